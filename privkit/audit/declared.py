@@ -57,11 +57,7 @@ class Declared:
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why a failed attack with the lower segment or queries is no evidence; empty without a reason.
-
-        Args:
-            passes: that the attack reads, which are the last ones.
-        """
+        """Why a failed attack on the last `passes` with the lower segment or queries is no evidence; empty if it is."""
         if self.quieter is not None:
             return (
                 "the recorded lower segment makes more noise than was released: the last round, sent again, has "

@@ -35,11 +35,8 @@ _CURE = "so that attacks on what is sent after training tell nothing of training
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
     """Refuse a user's own stage, or network, that sends other data with gradients, or in training mode, than without.
 
-    Attacks read what is sent after training, so what they find would say nothing of what was sent in it. One round of
-    the same records is sent with the same draws. privkit's own parts are not measured here.
-
-    Args:
-        records: of the dataset, at least one round.
+    Attacks read what is sent after training, so what they find would say nothing of what was sent in it. The first
+    round of the `records` is sent with the same draws. privkit's own parts are not measured here.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):
@@ -111,9 +108,6 @@ def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: t
     Args:
         shape: of one record's smashed data, for stages that take no other.
         image: of one record, for stages on images.
-
-    Raises:
-        Misbehaved: if a stage that scales noise makes the same of other draws, and that is not what it makes without.
     """
     for stage in stages:
         if not (is_own(stage) and stage.noise_fields):
@@ -136,11 +130,7 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """What each of a user's own stages releases of the same made-up records, with the same draws; None if it cannot.
-
-    Args:
-        image: of one record, for stages on images.
-    """
+    """What each of a user's own stages releases of the same made-up records, with the same draws; None if it cannot."""
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
         with seeded(torch.device("cpu"), 0):
@@ -150,14 +140,10 @@ def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor 
 
 
 def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
-    """Refuse a user's own stage that has changed while a model was trained, such as by counting its calls.
+    """Refuse a user's own stage that has changed since `made_by` gave `before`, such as by counting its calls.
 
-    Attacks and measurements meet it afterwards, so that they would say nothing of the rounds of training, and a receipt
-    of the last round would be charged for all of them.
-
-    Args:
-        image: as for `made_by`.
-        before: what `made_by` gave before training.
+    Attacks and measurements meet it after the training, so that they would say nothing of its rounds, and a receipt of
+    the last round would be charged for all of them.
     """
     for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
         if first is None or after is None:

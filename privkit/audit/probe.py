@@ -56,9 +56,6 @@ def training_step(
 
     Returns:
         The untrained model with the batch size that was timed, and seconds of a step of the whole batch.
-
-    Raises:
-        UsageError: if the model or the defense fails on random records.
     """
     whole, seconds = config.training.batch_size, 0.0
     domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain

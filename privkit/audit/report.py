@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from privkit.attacks.scores.leak import pooled_auc, roc_points
-from privkit.errors import UnfinishedRun
 from privkit.files.arrays import read_arrays
 from privkit.files.paths import inside, root
 from privkit.files.sealed import checked_bytes, digest
@@ -26,8 +25,7 @@ from privkit.run.records import (
     PICTURES,
     SCORES,
     STRIP,
-    read_manifest,
-    read_rows,
+    finished_rows,
     stored_gates,
     verdict_of,
     write_verdict,
@@ -52,10 +50,8 @@ def build(
         DamagedFile: if one of its files is damaged.
     """
     run = root(run)
-    rows = read_rows(run) if rows is None else rows
-    manifest = read_manifest(run)
-    if manifest is None or not rows:
-        raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    manifest, stored = finished_rows(run)
+    rows = stored if rows is None else rows
     verdict = verdict_of(manifest, rows, stored_gates(run, manifest) if gates is None else gates)
     files: dict[str, str] = {}
 
@@ -109,7 +105,6 @@ def _pictures(cell: Path, row: Row) -> Pictures | None:
 
 
 def _pictured(row: Row) -> bool:
-    """Whether the row's records are shown as pictures."""
     kind = records_called(row.records)
     return kind is not None and kind.pictures
 

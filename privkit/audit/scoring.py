@@ -33,10 +33,7 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Refuse guesses that are no valid records: on another scale they would look like a failure of the attack.
-
-    Args:
-        guess: what the attack returned, [N, *domain.shape].
+    """Refuse guesses [N, *domain.shape] that are no valid records: on another scale they would look like a failure.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -73,7 +70,7 @@ def scored(
     """Scores of guesses on any device, also after matching, which no order hides; of images by feature networks, too.
 
     Args:
-        truth: [N, ...].
+        truth: [N, ...], as `guess`.
         batch_size: records of a round, within which guesses are matched.
         labels: of the originals, which a classifier among the networks needs.
     """

@@ -79,7 +79,6 @@ class _Program(nn.Module):
         self._program = [program]  # in a list: no child of this module
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[N, ...] -> [N, ...]."""
         made: Tensor = self._program[0](inputs)
         return made
 

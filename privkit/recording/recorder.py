@@ -340,7 +340,6 @@ def _records(value: Tensor | Array, name: str) -> Tensor:
 
 
 def _kept(value: Any) -> Tensor:
-    """A copy of a tensor or an array."""
     try:
         return torch.as_tensor(value).detach().cpu().clone()
     except (TypeError, ValueError, RuntimeError) as error:

@@ -109,11 +109,7 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
 
 @torch.no_grad()
 def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
-    """Send records of a round again.
-
-    Args:
-        x: records [N, ...].
-        released: [N, ...].
+    """Send records [N, ...] of a round again, and compare them with what was released, [N, ...].
 
     >>> replay(lambda images: images.flatten(1), torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)).distance(0.0)
     0.0
@@ -185,12 +181,7 @@ def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
     their place. So any two are told apart by one of the 2·⌈log₂ N⌉ halves. Rows in another order are no meeting: each
     record still moves one.
 
-    Args:
-        ask: that draws the same for the same seed.
-        x: a batch [N, ...], of the size that crossed the cut.
-
-    Raises:
-        ValueError: if equal batches get different answers.
+    The batch [N, ...] has the size that crossed the cut. A `ValueError` says that equal batches get different answers.
 
     >>> carried(lambda x: x.roll(1, 0), torch.arange(6.0).view(6, 1))
     (0, 0)

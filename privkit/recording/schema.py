@@ -142,10 +142,7 @@ def parsed(data: bytes, path: Path) -> Any:
 
 
 def description(data: bytes, path: Path) -> Description:
-    """Parse and check the bytes of a `recording.json`.
-
-    Args:
-        data: JSON, sealed from version 2 on.
+    """Parse and check the bytes of a `recording.json`, which is sealed from version 2 on.
 
     Raises:
         DataError: if it was changed, is of a newer schema, or a field is missing, unknown or not allowed.
@@ -189,10 +186,7 @@ def description_file(folder: Path) -> bytes:
 
 
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
-    """The bytes of a plain file of a folder.
-
-    Args:
-        folder: which may itself be reached through links.
+    """The bytes of a plain file of a folder, which may itself be reached through links.
 
     Raises:
         DataError: if it lies outside the folder, is a link, a pipe or a device, is too large, or cannot be read.

@@ -37,7 +37,6 @@ def lower_fields(
     in training mode where records meet in that alone.
 
     Args:
-        builder: "module:object", or empty for a program.
         sample: records that a program is traced on.
         rounds: with nothing behind the segment.
         variance: of the declared noise.

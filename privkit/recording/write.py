@@ -41,8 +41,6 @@ def write_recording(
         views: all rounds, pass after pass, of one form.
         second: the second cut of a U-shape in each round, see `Recording.second`.
         files: name -> content, of weights and programs.
-        own: the adversary's records and labels.
-        truth: the true records and labels.
         members: see `Recording.members`; None if record n is on row n.
         **described: fields of `Description` that do not follow from the views.
 
@@ -96,8 +94,7 @@ def write_recording(
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
     """Write the `recording.json` of a folder that holds the other files, sealed and with their checksums.
 
-    Args:
-        fields: of docs/reference/recording.md; `files` is filled in.
+    The fields are those of docs/reference/recording.md; `files` is filled in.
 
     >>> import json, tempfile
     >>> folder = Path(tempfile.mkdtemp())

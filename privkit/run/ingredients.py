@@ -48,13 +48,9 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """The provenance of each cell, without its images, by its id.
+    """The provenance of each cell, without its images, by its id; all have what this process shares (`here`).
 
-    Args:
-        here: provenance that all numbers of this process share (`privkit.run.provenance.circumstances`).
-
-    Raises:
-        UsageError: if a user's module cannot be imported, or was edited since.
+    A `UsageError` refuses a user's module that cannot be imported, or was edited since.
     """
     shared = [("datasets", config.dataset), ("models", config.model)]
     shared += [("protocols", config.protocol), ("partitions", config.partition)]

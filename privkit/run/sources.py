@@ -76,9 +76,6 @@ def sources(named: Iterable[str]) -> Sources:
     library and `_LIBRARIES` are left out; of installed packages only those named are hashed. A file of weights counts
     where the source names it in a text, beside the module or in the current folder.
 
-    Args:
-        named: modules such as "mynets.client", already imported.
-
     Raises:
         UsageError: if a file was edited after this process imported it, since the running code then differs from the
             file.

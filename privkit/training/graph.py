@@ -28,7 +28,6 @@ class Graphed:
 
     Args:
         step: what is captured. Its shapes must not change.
-        device: the GPU of all its tensors.
         draws: generators that it draws from, beside the global one.
 
     Attributes:

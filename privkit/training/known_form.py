@@ -24,7 +24,6 @@ def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
 
     Args:
         stages: all on images, or all on smashed data.
-        classes: number of labels.
     """
     return [
         _AsApplied(stage, classes) if is_own(stage) and stage.group == 1 else PublicTransform(stage)

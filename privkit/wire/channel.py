@@ -125,15 +125,13 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     within = torch.arange(b, device=groups.device).view(1, b, 1)
     seats = groups.unsqueeze(1)
     members = torch.where(seats >= 0, seats * b + within, -1).view(m * b, k)
-    public = weights is not None and edge.defense.published
+    shown = weights if edge.defense.published else None
     known = edge.defense.published or k == 1
     view = View(
         round=number,
         smashed=held_parts(smashed.flatten(0, 1), edge.defense, edge.held).float(),
         mixed=k,
-        weights=weights.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float()
-        if public and weights is not None
-        else None,
+        weights=None if shown is None else shown.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float(),
         clients=seats.expand(-1, b, -1).flatten(0, 1) if known else None,
         messages=m,
         labels=None if edge.protocol.labels == "kept" else sent.release.labels.flatten(0, 1),
@@ -147,14 +145,11 @@ _TRIALS = 4  # rounds of copies that pass in full: one of them may hold black im
 
 
 class CopiesOnce:
-    """Lower segments that compute a record once if a client's batch holds only copies of it.
+    """Lower segments, in eval mode, that compute a record once if a client's batch holds only copies of it.
 
     This would be wrong for a user's segment that draws random numbers or reads its whole batch, and on a machine that
     rounds small batches differently. So the first rounds of copies are also computed in full; if any bit differs, all
     later rounds are. The defense always gets the whole batch.
-
-    Args:
-        lowers: in eval mode.
 
     Attributes:
         trials: remaining rounds that are also computed in full; None if all rounds are.

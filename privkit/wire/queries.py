@@ -14,11 +14,7 @@ from privkit.torch_utils.seeded import seeded
 
 
 class Queries:
-    """A query that counts its rounds and refuses what the threat model forbids; satisfies `privkit.attacks.base.Query`.
-
-    Attributes:
-        rounds: queries sent so far.
-    """
+    """A query that counts its `rounds` and refuses what the threat model forbids, as `privkit.attacks.base.Query`."""
 
     def __init__(self, ask: Query, rules: QueryRules) -> None:
         self._ask, self._rules, self.rounds = ask, rules, 0

@@ -101,14 +101,7 @@ class Transcript:
         return [played.view for played in self.rounds]
 
     def received(self, client: int) -> list[View]:
-        """One client's views.
-
-        Args:
-            client: 0-based.
-
-        Raises:
-            IndexError: if clients get no gradient of their own, because images are mixed before the lower segments.
-        """
+        """One client's views; an `IndexError` if images are mixed before the lower segments."""
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:

@@ -81,16 +81,12 @@ def _returned(
 def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
-    """What comes back for every row with either label, its mates' labels unknown.
+    """What comes back for every row with either label, its mates' labels unknown, [2, M·B, F].
 
     Args:
         released: [M, B, ...], as the server got it.
         pair: int64 [2, M, B], the two labels of each row.
-        defense: without its noise; what it does to gradients.
         averaged: whether everybody gets the mean over messages.
-
-    Returns:
-        [2, M·B, F].
     """
     m, b = released.shape[:2]
     gradients = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b

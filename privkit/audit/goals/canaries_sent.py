@@ -174,16 +174,12 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected row of each canary in each pass, given public coins; other members count half present, half absent.
+    """The expected row with each canary and without, [P, K, ...] each; other members count half present, half absent.
 
     Args:
-        views: pass after pass, with shares.
+        views: pass after pass, with public shares.
         members: int64 [P, seats], the canary on each seat of each row; −1 on an empty one.
-        present: [K, ...], a client's release of a canary by itself.
-        absent: likewise for its counterpart.
-
-    Returns:
-        [P, K, ...] each.
+        present: [K, ...], a client's release of a canary by itself, and `absent` of its counterpart.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)

@@ -90,14 +90,11 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Build clients as `Clients.build` does, with the defense's noise switched off.
+        """Build clients as `Clients.build` does, with the defense's noise switched off; a `NotApplicable` says why not.
 
         Args:
             shape: of the records, which may be smaller images than the domain's.
             marked: whether tokens say whose they are (`Marked`), for a defense that moves or drops them.
-
-        Raises:
-            NotApplicable: if the defense cannot take the record itself; it says why.
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device
@@ -160,12 +157,7 @@ class HonestClients:
         return torch.stack(parts).flatten(0, 2)
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All numbers that a round's images [n, B, C, H, W] show in some passes.
-
-        Args:
-            rounds: of a pass.
-            images: differentiable.
-        """
+        """All numbers that a round's differentiable images [n, B, C, H, W] show in some passes of so many `rounds`."""
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)
         labels = drawn_labels(images.shape[:2], edge.classes, draws)
