@@ -148,11 +148,7 @@ class _RecordedContext(AttackContext):
             second = tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in cut)
             transcript.rounds.append(
                 RecordedRound(
-                    view=replace(view, messages=1),
-                    received=(returned,),
-                    members=seats,
-                    labels=labels,
-                    returned=second,
+                    view=replace(view, messages=1), received=(returned,), members=seats, labels=labels, returned=second
                 )
             )
         return transcript

@@ -255,8 +255,7 @@ class RunLedger(RunFolder):
             remove(inside(self.path, *name.split("/")))
 
     def recover(self, task: str = "*") -> None:
-        """Store what a lost worker had saved, and remove its folder; "*" for all tasks, whose workers may go on no
-        more."""
+        """Store what a lost worker saved, and remove its folder; "*" is all tasks, which no worker may use."""
         for scratch in self.path.glob(f"{SCRATCH}/{task}"):
             there = RunFolder(scratch)
             if there.path == scratch:  # it is no link

@@ -155,11 +155,7 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
         both = (_kept(rows.float()) for rows in (played.second.features, played.second.gradient))
         returned = tuple(View(round=number, smashed=rows, cut_gradient=up) for rows, up in zip(*both, strict=True))
     return RecordedRound(
-        view=view,
-        received=received,
-        members=answer.members.cpu(),
-        labels=labels.flatten(0, 1).cpu(),
-        returned=returned,
+        view=view, received=received, members=answer.members.cpu(), labels=labels.flatten(0, 1).cpu(), returned=returned
     )
 
 
