@@ -40,14 +40,11 @@ class Files:
     Args:
         listed: file -> SHA-256, from the recording.
         every: whether each file must be listed.
-
-    Attributes:
-        read: file -> SHA-256 of what was read.
     """
 
     def __init__(self, folder: Path, listed: Mapping[str, str], *, every: bool = True) -> None:
         self.folder, self._listed, self._every = folder, listed, every
-        self.read: dict[str, str] = {}
+        self.read: dict[str, str] = {}  # file -> SHA-256 of what was read
 
     def content(self, name: str, most: int | None = None) -> bytes:
         """The bytes of one file; a `DataError` if it lies outside the folder, is too large, or was changed."""

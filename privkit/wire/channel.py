@@ -151,16 +151,14 @@ class CopiesOnce:
     rounds small batches differently. So the first rounds of copies are also computed in full; if any bit differs, all
     later rounds are. The defense always gets the whole batch.
 
-    Attributes:
-        trials: remaining rounds that are also computed in full; None if all rounds are.
-
     >>> lowers = CopiesOnce(Stacked(torch.nn.ReLU(), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials
     (torch.Size([1, 50, 3]), 3)
     """
 
     def __init__(self, lowers: Stacked) -> None:
-        self._lowers, self.trials = lowers, _TRIALS if type(lowers) is Stacked else None
+        self._lowers = lowers
+        self.trials = _TRIALS if type(lowers) is Stacked else None  # left to compute in full, too; None for all rounds
 
     def __call__(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """As `Stacked.forward`, whose only output is a tensor."""

@@ -53,9 +53,6 @@ class LiveClients:
             and ignores their gradients.
         passes: how often the attacked images cross in `views`.
 
-    Attributes:
-        labels: [n·B] or [n·B, L], of the last round's messages, for an honest server beside a U-shape's tails.
-
     Raises:
         NotApplicable: if lower segments do not learn, or there is no single server that answers whole releases.
 
@@ -90,6 +87,7 @@ class LiveClients:
         weights = [weight for weight in edge.parameters() if weight.requires_grad]
         self._optimizer = optimizer_of(spec.lower, weights)
         self._order: Tensor | None = None
+        # [n·B] or [n·B, L], of the last round's messages, for an honest server beside a U-shape's tails
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:

@@ -57,15 +57,12 @@ class Transcript:
         wanted: round number -> whether the round is kept; None keeps all.
         inputs: whether images and lower segments are kept, too, for a client's attack on its own gradients.
 
-    Attributes:
-        rounds: the recorded ones, on the CPU.
-
     Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
     """
 
     def __init__(self, wanted: Callable[[int], bool] | None = None, *, inputs: bool = False) -> None:
         self.wanted, self.inputs = wanted, inputs
-        self.rounds: list[RecordedRound] = []
+        self.rounds: list[RecordedRound] = []  # on the CPU
 
     def __call__(
         self,
