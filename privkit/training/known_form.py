@@ -45,7 +45,7 @@ class PublicTransform(nn.Module):
 
 
 class _AsApplied(PublicTransform):
-    """What a user's own stage makes of each record as a message of its own; its author's word, if it draws otherwise."""
+    """What a user's own stage makes of each record as a message of its own; its author's word if it draws otherwise."""
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)
