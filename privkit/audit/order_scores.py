@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,13 +14,6 @@ from privkit.accountants.shuffles.entropy import accuracy_lower_limit, orderings
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from privkit.defenses.base import Receipt
 from privkit.shared.interval import Interval, clopper_pearson
-
-
-class _Measure(Protocol):
-    """One of the accuracies of `privkit.attacks.scores.order`."""
-
-    def __call__(self, guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-        """float64 [N], of each image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +100,7 @@ def arrangement_scores(
     secret, units = (batch if mixed else 1) * t, n // together
     alone = own + torch.arange(t, device=truth.device)
 
-    def accuracy(measure: _Measure, trials_an_image: int) -> OrderAccuracy:
+    def accuracy(measure: Callable[..., Tensor], trials_an_image: int) -> OrderAccuracy:
         each = measure(guess, truth, batch=batch, kinds=kinds)
         share = clopper_pearson(round(float(each.sum()) * trials_an_image), n * trials_an_image, confidence)
         return OrderAccuracy(

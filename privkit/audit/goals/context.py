@@ -91,7 +91,6 @@ class AttackContext:
 
     def rounds(self) -> Transcript | None:
         """Recorded rounds of training with their labels; None if the training can be repeated instead."""
-        return None
 
     def label_shares(self) -> Tensor:
         """The share of each label among the private records, [L]."""
@@ -100,11 +99,9 @@ class AttackContext:
 
     def lower(self) -> nn.Module | None:
         """The lower segment that a white-box adversary knows."""
-        return None
 
     def upper(self) -> nn.Module | None:
         """The server's segment."""
-        return None
 
     def predicts_texts(self) -> bool:
         """Whether clients learn the next token of their texts; recordings know no such loss."""
@@ -120,23 +117,18 @@ class AttackContext:
 
     def upper_history(self) -> list[nn.Module] | None:
         """The server's segment at moments of its training, the oldest first."""
-        return None
 
     def query(self) -> Query | None:
         """The adversary's access to the defended clients, uncounted."""
-        return None
 
     def clients(self) -> TrainingClients | None:
         """The clients before any training, for an attack that takes over the training."""
-        return None
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
         """Apply the clients' defense to smashed data; see `ImageObservation.imitate`."""
-        return None
 
     def defended(self) -> Defended | None:
         """The clients' defense, for controls; None if the controls have no access to it."""
-        return None
 
     def generator(self) -> Generator:
         """The attack's own randomness."""

@@ -67,7 +67,6 @@ class AuditGoal:
         Args:
             held: fields of the observation that are enough, if the attack can be mounted on them.
         """
-        return None
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """What an attack costs in a run.
