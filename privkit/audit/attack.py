@@ -61,7 +61,8 @@ class Attacked:
 
     def _repr_html_(self) -> str:
         """For a notebook: the numbers, and the first images beside the guesses at them."""
-        shown = [_pixels(images) for images in (self.truth, self.guess) if images is not None]
+        first = [images[:_SHOWN].detach().cpu() for images in (self.truth, self.guess) if images is not None]
+        shown = [(images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy() for images in first]
         strip = gallery.strip(shown)
         told = "; ".join(control.detail for control in self.controls)
         return html.html_table(self.table(), told) + html.html_picture(strip, "records, and the guesses at them")
@@ -174,8 +175,3 @@ def _asked(query: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Generator], Q
 def _scores(truth: Tensor, guess: Tensor, observation: ImageObservation, seed: int) -> dict[str, Metrics]:
     domain = Images(shape=observation.image_shape)
     return summarise(scored(domain, truth.cpu(), guess.cpu(), observation.batch_size), seed)
-
-
-def _pixels(images: Tensor) -> Any:
-    """The first images as pictures [N, H, W, C] in 0..255."""
-    return (images[:_SHOWN].detach().cpu().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy()

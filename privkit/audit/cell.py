@@ -21,11 +21,11 @@ from privkit.audit.defended import defended_model
 from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
 from privkit.audit.goals.goal import audit_goal
 from privkit.audit.goals.trained import TrainedContext
+from privkit.audit.own_behavior import made_by, must_keep_no_state
 from privkit.audit.recorded import recorded_context
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
 from privkit.audit.standing import certified
-from privkit.audit.stateless import made_by, must_keep_no_state
 from privkit.audit.tuning import tuned
 from privkit.defenses.base import stages_with
 from privkit.defenses.chain import stages_of
@@ -167,12 +167,7 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 
 def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
-    """Where the network is cut, whether its patches overlap, which block follows the defense, and how often attacked
-    records cross.
-
-    Args:
-        edge: the cell's clients; nothing is said of a block before there are any.
-    """
+    """Where the network is cut, whether patches overlap, which block clients run, and how often records cross."""
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)

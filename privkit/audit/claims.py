@@ -156,9 +156,6 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
 def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -> Family | None:
     """The family that contains the claimed trade-off curve; None if no whole curve is claimed.
 
-    Args:
-        mechanism: the mechanism whose ε is claimed; None without a claim.
-
     >>> from privkit.accountants.base import no_protection
     >>> claimed_family(no_protection(), None) is None
     True
@@ -198,10 +195,6 @@ def uncovered(certificate: Certificate, lower_model: object, known: frozenset[st
 
     If a client's lower segment trains on raw data, the claim holds against adversaries who see its releases alone. A
     white box has the segment itself, and answers to queries come from it, too.
-
-    Args:
-        lower_model: as in `ReleaseCount`.
-        known: fields of an observation that the attack is given.
 
     >>> uncovered(Certificate(kind="nothing", statement=""), "trained", frozenset({"lower"}))
     ()

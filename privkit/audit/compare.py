@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite, nan, sqrt
+from math import isfinite, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -117,7 +117,6 @@ def _read(given: Path | str | AuditRun) -> _Run:
 
 
 def _same_data(a: _Run, b: _Run) -> None:
-    """Refuse runs on other data."""
     hashes = [{(row.seed, part): row.provenance.data.get(part) for row in run.rows for part in _DATA} for run in (a, b)]
     common = hashes[0].keys() & hashes[1].keys()
     if not common:
@@ -338,9 +337,8 @@ def _holm(p_values: Sequence[float]) -> list[float]:
     >>> [round(p, 3) for p in _holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
     """
-    order = sorted(range(len(p_values)), key=lambda number: p_values[number])
-    adjusted, largest = [nan] * len(p_values), 0.0
-    for rank, number in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[number]))
-        adjusted[number] = largest
-    return adjusted
+    order, count = np.argsort(p_values, kind="stable"), len(p_values)
+    adjusted = np.empty(count)
+    adjusted[order] = np.maximum.accumulate(np.minimum(1.0, np.arange(count, 0, -1) * np.asarray(p_values)[order]))
+    values: list[float] = adjusted.tolist()
+    return values

@@ -48,9 +48,6 @@ def contained() -> Iterator[None]:
     Its threads are daemons, so none keeps the process alive after the run. C code that ends the process cannot be
     caught.
 
-    Raises:
-        Misbehaved: if the code tried to end the process.
-
     >>> with contained():
     ...     os._exit(0)
     Traceback (most recent call last):

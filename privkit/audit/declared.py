@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import log
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
+from privkit.accountants.shuffles.permutations import kept_tokens
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.audit.assembled import empty_round
 from privkit.audit.goals.canaries_sent import seen_alone
-from privkit.audit.moved import unmoved
 from privkit.defenses.base import Defense, Receipt
+from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import stages_of
 from privkit.defenses.charge import Noised
 from privkit.defenses.compile import ChainReceipt, sites_of
+from privkit.defenses.patch_shuffle import PatchShuffle
+from privkit.defenses.residual import LEVEL
 from privkit.errors import one_line
 from privkit.files.import_path import Untrusted, only
 from privkit.parts.registry import parse
 from privkit.recording.declared import Compared, compare_data
 from privkit.recording.read import Recording
-from privkit.recording.replay import FAR, Ask, replay_round, variance_of
+from privkit.recording.replay import FAR, Ask, replay_round, rounds_to_replay, variance_of
 from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, SplitProtocol
 from privkit.wire.channel import shared_lower
@@ -53,11 +57,7 @@ class Declared:
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why a failed attack with the lower segment or queries is no evidence; empty without a reason.
-
-        Args:
-            passes: that the attack reads, which are the last ones.
-        """
+        """Why a failed attack on the last `passes` with the lower segment or queries is no evidence; empty if it is."""
         if self.quieter is not None:
             return (
                 "the recorded lower segment makes more noise than was released: the last round, sent again, has "
@@ -234,3 +234,64 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
         return ""
     mine, its = (one.smashed.sensitivity("replace_one", norm) for one in (declared, real))
     return f"{said}a sensitivity of {mine:.4g}, but its defense {name} has {its:.4g}" if mine < its * (1 - 1e-9) else ""
+
+
+def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
+    """A sentence that begins "the recording declares …, but …" if tokens lie where a shuffle leaves few; else empty.
+
+    A token is in place if it is nearest to what the lower segment makes at this place of the row, whatever clips and
+    noise followed. A shuffle knows nothing of tokens: whatever place a token resembles, it comes there once in T times.
+    So a shuffled row leaves one token in place in the mean, with exponential moments of at most those of a Poisson
+    variable. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never if half of its
+    tokens moved, since class tokens may stay.
+    """
+    shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
+    if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:
+        return ""
+    stayed = told = rows = tokens = 0
+    for number in rounds_to_replay(recording):
+        try:
+            one = replay_round(recording, number, lower)
+            clean = one.clean
+            for stage in sites_of(stages).smashed:
+                clean = stage.public_transform(clean)
+            stayed += in_place(clean, one.released)
+            told += in_place(clean, clean)
+        except Exception:  # of a user's own segment; the row says why the release cannot be made again
+            return ""
+        rows, tokens = rows + len(one.released), one.released.shape[1]
+    kept, mean = _left(shuffle, tokens)
+    if 2 * stayed <= told or not _unlikely(stayed - kept * rows, mean * rows):
+        return ""
+    return (
+        f"the recording declares {shuffle.name}, but {stayed} of {told} different tokens in {rows} rows lie where the "
+        f"recorded lower segment makes them; the shuffle leaves {(kept + mean) * rows} there in the mean"
+    )
+
+
+def in_place(clean: Tensor, released: Tensor) -> int:
+    """How many tokens of a release [N, T, D] are nearest to the segment's output [N, T, D] at their own place.
+
+    >>> tokens = torch.eye(4).repeat(2, 1, 1)
+    >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
+    (8, 0)
+    """
+    apart = torch.cdist(released.float(), clean.float(), compute_mode="donot_use_mm_for_euclid_dist")
+    return int((apart.argmin(2) == torch.arange(clean.shape[1], device=clean.device)).sum())
+
+
+def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
+    """Of each row, how many tokens a shuffle leaves in place on purpose, and how many more in the mean, at most."""
+    if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
+        return 0, 1
+    kept = kept_tokens(tokens, shuffle.keep)
+    return (kept, 1) if shuffle.variant == "kept_in_place" else (0, 2)  # of kept and of dealt tokens
+
+
+def _unlikely(stayed: int, mean: int) -> bool:
+    """Whether Chernoff's bound lets a Poisson variable of this mean be as large at most once in a million.
+
+    >>> _unlikely(3200, 50), _unlikely(60, 50), _unlikely(0, 1)
+    (True, False, False)
+    """
+    return stayed > mean and stayed - mean + stayed * log(mean / stayed) < log(LEVEL)

@@ -76,11 +76,11 @@ def defended_model(
     start = now()
     checkpoint = Checkpoint(home / _CHECKPOINT, progress.step, note, lambda: now() - start)
 
-    def trained_model() -> tuple[Clients, nn.Module, Trained]:
+    def trained_model() -> Trained:
         edge, upper, _ = untrained(config, cell, seed_data)
         if (state := checkpoint.load()) is not None:
             log(f"training resumed after epoch {len(state['curve'])}")
-        trained = train_together(
+        return train_together(
             edge,
             upper,
             splits.private,
@@ -91,12 +91,11 @@ def defended_model(
             checkpoint=checkpoint,
             validation=splits.test if config.training.keep == "best_test" else splits.validation,
         )
-        return edge, upper, trained
 
-    edge, upper, trained = or_anew(trained_model, home / _CHECKPOINT, progress.note)
-    batch = config.training.batch_size
-    accuracies = _accuracies(edge, upper, trained, splits.test, batch_size=batch, seed=seed)
-    files = _stored(home, edge, upper, trained, config.training.keep)
+    trained = or_anew(trained_model, home / _CHECKPOINT, progress.note)
+    edge, upper, batch = trained.edge, trained.upper, config.training.batch_size
+    accuracies = _accuracies(trained, splits.test, batch_size=batch, seed=seed)
+    files = _stored(home, trained, config.training.keep)
     scores = evaluate(edge, upper, splits.test, batch_size=batch, seed=seed)
     finished = {
         "accuracy": asdict(scores.accuracy),
@@ -126,15 +125,13 @@ def defended_model(
     return DefendedModel(edge=edge, upper=upper, known=finished)
 
 
-def _accuracies(
-    edge: Clients, upper: nn.Module, trained: Trained, test: Batch, *, batch_size: int, seed: int
-) -> dict[str, dict[str, Any]]:
+def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) -> dict[str, dict[str, Any]]:
     """Accuracy of the last epoch and of the best one on validation images, with the defense's noise and without.
 
-    Returns:
-        `accuracy_last_noisy` and so on -> interval; nothing if there is neither noise nor a best epoch. The networks
-        hold the last epoch's weights before and after.
+    `accuracy_last_noisy` and so on -> interval; nothing if there is neither noise nor a best epoch. The networks hold
+    the last epoch's weights before and after.
     """
+    edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))
     kinds = {"_noisy": False, "_noise_free": True} if noisy else {"": False}
     if not noisy and trained.best is None:
@@ -150,20 +147,23 @@ def _accuracies(
 
     found = measured("last")
     if trained.best is not None:
-        with _weights_of(trained.best, edge, upper):
+        with _best_weights(trained, trained.best):
             found |= measured("best")
     return found
 
 
 @contextmanager
-def _weights_of(best: Epoch, edge: Clients, upper: nn.Module) -> Iterator[None]:
+def _best_weights(trained: Trained, best: Epoch) -> Iterator[None]:
     """Inside, the networks hold the best epoch's weights."""
-    last = [deepcopy(module.state_dict()) for module in (edge, upper)]
-    edge.load_state_dict(best.edge)
-    upper.load_state_dict(best.upper)
+    last = Epoch(number=0, edge=deepcopy(trained.edge.state_dict()), upper=deepcopy(trained.upper.state_dict()))
+    _put(trained, best)
     yield
-    for module, state in zip((edge, upper), last, strict=True):
-        module.load_state_dict(state)
+    _put(trained, last)
+
+
+def _put(trained: Trained, epoch: Epoch) -> None:
+    trained.edge.load_state_dict(epoch.edge)
+    trained.upper.load_state_dict(epoch.upper)
 
 
 def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
@@ -172,20 +172,16 @@ def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
     return {f"{start}client.safetensors": edge, f"{start}upper.safetensors": upper}
 
 
-def _stored(home: Path, edge: Clients, upper: nn.Module, trained: Trained, keep: str) -> dict[str, str]:
-    """Write the last epoch's weights and the best one's, if it is known; the networks hold those to keep afterwards.
-
-    Returns:
-        File -> SHA-256.
-    """
-    files = {name: save_module(home / name, module) for name, module in _named("last", edge, upper).items()}
+def _stored(home: Path, trained: Trained, keep: str) -> dict[str, str]:
+    """Write the last epoch's weights and the best one's, if it is known; the networks hold those to keep afterwards."""
+    last, best = (_named(epoch, trained.edge, trained.upper) for epoch in ("last", "best"))
+    files = {name: save_module(home / name, module) for name, module in last.items()}
     if trained.best is None:
         return files
-    with _weights_of(trained.best, edge, upper):
-        files |= {name: save_module(home / name, module) for name, module in _named("best", edge, upper).items()}
+    with _best_weights(trained, trained.best):
+        files |= {name: save_module(home / name, module) for name, module in best.items()}
     if keep != "last":
-        edge.load_state_dict(trained.best.edge)
-        upper.load_state_dict(trained.best.upper)
+        _put(trained, trained.best)
     return files
 
 
@@ -217,11 +213,7 @@ def _clear(edge: Clients) -> list[str]:
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:
-    """Put a finished model's weights into the networks, and check that its record is complete.
-
-    Raises:
-        DamagedFile: if a file is no longer what was written, or of another model.
-    """
+    """Put a finished model's weights into the networks, and check that its record is complete."""
     try:
         for name, module in _named(keep, edge, upper).items():
             load_module(home / name, module, finished["files"].get(name))
@@ -243,11 +235,7 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
 def train_again(
     config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
 ) -> None:
-    """Train this cell's model again from the same seed, with the same rounds, so that `play` can watch them.
-
-    Raises:
-        NotApplicable: in several processes, because each sees only its part of the rounds.
-    """
+    """Train this cell's model again from the same seed, with the same rounds, so that `play` can watch them."""
     if (world := joined_processes()[1]) > 1:
         raise NotApplicable(
             f"it watches rounds of training, but each of {world} processes sees only its own; run it without torchrun"

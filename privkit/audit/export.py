@@ -41,7 +41,6 @@ def export(
     """Send the attacked images of a run once more and record what crosses the wire, with weights and truth.
 
     Args:
-        run: a run folder with a trained model.
         folder: folder for the recording, new or empty.
         defense: one of the run's, as its table shows it; None for the last.
         seed: one of the run's; None for the first.

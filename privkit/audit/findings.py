@@ -28,10 +28,6 @@ _BEATEN[START] = "the attack's own untrained start"
 def learned(accuracy: Interval, labels: Tensor) -> Check:
     """Whether the model is shown to be better at its task than one constant answer.
 
-    Args:
-        accuracy: of the test records, with its interval.
-        labels: of the test records, int64 [N].
-
     >>> import torch
     >>> from textwrap import fill
     >>> few = Interval(value=0.7, low=0.53, high=0.83, n=40, method="Clopper–Pearson")
@@ -51,13 +47,7 @@ def learned(accuracy: Interval, labels: Tensor) -> Check:
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
-    """Whether more training would not help; an attack that is no better than its floor has learned nothing.
-
-    Args:
-        converged: as in `Reconstruction`.
-        row: with what the attack recovered, and the floors.
-        went: how far the attack went beyond its budget.
-    """
+    """Whether more training would not help; an attack that is no better than its floor has learned nothing."""
     passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False
@@ -72,11 +62,6 @@ def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[C
 
     A failed check here is a finding about the cell, not a fault of the run: numbers at the floor say that this attack
     recovered nothing, not that nothing can be recovered.
-
-    Args:
-        converged: as in `Reconstruction`.
-        row: with what the attack recovered, the floors, and how much closer the attack came, record by record.
-        went: how far the attack went beyond its budget.
     """
     checks, metric = [convergence(converged, row, went)], metric_of(row)
     for name, what in _BEATEN.items():

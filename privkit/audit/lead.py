@@ -71,11 +71,7 @@ class Leader:
     def open(self, *, again: bool = False) -> None:
         """Repair the folder, compare its provenance with what this command would compute, and begin.
 
-        Args:
-            again: whether models and cells whose provenance changed are computed anew; False refuses them.
-
-        Raises:
-            RunFolderError: if something changed.
+        Models and cells whose provenance changed are computed `again`, or refused by a `RunFolderError`.
         """
         worker = self.worker
         self.ledger.recover()
@@ -139,11 +135,7 @@ class Leader:
         self.judge()
 
     def _check_files(self, row: Row, static: Mapping[str, str]) -> None:
-        """Hold the files that a cell was seen to read against those of earlier rows.
-
-        Args:
-            static: files that its parts name, which were compared before the run.
-        """
+        """Hold the files that a cell was seen to read, but `static` ones, against those of earlier rows."""
         read = {name: digest for name, digest in row.provenance.files.items() if name not in static}
         if changed := sorted(name for name, digest in read.items() if self._files.get(name, digest) != digest):
             raise RunFolderError(
@@ -154,13 +146,10 @@ class Leader:
 
 
 class Dispatch:
-    """The cells of a run, computed by the workers of an engine.
+    """The cells of a run, computed by the workers of an engine, which is given `ahead` of them at once.
 
     An exception from a future means that a worker was lost. Its cell goes to another worker, which continues from the
     saved state. After `LIVES` lost workers the cell is an error.
-
-    Args:
-        ahead: number of cells submitted at once.
     """
 
     def __init__(
@@ -187,12 +176,7 @@ class Dispatch:
         )
 
     def work(self) -> None:
-        """Compute all remaining cells on the workers.
-
-        Raises:
-            WorkersEnded: if no worker gives an answer.
-            PrivkitError: from a cell, if the next cell would fail in the same way.
-        """
+        """Compute all remaining cells on the workers; `WorkersEnded` if none of them gives an answer."""
         try:
             self._work()
         finally:
@@ -220,10 +204,7 @@ class Dispatch:
 
     def _submit(self, cell: Cell) -> None:
         names, self._number = self._leader.ledger.names(cell), self._number + 1
-        files: dict[str, bytes] | None = None
-        if self._ships:
-            read = {name: self._leader.ledger.content(name) for name in names}
-            files = {name: data for name, data in read.items() if data is not None}
+        files = self._leader.ledger.contents(names) if self._ships else None
         task = Task(cell=cell.id, number=self._number, names=names, files=files)
         try:
             future = self._executor.submit(self._compute, self._job, task)
@@ -259,7 +240,6 @@ class Dispatch:
         self._finish(cell, row, f" in {duration(answer.seconds)}")
 
     def _gone(self, cell: Cell, task: Task, error: BaseException) -> None:
-        """A worker was lost; what it saved is kept."""
         self._leader.ledger.recover(f"{self._job.token}-{task.number}")
         self._lose(cell, one_line(error))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isqrt
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,58 +16,38 @@ from privkit.defenses.base import Receipt
 from privkit.shared.interval import Interval, clopper_pearson
 
 
-class _Measure(Protocol):
-    """One of the accuracies of `privkit.attacks.scores.order`."""
-
-    def __call__(self, guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-        """float64 [N], of each image."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class OrderAccuracy:
-    """A share of right answers.
+    """A share of right answers."""
 
-    Attributes:
-        share: of all pieces (or adjacent pairs). The interval ignores that pieces of one image depend on each other: it
-            describes these pieces and is too narrow for other images.
-        sound_low: one-sided lower limit of the expected accuracy over images like these, for any dependence of pieces
-            inside an image (inside a message, if images were mixed).
-        left_alone: the score of the guess "nothing was moved": the floor of an attack.
-    """
-
+    # of all pieces (or adjacent pairs). The interval ignores that pieces of one image depend on each other: it
+    # describes these pieces and is too narrow for other images.
     share: Interval
+    # one-sided lower limit of the expected accuracy over images like these, for any dependence of pieces inside an
+    # image (inside a message, if images were mixed)
     sound_low: float
-    left_alone: float
+    left_alone: float  # the score of the guess "nothing was moved": the floor of an attack
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ArrangementScores:
-    """The accuracy of a guessed order.
+    """The accuracy of a guessed order."""
 
-    Attributes:
-        direct: share of pieces in their place.
-        neighbor: share of adjacent pairs that are adjacent again, in the right direction; None if tokens form no square
-            grid.
-        membership: share of pieces in their image, at any place.
-        unit: the independent unit: "image", or "message" if the shuffle or the guess moved pieces between images.
-        units: the number of units.
-        tokens: number of pieces in one secret order: T of an image, or B·T of a message whose images were mixed.
-        bits_before: entropy of a uniform order of these pieces, averaged over the secret orders, but at most
-            `most_bits`. Orders of equal pieces that give the same image count as one.
-        bits_left: the largest entropy that a secret order can still have if the accuracy is `direct.sound_low`. If the
-            attack failed, this is `bits_before`. None if there are so few units that even a perfect attack could not
-            lower it.
-        confidence: confidence of all limits."""
-
-    direct: OrderAccuracy
+    direct: OrderAccuracy  # share of pieces in their place
+    # share of adjacent pairs that are adjacent again, in the right direction; None if tokens form no square grid
     neighbor: OrderAccuracy | None
-    membership: OrderAccuracy
+    membership: OrderAccuracy  # share of pieces in their image, at any place
+    # the independent unit: "image", or "message" if the shuffle or the guess moved pieces between images
     unit: Literal["image", "message"]
     units: int
-    tokens: int
+    tokens: int  # number of pieces in one secret order: T of an image, or B·T of a message whose images were mixed
+    # entropy of a uniform order of these pieces, averaged over the secret orders, but at most `most_bits`. Orders of
+    # equal pieces that give the same image count as one.
     bits_before: float
+    # the largest entropy that a secret order can still have if the accuracy is `direct.sound_low`. If the attack
+    # failed, this is `bits_before`. None if there are so few units that even a perfect attack could not lower it.
     bits_left: float | None
-    confidence: float
+    confidence: float  # of all limits
 
 
 def arrangement_scores(
@@ -119,7 +100,7 @@ def arrangement_scores(
     secret, units = (batch if mixed else 1) * t, n // together
     alone = own + torch.arange(t, device=truth.device)
 
-    def accuracy(measure: _Measure, trials_an_image: int) -> OrderAccuracy:
+    def accuracy(measure: Callable[..., Tensor], trials_an_image: int) -> OrderAccuracy:
         each = measure(guess, truth, batch=batch, kinds=kinds)
         share = clopper_pearson(round(float(each.sum()) * trials_an_image), n * trials_an_image, confidence)
         return OrderAccuracy(
@@ -158,13 +139,7 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:
-    """The true order from a shuffle's receipt; places are counted from 0 within each message, as in guesses.
-
-    Args:
-        receipt: of one round, of one defense or a chain.
-
-    Returns:
-        int64 [M·B, T], or None if the receipt holds no shuffle.
+    """The true order from a shuffle's receipt, int64 [M·B, T], places counted from 0 in each message; None without one.
 
     >>> from privkit.defenses.receipts import Permuted
     >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()

@@ -35,12 +35,7 @@ _IDLE = "at least; its first epoch takes longer than the estimate may"
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:
-    """Try one training step with every defense before any work.
-
-    Raises:
-        UsageError: if a defense cannot take the model's release, such as a defense on tokens behind a convolution, or
-            releases NaN or infinite numbers.
-    """
+    """Try one training step with every defense before any work; a `UsageError` if one does not fit the model."""
     for defense in config.defenses:
         try:
             _fitting(config, defense, pools, torch.device("cpu"))
@@ -61,9 +56,6 @@ def training_step(
 
     Returns:
         The untrained model with the batch size that was timed, and seconds of a step of the whole batch.
-
-    Raises:
-        UsageError: if the model or the defense fails on random records.
     """
     whole, seconds = config.training.batch_size, 0.0
     domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
@@ -92,9 +84,6 @@ def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
 
     It is stopped after `limit` seconds, and the rest is extrapolated from its epochs. If it finishes none in that time,
     it starts over on smaller rounds.
-
-    Raises:
-        UsageError: if the attack fails on random records.
     """
     goal, smallest = audit_goal(attack.spec), max(2, cell.cell.defense.spec.smallest_batch)
     domain = cell.seed_data.splits.domain

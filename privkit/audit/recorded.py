@@ -76,7 +76,6 @@ class _RecordedContext(AttackContext):
         return (Check(name=DECLARATION, passed=not refuted if judged else None, detail=detail, decisive=judged),)
 
     def notes(self) -> tuple[str, ...]:
-        """Notes: what the recording leaves unknown, what is repeated from it, and what its claim does not cover."""
         source, measured = self.source, self.source.description.measured
         unknown = {
             "accuracy": measured.accuracy is None,
@@ -149,21 +148,15 @@ class _RecordedContext(AttackContext):
             second = tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in cut)
             transcript.rounds.append(
                 RecordedRound(
-                    view=replace(view, messages=1),
-                    received=(returned,),
-                    members=seats,
-                    labels=labels,
-                    returned=second,
+                    view=replace(view, messages=1), received=(returned,), members=seats, labels=labels, returned=second
                 )
             )
         return transcript
 
     def keeps_labels(self) -> bool:
-        """Whether a second cut was recorded."""
         return bool(self.source.second)
 
     def label_shares(self) -> Tensor:
-        """The share of each label among the recorded records, [L]."""
         assert self.source.labels is not None
         return self.source.labels.bincount(minlength=self.source.classes) / len(self.source.labels)
 
@@ -179,7 +172,6 @@ class _RecordedContext(AttackContext):
         return lower
 
     def lower(self) -> nn.Module | None:
-        """The recorded lower segment, if any."""
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
 
     def upper(self) -> nn.Module | None:
@@ -188,7 +180,6 @@ class _RecordedContext(AttackContext):
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:
-        """Query the recorded clients; None if they were not recorded."""
         lower = self._lower
         if lower is None or isinstance(lower, Clients):
             return None if lower is None else black_box_query(lower)
@@ -202,11 +193,9 @@ class _RecordedContext(AttackContext):
         return ask
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        """Apply the defense that the recording names."""
         return imitated(self._lower, self.seed_data.splits.domain) if isinstance(self._lower, Clients) else None
 
     def defended(self) -> Defended:
-        """The defense that the recording names."""
         if not isinstance(self._lower, Clients):
             return Defended.unknown("privkit does not know the defense of this recording")
         batch = self.config.training.batch_size

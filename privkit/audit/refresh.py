@@ -30,17 +30,10 @@ def refresh(
 ) -> str:
     """Compare the stored provenance of a plan with what the command would use now.
 
-    Args:
-        rows: of the finished cells, by their id.
-        made_of: provenance of every cell without its images, by its id.
-        again: whether changed models and cells are moved to RUN/superseded and computed anew.
+    Models and cells that changed are moved to RUN/superseded to be computed `again`, or refused by a `RunFolderError`.
 
     Returns:
         A sentence on what was set aside; empty if nothing changed.
-
-    Raises:
-        RunFolderError: if something changed and `again` is False.
-        DataError: if the images cannot be read.
     """
     begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
     seeds = {cell.seed for cell, _ in begun}
@@ -83,7 +76,6 @@ def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path
 
 
 def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]:
-    """What changed, in words."""
     if there is None or not there.packages:
         return ["provenance that nobody knows, since its record is gone"]
     return differences(there, here, seed=seed)

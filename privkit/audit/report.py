@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from privkit.attacks.scores.leak import pooled_auc, roc_points
-from privkit.errors import UnfinishedRun
 from privkit.files.arrays import read_arrays
 from privkit.files.paths import inside, root
 from privkit.files.sealed import checked_bytes, digest
@@ -21,18 +21,15 @@ from privkit.reports.schema import Manifest, Row
 from privkit.reports.scores import Told
 from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict
-from privkit.run.commands import cell_command
-from privkit.run.records import (
-    PICTURES,
-    SCORES,
-    STRIP,
-    read_manifest,
-    read_rows,
-    stored_gates,
-    verdict_of,
-    write_verdict,
-)
+from privkit.run.records import PICTURES, SCORES, STRIP, finished_rows, stored_gates, verdict_of, write_verdict
+from privkit.settings.table import FLAGS
 from privkit.shared.measures import records_called
+
+_OF_THE_RUN = {
+    **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
+    **{"--vary": False, "--junit": False, "--annotations": False, "--json": True, "--quiet": True},
+}
+"""Flags that a cell has of its own, or that say how the whole run is done and shown -> whether it has no value."""
 
 
 def build(
@@ -52,10 +49,8 @@ def build(
         DamagedFile: if one of its files is damaged.
     """
     run = root(run)
-    rows = read_rows(run) if rows is None else rows
-    manifest = read_manifest(run)
-    if manifest is None or not rows:
-        raise UnfinishedRun(f"{run} holds no finished cell; repeat the run's command to go on with it")
+    manifest, stored = finished_rows(run)
+    rows = stored if rows is None else rows
     verdict = verdict_of(manifest, rows, stored_gates(run, manifest) if gates is None else gates)
     files: dict[str, str] = {}
 
@@ -109,7 +104,6 @@ def _pictures(cell: Path, row: Row) -> Pictures | None:
 
 
 def _pictured(row: Row) -> bool:
-    """Whether the row's records are shown as pictures."""
     kind = records_called(row.records)
     return kind is not None and kind.pictures
 
@@ -142,3 +136,32 @@ def _arrays(
     if path.name not in row.files:
         return None
     return read_arrays(path, checked_bytes(path, row.files[path.name]), wanted, optional or {})
+
+
+def cell_command(argv: Sequence[str], row: Row) -> str:
+    """A command that runs one cell alone, beside the undefended baseline; empty if the run was started from Python.
+
+    >>> from privkit.reports.schema import Row
+    >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")
+    >>> row = Row(cell="c", defense="mixup", attack="sdar", seed=1, attacked="private", batch_size=5, **shared)
+    >>> cell_command(["bin/privkit", "audit", "--seed", "0", "--seed=1", "--budget", "smoke", "--quiet"], row)
+    'privkit audit --budget smoke --defense mixup --attack sdar --seed 1'
+    >>> cell_command(["privkit", "audit", "--grid=grid.toml", "--workers", "2"], row)
+    'privkit audit --dataset d --model m --config=grid.toml --defense mixup --attack sdar --seed 1'
+    >>> cell_command(["privkit", "audit", "--recorded", "their", "--attack", "all"], row)
+    'privkit audit --recorded their --attack sdar --seed 1'
+    """
+    if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
+        return ""
+    kept, words = [], iter(argv[2:])
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if word.startswith("--grid"):  # whose dataset and model may be lists
+            kept += ["--dataset", row.dataset, "--model", row.model, word.replace("--grid", "--config", 1)]
+        elif name not in _OF_THE_RUN:
+            kept.append(word)
+        elif not _OF_THE_RUN[name] and not equals:
+            next(words, None)
+    recorded = any(word.partition("=")[0] == "--recorded" for word in argv)  # which brings its defense
+    defense = () if recorded else ("--defense", row.defense)
+    return shlex.join(["privkit", "audit", *kept, *defense, "--attack", row.attack, "--seed", str(row.seed)])

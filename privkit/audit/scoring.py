@@ -33,13 +33,7 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Refuse guesses that are no valid records: on another scale they would look like a failure of the attack.
-
-    Args:
-        guess: what the attack returned, [N, *domain.shape].
-
-    Raises:
-        Misbehaved: with what was given and what is allowed.
+    """Refuse guesses [N, *domain.shape] that are no valid records: on another scale they would look like a failure.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -76,11 +70,8 @@ def scored(
     """Scores of guesses on any device, also after matching, which no order hides; of images by feature networks, too.
 
     Args:
-        domain: of the records.
-        truth: [N, ...].
-        guess: the same shape.
+        truth: [N, ...], as `guess`.
         batch_size: records of a round, within which guesses are matched.
-        perception: the networks; None for none.
         labels: of the originals, which a classifier among the networks needs.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
@@ -218,7 +209,6 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], seed: int, closer: Mapp
 
     Args:
         guesses: name of a guess -> its scores of the same records.
-        seed: of the bootstrap.
         closer: metric -> whether higher values are closer.
 
     >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}

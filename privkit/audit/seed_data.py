@@ -92,12 +92,7 @@ class SeedData(_SeedRecords):
 
 
 def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedRecords:
-    """Open the data, split them and choose the attacked and the auxiliary records.
-
-    Raises:
-        UsageError: if the parts are too small for the batch size.
-        DataError: if files are missing, damaged or too few.
-    """
+    """Open the data, split them and choose the attacked and the auxiliary records."""
     if config.recording is not None:
         return _recorded(config.recording, device)
     pools, other, _ = open_data(config)
@@ -143,9 +138,6 @@ def _wished(config: AuditConfig) -> dict[str, int]:
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
     """Everything that cells of one seed share.
 
-    Args:
-        perception: the configuration's feature networks, if they are loaded already.
-
     Raises:
         UsageError: if the parts are too small for the batch size.
         DataError: if files are missing, damaged or too few.
@@ -181,7 +173,6 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
     or of all own records, if none has that label.
 
     Args:
-        own: the adversary's records.
         classes: whether both have labels of the same classes.
     """
     domain, count = victims.domain, len(victims)
@@ -204,13 +195,7 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
 
 
 def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool) -> str:
-    """Why there is no guess by the true label, in a sentence; empty if there is one.
-
-    Args:
-        own: the adversary's records.
-        victims: the attacked ones.
-        labeled: whether the own records have labels.
-    """
+    """Why there is no guess by the true label, in a sentence; empty if there is one."""
     why = ""
     if not len(own) or not labeled:
         none = f"the adversary has no own {own.domain.records}"

@@ -67,7 +67,9 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
         if number == 0 and trial.reason:
             own = len(rehearsal.seed_data.auxiliary)
             raise NotApplicable(f"{trial.reason} (tuning, with {own} own records and after {rounds_of(asked)})")
-        _append(path, context.cell.id, number, trial)
+        objective = None if trial.objective == inf else trial.objective  # JSON has no infinity
+        line = {"cell": context.cell.id, "trial": number, **asdict(trial), "objective": objective}
+        append_line(path, sealed(line))
         past.append(trial)
         asked += trial.queries
         context.progress.step(len(past), plan.trials, min(trial.objective for trial in past))
@@ -195,12 +197,6 @@ def _read(path: Path, cell: str) -> list[Trial]:
     if whole != data:
         write_bytes(path, whole)
     return trials
-
-
-def _append(path: Path, cell: str, number: int, trial: Trial) -> None:
-    """Store one more trial."""
-    objective = None if trial.objective == inf else trial.objective  # JSON has no infinity
-    append_line(path, sealed({"cell": cell, "trial": number, **asdict(trial), "objective": objective}))
 
 
 def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:

@@ -150,11 +150,8 @@ class _Notes(Silent):
 
 
 class _Scratch(RunFolder):
-    """The folder of one task; control experiments that another worker did meanwhile are taken from the run.
-
-    Args:
-        sees: whether this worker reads the run folder.
-    """
+    """The folder of one task; what another worker did of control experiments is taken from the run, if this one `sees`
+    it."""
 
     def __init__(self, path: Path, run: RunFolder, sees: bool) -> None:
         super().__init__(path, run.path)
@@ -195,8 +192,7 @@ def _computed(job: Job, task: Task) -> TaskResult:
         sees = False
     given = task.files
     if given is None:
-        read = [(name, run.content(name)) for name in task.names] if sees else []
-        given = {name: data for name, data in read if data is not None}
+        given = run.contents(task.names) if sees else {}
         if len(given) < len(task.names):
             return TaskResult(unseen=True)
     worker = _open(job)
@@ -210,7 +206,7 @@ def _computed(job: Job, task: Task) -> TaskResult:
                 write_bytes(inside(path, *name.split("/")), given[name], flush=False)
         row = worker.run(cell, folder)
         row = row.model_copy(update={"reason": row.reason.replace(str(path), job.run)})
-        made = {name: data for name in folder.names() if (data := folder.content(name)) is not None}
+        made = folder.contents(folder.names())
     return TaskResult(
         row=line(row),
         files={name: data for name, data in made.items() if given.get(name) != data},
@@ -269,10 +265,9 @@ def _open(job: Job) -> CellWorker:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a worker; "auto" takes a GPU if there is one, and "cuda:1" makes the second one the current one.
+    """The device of a worker: "auto" takes a GPU if there is one, "cuda:1" makes the second one the current one.
 
-    Raises:
-        UsageError: if there is no such device.
+    A `UsageError` refuses a device that is not there.
     """
     kind, _, number = as_device(name).partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
@@ -297,9 +292,6 @@ def check_precision(config: AuditConfig, device: torch.device) -> None:
 
 def devices(kind: str, workers: int) -> Sequence[str]:
     """One device for each worker, in turn: several workers share a GPU if there are fewer.
-
-    Args:
-        kind: "cpu" or "cuda".
 
     >>> devices("cpu", 2)
     ['cpu', 'cpu']

@@ -57,7 +57,6 @@ class _Watched:
         return replace(mounting, control=lambda steps: _Watched(control(steps), self._runs))
 
     def run(self, observation: Any, generator: Generator, session: Session | None = None) -> Any:
-        """Run the attack and keep the run; see `Attack.run`."""
         state, given = torch.random.get_rng_state(), _tensors(observation)
         before = {name: tensor.detach().clone() for name, tensor in given.items()}
         output = self._attack.run(observation, generator, session)
@@ -123,7 +122,6 @@ def _observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservatio
 
 
 def _declares_what_it_needs(mounted: Mounted) -> str:
-    """The attack declares goal, needs, uses and mounting."""
     try:
         check_declared(mounted.attack)
     except TypeError as error:
@@ -132,7 +130,6 @@ def _declares_what_it_needs(mounted: Mounted) -> str:
 
 
 def _same_seed_same_bits(mounted: Mounted) -> str:
-    """Two runs give the same bits, and torch's global generator stays as it was."""
     runs, again = mounted.tried[1], Mounted(mounted.attack).tried[1]
     if not all(run.untouched for run in runs):
         return "it draws from torch's global generator; take the generator that is given"
@@ -163,7 +160,6 @@ def _shape(images: Tensor) -> tuple[int, int, int]:
 
 
 def _sees_no_truth(mounted: Mounted) -> str:
-    """Other private images behind the same views change no bit."""
     attack = mounted.attack
     if not goal_of(attack).reads(attack) or not attack.needs <= _TRUTH_HELD:
         return ""

@@ -88,7 +88,6 @@ def draws(defense: Defense) -> bool:
 
 
 def _draws_from_its_generator_alone(defense: Defense) -> str:
-    """Same seed, same bits; if it draws, another seed gives other bits."""
     (z, y), drew = inputs(defense), draws(defense)
     first = applied(defense, z, y, generator())[0]
     if not equal(first, applied(defense, z, y, generator())[0]):

@@ -22,7 +22,6 @@ def _images() -> tuple[Tensor, Tensor]:
 
 
 def _declares_name_and_direction(metric: ImageMetric) -> str:
-    """The metric has a name for its column, and says whether higher is closer."""
     try:
         check_metric(metric)
     except ValueError as error:

@@ -26,7 +26,6 @@ _CLOSE = 2e-5  # rounding of two ways to compute the same logits
 
 
 def _records(domain: Domain, count: int) -> Tensor:
-    """Random records of a domain."""
     return domain.random(count, Generator().manual_seed(0))
 
 

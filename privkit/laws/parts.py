@@ -23,7 +23,6 @@ _SHORTEST = 20  # characters of a docstring's first line
 
 
 def _is_frozen(component: Component, kind: str) -> str:
-    """Its options cannot change after it was made."""
     parameters = getattr(type(component.spec), "__dataclass_params__", None)
     return "" if parameters is not None and parameters.frozen else "make it a @dataclass(frozen=True, kw_only=True)"
 
@@ -53,7 +52,6 @@ def _ranges_are_declared(component: Component, kind: str) -> str:
 
 
 def _survives_json(component: Component, kind: str) -> str:
-    """A part written as name and options in JSON can be read back."""
     fields = json.loads(json.dumps(component.to_json()))
     given = {key: value for key, value in fields.items() if value is not None}
     return "" if parse(kind, given).spec == component.spec else "its options as JSON give another part"
@@ -69,10 +67,7 @@ EVERY: dict[str, Callable[[Component, str], str]] = {
 
 
 def kind_of(given: str) -> str:
-    """The kind of a part that a user named; a pair of segments is a model.
-
-    Raises:
-        UsageError: if it is no part, or fits several kinds.
+    """The kind of a part that a user named (a pair of segments is a model); a `UsageError` if it fits none or several.
 
     >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.convolutional:LeNet5")
     ('defenses', 'models')
@@ -101,7 +96,6 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
         given: the part, as the command line takes it.
         kind: one of `KINDS`.
         dataset: whose records a model reads, as the command line takes it; None for images of usual sizes.
-        root: the data root; None for none.
     """
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself

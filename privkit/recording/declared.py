@@ -18,9 +18,8 @@ from privkit.accountants.spec.sensitivity import Ball, BoxLabels, Categories, Cl
 from privkit.defenses.residual import LEVEL, ROUNDED, Law, refuted_by, times_declared
 from privkit.domains.base import several
 from privkit.errors import one_line
-from privkit.recording.apart import carried
 from privkit.recording.clipped import beyond, clipped_to, followed_out, law_of, scale_of
-from privkit.recording.replay import Ask, Replay, replay_round, rounds_to_replay
+from privkit.recording.replay import Ask, Replay, carried, replay_round, rounds_to_replay
 
 if TYPE_CHECKING:
     from privkit.recording.read import Recording
@@ -245,11 +244,8 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 def _replayed(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
-    """Whether the difference to the replay is the declared noise, in all rounds and in the last one.
-
-    Returns:
-        A sentence if it is not; its size in the last round over that of the noise; and of how many numbers that is.
-    """
+    """Whether the difference to the replay is the declared noise, in all rounds and in the last one: a sentence if it
+    is not, its size in the last round over that of the noise, and of how many numbers that is."""
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []
     for number, one in rounds.items():

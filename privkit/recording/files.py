@@ -38,27 +38,16 @@ class Files:
     """The files of a recording, each compared with the checksums of its `recording.json`.
 
     Args:
-        folder: that holds them all.
         listed: file -> SHA-256, from the recording.
         every: whether each file must be listed.
-
-    Attributes:
-        read: file -> SHA-256 of what was read.
     """
 
     def __init__(self, folder: Path, listed: Mapping[str, str], *, every: bool = True) -> None:
         self.folder, self._listed, self._every = folder, listed, every
-        self.read: dict[str, str] = {}
+        self.read: dict[str, str] = {}  # file -> SHA-256 of what was read
 
     def content(self, name: str, most: int | None = None) -> bytes:
-        """The bytes of one file.
-
-        Args:
-            most: the largest number of bytes; None for that of any file.
-
-        Raises:
-            DataError: if it lies outside the folder, cannot be read, is too large, or differs from what was recorded.
-        """
+        """The bytes of one file; a `DataError` if it lies outside the folder, is too large, or was changed."""
         data = plain_bytes(self.folder, name, _MOST_BYTES if most is None else most)
         self.read[name] = digest(data)
         if self._every and name not in self._listed:
@@ -71,11 +60,7 @@ class Files:
         return data
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file.
-
-        Raises:
-            DataError: as above, and if it is a pickle, damaged, of another format, or unpacks to too much.
-        """
+        """The tensors of one file; a `DataError` also for pickles, other formats, and what unpacks to too much."""
         path = self.folder / name
         data = self.content(name)
         if is_pickle(data) or not name.endswith(_ENDINGS):
@@ -116,10 +101,9 @@ def is_pickle(data: bytes) -> bool:
 
 
 def archived(data: bytes) -> list[str]:
-    """Names of the members of an archive, which is within the limits; none is unpacked.
+    """Names of the members of an archive, none of which is unpacked; a `BadZipFile` for another file.
 
     Raises:
-        BadZipFile: if it is no archive.
         ValueError: if it is too large, its members are encrypted or packed in a rare way, or two have one name.
     """
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:

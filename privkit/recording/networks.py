@@ -28,7 +28,6 @@ def network(
     Args:
         domain: what a record is, for a builder that asks for it.
         trust: modules that the command named; other import paths are refused (`privkit.files.import_path.only`).
-        training: whether it stays in training mode.
 
     Raises:
         UsageError: if the builder is not trusted, cannot be imported or called, or its weights do not fit.
@@ -80,7 +79,6 @@ class _Program(nn.Module):
         self._program = [program]  # in a list: no child of this module
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """[N, ...] -> [N, ...]."""
         made: Tensor = self._program[0](inputs)
         return made
 

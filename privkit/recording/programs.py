@@ -48,9 +48,6 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     TorchScript may call operators that compute, and no others. The reader of exported programs evaluates text, so it
     must be trusted by name.
 
-    Args:
-        trust: modules that the command named.
-
     Raises:
         Untrusted: if it is an exported program, and the command does not trust the reader.
         DataError: if it is damaged, holds what no segment needs, or calls what reaches out of its tensors.

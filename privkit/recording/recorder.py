@@ -285,11 +285,7 @@ def _fields(
 
 
 def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor | None]:
-    """The records or labels of each round of one pass, as any of the passes has them.
-
-    Raises:
-        UsageError: if passes have other ones.
-    """
+    """The records or labels of each round of one pass, as any of the passes has them."""
     if passes < 1 or len(parts) % passes:
         raise UsageError(
             f"{len(parts)} kept rounds are no {passes} passes of equally many; keep as many rounds as all passes have: "
@@ -325,12 +321,7 @@ def _dropped(name: str, parts: list[Tensor | None]) -> str:
 
 
 def _records(value: Tensor | Array, name: str) -> Tensor:
-    """A copy of records, in float32 if they are no whole numbers. What has the form of images must be images.
-
-    Raises:
-        UsageError: if they are normalized, or not scaled.
-        DataError: if they are no images for another reason, or not finite.
-    """
+    """A copy of records, in float32 if they are no whole numbers. What has the form of images must be images."""
     kept = _kept(value)
     kept = kept.float() if kept.is_floating_point() else kept
     if kept.ndim != 4 or not len(kept):
@@ -349,11 +340,6 @@ def _records(value: Tensor | Array, name: str) -> Tensor:
 
 
 def _kept(value: Any) -> Tensor:
-    """A copy of a tensor or an array.
-
-    Raises:
-        UsageError: for anything else.
-    """
     try:
         return torch.as_tensor(value).detach().cpu().clone()
     except (TypeError, ValueError, RuntimeError) as error:

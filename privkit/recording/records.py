@@ -38,11 +38,7 @@ def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def recorded_domain(described: Description, files: Files) -> Domain:
-    """What one record is.
-
-    Raises:
-        DataError: if its file is damaged or describes no domain, or if a round would be too large.
-    """
+    """What one record is; a `DataError` if its file describes no domain, or a round would be too large."""
     if described.image_shape is not None:
         domain: Domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     else:
@@ -77,7 +73,6 @@ def records(
 
     Args:
         kind: "own" or "truth".
-        here: file of the tensors, for sentences.
 
     Raises:
         DataError: if they are no records of the domain, or the labels do not fit.
@@ -104,13 +99,7 @@ def records(
 
 
 def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> None:
-    """Refuse what is neither a class of each record [N] nor its several labels [N, L], by a `DataError`.
-
-    Args:
-        labels: of any shape and type.
-        classes: as described; several labels have a column for each.
-        what: file and name of the tensor, for sentences.
-    """
+    """Refuse what is neither a class of each record [N] nor its several labels [N, L], by a `DataError`."""
     if labels.is_floating_point() or labels.ndim > 2:
         raise DataError(
             f"{what} must be whole numbers, [N] from 0 or [N, L] of 0 and 1, got {labels.dtype} {list(labels.shape)}"

@@ -26,6 +26,7 @@ _DRAWS = 8  # answers over which a segment that draws is averaged
 _QUIET, _RANGES = 0.9, 2.0
 """Share of the variance of answers, and their ranges below the least of them, under which a release is quieter."""
 _CHANCE = 4.0  # standard errors of the noise that are taken off a distance
+_FLOAT = 1e-5  # of a number's median over the batch: what another order of the same sums may change
 _NUMBERS = 2**21
 """Of all records that a quick check sends again, and of all their releases; one round is sent in any case."""
 
@@ -108,11 +109,7 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
 
 @torch.no_grad()
 def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
-    """Send records of a round again.
-
-    Args:
-        x: records [N, ...].
-        released: [N, ...].
+    """Send records [N, ...] of a round again, and compare them with what was released, [N, ...].
 
     >>> replay(lambda images: images.flatten(1), torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)).distance(0.0)
     0.0
@@ -122,14 +119,9 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send one recorded round again. Mixed records are sent separately and mixed by their recorded weights.
+    """Send one recorded round again; a `ValueError` says what was not recorded of it.
 
-    Args:
-        recording: with true records.
-        number: of the round, over all passes.
-
-    Raises:
-        ValueError: saying what was not recorded of this round.
+    Mixed records are sent separately and mixed by their recorded weights.
     """
     view, members = recording.views[number], recording.members_of(number)
     if not len(recording.truth):
@@ -149,19 +141,15 @@ def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
 
 
 def _replay(answer: Callable[[], Tensor], released: Tensor) -> Replay:
-    """Ask twice, and more often if the answers differ.
-
-    Raises:
-        ValueError: if the answer has another shape than the release.
-    """
-    first, second = (_drawn(answer, number) for number in range(2))
+    """Ask twice, and more often if the answers differ."""
+    first, second = (_drawn(answer, "replay", number) for number in range(2))
     if first.shape != released.shape:
         raise ValueError(
             f"the lower segment makes {list(first.shape[1:])} of a record, and {list(released.shape[1:])} was released"
         )
     if torch.equal(first, second):
         return Replay(released=released, clean=first)
-    answers = torch.stack([first, second, *(_drawn(answer, number) for number in range(2, _DRAWS))])
+    answers = torch.stack([first, second, *(_drawn(answer, "replay", number) for number in range(2, _DRAWS))])
     mean = (released + answers.sum(0)) / (1 + _DRAWS)
     return Replay(
         released=released,
@@ -172,8 +160,8 @@ def _replay(answer: Callable[[], Tensor], released: Tensor) -> Replay:
     )
 
 
-def _drawn(answer: Callable[[], Tensor], number: int) -> Tensor:
-    with seeded(torch.device("cpu"), derive(0, "replay", number)):
+def _drawn(answer: Callable[[], Tensor], *stream: str | int) -> Tensor:
+    with seeded(torch.device("cpu"), derive(0, *stream)):
         return answer().detach().cpu().float()
 
 
@@ -183,3 +171,38 @@ def rounds_to_replay(recording: Recording) -> Sequence[int]:
     each = max(len(last.smashed) * last.mixed * prod(recording.domain.shape), last.smashed.numel()) / _NUMBERS
     count = max(1, min(len(recording.views), int(1 / each)))
     return sorted({len(recording.views) - 1 - number * len(recording.views) // count for number in range(count)})
+
+
+@torch.no_grad()
+def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
+    """How many records moved how many rows, where more rows moved than records; (0, 0) if nowhere.
+
+    Records are replaced by their neighbors, half of a batch at a time: those with a 1, or a 0, in one binary digit of
+    their place. So any two are told apart by one of the 2·⌈log₂ N⌉ halves. Rows in another order are no meeting: each
+    record still moves one.
+
+    The batch [N, ...] has the size that crossed the cut. A `ValueError` says that equal batches get different answers.
+
+    >>> carried(lambda x: x.roll(1, 0), torch.arange(6.0).view(6, 1))
+    (0, 0)
+    >>> carried(lambda x: x + x[:1], torch.arange(6.0).view(6, 1))
+    (3, 6)
+    """
+
+    def answer(records: Tensor) -> Tensor:
+        return _drawn(lambda: ask(records), "rows apart")
+
+    before, places = answer(x), torch.arange(len(x))
+    if not torch.equal(before, answer(x.clone())):
+        raise ValueError("the lower segment answers equal batches differently")
+    least = _FLOAT * before.abs().median(0).values
+    for digit in range((len(x) - 1).bit_length()):
+        ones = (places >> digit) % 2 == 1
+        for half in (~ones, ones):
+            given = x.clone()
+            given[half] = x.roll(1, 0)[half]
+            replaced = int((given != x).flatten(1).any(1).sum())
+            moved = int(((answer(given) - before).abs() > least).flatten(1).any(1).sum())
+            if moved > replaced:
+                return replaced, moved
+    return 0, 0

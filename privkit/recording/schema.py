@@ -41,21 +41,13 @@ class _Frozen(BaseModel):
 
 
 class Network(_Frozen):
-    """A segment: either weights with the code that builds it, or a program.
+    """A segment: either weights with the code that builds it, or a program."""
 
-    Attributes:
-        builder: "module:object", a class or function that returns the segment.
-        options: keywords for the builder.
-        domain: whether the builder also gets the recording's domain, as the keyword `domain`.
-        weights: file of its state dict (safetensors or npz); empty if the builder brings them.
-        program: file of a TorchScript program or an exported program, in place of all others.
-    """
-
-    builder: _Name = ""
-    options: dict[str, Any] = {}
-    domain: bool = False
-    weights: _Name = ""
-    program: _Name = ""
+    builder: _Name = ""  # "module:object", a class or function that returns the segment
+    options: dict[str, Any] = {}  # keywords for the builder
+    domain: bool = False  # whether the builder also gets the recording's domain, as the keyword `domain`
+    weights: _Name = ""  # file of its state dict (safetensors or npz); empty if the builder brings them
+    program: _Name = ""  # file of a TorchScript program or an exported program, in place of all others
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Network:
@@ -65,19 +57,12 @@ class Network(_Frozen):
 
 
 class _OwnerMeasurements(_Frozen):
-    """What the recording's owner measured; privkit repeats it and does not check it.
+    """What the recording's owner measured; privkit repeats it and does not check it."""
 
-    Attributes:
-        accuracy: share of right answers on test images.
-        test_images: how many there were; needed for the interval of the accuracy.
-        bytes_up: of one record's smashed data.
-        bytes_down: of what comes back for one record.
-    """
-
-    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None
-    test_images: _Whole | None = None
-    bytes_up: _Amount | None = None
-    bytes_down: _Amount | None = None
+    accuracy: Annotated[float, Field(ge=0, le=1)] | None = None  # share of right answers on test images
+    test_images: _Whole | None = None  # how many there were; needed for the interval of the accuracy
+    bytes_up: _Amount | None = None  # of one record's smashed data
+    bytes_down: _Amount | None = None  # of what comes back for one record
 
     @model_validator(mode="after")
     def _with_its_number(self) -> _OwnerMeasurements:
@@ -87,73 +72,47 @@ class _OwnerMeasurements(_Frozen):
 
 
 class _Replayed(_Frozen):
-    """The last round sent again through the lower segment as it was written; an audit measures it anew.
+    """The last round sent again through the lower segment as it was written; an audit measures it anew."""
 
-    Attributes:
-        mode: evaluation or training mode of the segment; batch normalization and dropout differ between them.
-        distance: relative distance from the release (`privkit.recording.replay`).
-    """
-
+    # evaluation or training mode of the segment; batch normalization and dropout differ between them
     mode: Literal["eval", "train"]
-    distance: _Amount
+    distance: _Amount  # relative distance from the release (`privkit.recording.replay`)
 
 
 class Description(_Frozen):
-    """The fields of `recording.json`.
-
-    Attributes:
-        schema_version: of the folder.
-        name: of the defense, as tables show it.
-        image_shape: (C, H, W) of private images; None if the records are others.
-        records: the file that says what a record is (`privkit.domains.as_json`), in place of `image_shape`.
-        batch_size: records of one client in a round.
-        clients: number of clients that send in a round.
-        rounds: recorded messages of all clients, pass after pass.
-        watched: rounds that the recorder saw, of which it kept the last; None if they were not counted.
-        passes: how often the same records were sent, in the same order.
-        messages: number of messages in a round, all with equally many rows.
-        mixed: records that each released row holds.
-        whole: whether each patch of an image, or each word or field, has its token.
-        classes: number of classes, or of labels that each record has; None if it follows from the labels.
-        tensors: file of the tensors.
-        lower: the clients' part with its defense, unless `defense` names that.
-        defense: the defense between the lower segment and the release, as in `--defense`; empty if `lower` contains it.
-        upper: the server's segment.
-        replay: replay of the last round through `lower`, as the recorder measured it; its mode is that of `lower`.
-        mechanism: the basis of a certificate, as `privkit.accountants.spec.records` reads it.
-        measured: what the owner measured.
-        dataset: a name for tables.
-        model: a name for tables.
-        protocol: a name for tables.
-        notes: sentences for every row.
-        files: file -> SHA-256, of every file; version 1 may leave some out.
-    """
+    """The fields of `recording.json`."""
 
     schema_version: Literal[1, 2]
-    name: Annotated[_Name, Field(min_length=1)]
+    name: Annotated[_Name, Field(min_length=1)]  # of the defense, as tables show it
+    # (C, H, W) of private images; None if the records are others
     image_shape: Annotated[list[_Whole], Field(min_length=3, max_length=3)] | None = None
-    records: _Name = ""
-    batch_size: _Whole
-    clients: _Seats = 1
-    rounds: _Whole
+    records: _Name = ""  # the file that says what a record is (`privkit.domains.as_json`), in place of `image_shape`
+    batch_size: _Whole  # records of one client in a round
+    clients: _Seats = 1  # that send in a round
+    rounds: _Whole  # recorded messages of all clients, pass after pass
+    # rounds that the recorder saw, of which it kept the last; None if they were not counted
     watched: _Whole | None = None
-    passes: _Whole = 1
-    messages: _Seats = 1
-    mixed: _Seats = 1
-    whole: bool = True
+    passes: _Whole = 1  # how often the same records were sent, in the same order
+    messages: _Seats = 1  # in a round, all with equally many rows
+    mixed: _Seats = 1  # records that each released row holds
+    whole: bool = True  # whether each patch of an image, or each word or field, has its token
+    # number of classes, or of labels that each record has; None if it follows from the labels
     classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)] | None = None
     tensors: _Name = "tensors.safetensors"
-    lower: Network | None = None
+    lower: Network | None = None  # the clients' part with its defense, unless `defense` names that
+    # the defense between the lower segment and the release, as in `--defense`; empty if `lower` contains it
     defense: Annotated[str, Field(max_length=10_000)] = ""
     upper: Network | None = None
+    # replay of the last round through `lower`, as the recorder measured it; its mode is that of `lower`
     replay: _Replayed | None = None
+    # the basis of a certificate, as `privkit.accountants.spec.records` reads it
     mechanism: dict[str, Any] | None = None
     measured: _OwnerMeasurements = _OwnerMeasurements()
     dataset: _Name = "recorded"
     model: _Name = "recorded"
     protocol: _Name = "recorded"
-    notes: list[str] = []
-    files: dict[str, str] = {}
+    notes: list[str] = []  # sentences for every row
+    files: dict[str, str] = {}  # file -> SHA-256, of every file; version 1 may leave some out
 
     @model_validator(mode="after")
     def _whole_passes(self) -> Description:
@@ -173,11 +132,7 @@ class Description(_Frozen):
 
 
 def parsed(data: bytes, path: Path) -> Any:
-    """What JSON says.
-
-    Raises:
-        DataError: if it is none.
-    """
+    """What JSON says; a `DataError` if it is none."""
     try:
         fields = json.loads(data)
         json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
@@ -187,10 +142,7 @@ def parsed(data: bytes, path: Path) -> Any:
 
 
 def description(data: bytes, path: Path) -> Description:
-    """Parse and check the bytes of a `recording.json`.
-
-    Args:
-        data: JSON, sealed from version 2 on.
+    """Parse and check the bytes of a `recording.json`, which is sealed from version 2 on.
 
     Raises:
         DataError: if it was changed, is of a newer schema, or a field is missing, unknown or not allowed.
@@ -223,11 +175,7 @@ def description(data: bytes, path: Path) -> Description:
 
 
 def description_file(folder: Path) -> bytes:
-    """The bytes of a folder's `recording.json`.
-
-    Raises:
-        DataError: if there is none, or it is no plain file.
-    """
+    """The bytes of a folder's `recording.json`; a `DataError` if there is no such plain file."""
     try:
         return plain_bytes(folder, FILE, _MOST_BYTES)
     except DataError as error:
@@ -238,11 +186,7 @@ def description_file(folder: Path) -> bytes:
 
 
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
-    """The bytes of a plain file of a folder.
-
-    Args:
-        folder: which may itself be reached through links.
-        most: the largest number of bytes.
+    """The bytes of a plain file of a folder, which may itself be reached through links.
 
     Raises:
         DataError: if it lies outside the folder, is a link, a pipe or a device, is too large, or cannot be read.

@@ -24,14 +24,7 @@ def named(views: Sequence[View]) -> dict[str, Tensor | None]:
 
 
 def second_cut(sent: Sequence[View], tensors: Mapping[str, Tensor], here: Path) -> tuple[View, ...]:
-    """The second cut in each round: features as `smashed`, and the gradient that was sent up.
-
-    Args:
-        sent: the first cut in each round.
-        here: file of the tensors, for sentences.
-
-    Returns:
-        As many views; none without a second cut.
+    """The second cut in each round: features as `smashed`, and the gradient that was sent up; else nothing.
 
     Raises:
         DataError: if a tensor is missing or does not fit, labels travelled, or clients were mixed.

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from privkit.errors import UsageError, one_line
 from privkit.files.storage import packed
-from privkit.recording.apart import carried
-from privkit.recording.replay import FAR, Ask, replay
+from privkit.recording.replay import FAR, Ask, carried, replay
 
 Sent = tuple[Tensor, Tensor]  # records of a round, and what was released
 _NO_EVIDENCE = f"(more than {FAR:g}), so that an attack with lower or queries that fails on it shows nothing"
@@ -38,7 +37,6 @@ def lower_fields(
     in training mode where records meet in that alone.
 
     Args:
-        builder: "module:object", or empty for a program.
         sample: records that a program is traced on.
         rounds: with nothing behind the segment.
         variance: of the declared noise.
@@ -76,11 +74,7 @@ def segment_fields(
     *,
     training: bool = False,
 ) -> dict[str, str]:
-    """How `recording.json` names a segment, whose file is added.
-
-    Raises:
-        UsageError: if it cannot be traced.
-    """
+    """How `recording.json` names a segment, whose file is added."""
     if builder:
         files[f"{part}.safetensors"] = packed(module.state_dict())
         return {"builder": builder, "weights": f"{part}.safetensors"}

@@ -39,11 +39,8 @@ def write_recording(
     Args:
         folder: new or empty.
         views: all rounds, pass after pass, of one form.
-        domain: what a record is.
         second: the second cut of a U-shape in each round, see `Recording.second`.
         files: name -> content, of weights and programs.
-        own: the adversary's records and labels.
-        truth: the true records and labels.
         members: see `Recording.members`; None if record n is on row n.
         **described: fields of `Description` that do not follow from the views.
 
@@ -97,8 +94,7 @@ def write_recording(
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
     """Write the `recording.json` of a folder that holds the other files, sealed and with their checksums.
 
-    Args:
-        fields: of docs/reference/recording.md; `files` is filled in.
+    The fields are those of docs/reference/recording.md; `files` is filled in.
 
     >>> import json, tempfile
     >>> folder = Path(tempfile.mkdtemp())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from privkit.errors import UsageError
@@ -36,15 +36,11 @@ def _written_memory(size: int) -> str:
 
 @contextmanager
 def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
-    """A block that is stopped if it exceeds its limits of time or memory.
+    """A block that is stopped if it exceeds its limits of time or memory (in bytes); None for no limit.
 
     The time is a timer of this process. Memory is what the process holds (`ulimit -d`), the libraries among it: an
     allocation above the limit fails, and nothing is killed. A limit may be met inside torch's own `no_grad`, before
     that puts gradients on again; so what the process shares is restored afterwards.
-
-    Args:
-        seconds: None for any.
-        memory: bytes; None for any.
 
     Raises:
         OverLimit: with the reason and advice.
@@ -52,31 +48,23 @@ def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
     """
     if (seconds is not None or memory is not None) and (resource is None or not hasattr(signal, "setitimer")):
         raise UsageError("cell_seconds and cell_memory need a system with POSIX limits; leave them out")
-    with undisturbed(environment=False), _timer(seconds), _ceiling(memory):
+    timer = nullcontext() if seconds is None else _timer(seconds)
+    with undisturbed(environment=False), timer, nullcontext() if memory is None else _ceiling(memory):
         yield
 
 
-@contextmanager
-def _timer(seconds: float | None) -> Iterator[None]:
-    """Stop the block after some seconds."""
-    if seconds is None:
-        yield
-        return
+def _timer(seconds: float) -> AbstractContextManager[None]:
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("cell_seconds works in the main thread of a program only; leave it out")
     over = (
         f"took longer than cell_seconds={seconds:g}; give it more, or choose a smaller budget; finished epochs are "
         "kept, and the same command goes on from them"
     )
-    with alarm(seconds, lambda: OverLimit(over)):
-        yield
+    return alarm(seconds, lambda: OverLimit(over))
 
 
 @contextmanager
-def _ceiling(memory: int | None) -> Iterator[None]:
-    if memory is None:
-        yield
-        return
+def _ceiling(memory: int) -> Iterator[None]:
     if (held := _held()) >= memory:
         raise UsageError(
             f"cell_memory={_written_memory(memory)} is less than the {held >> 20} MiB that the libraries and the data "

@@ -10,11 +10,6 @@ from typing import Any
 def config_differences(old: Any, new: Any, *, called: tuple[str, str] = ("there", "here")) -> Iterator[str]:
     """Each field in which two configurations differ, with both values; files of a recording are named once.
 
-    Args:
-        old: fields of a configuration, from a manifest.
-        new: likewise, or of a configuration that was not yet written.
-        called: names for the old and the new one.
-
     >>> old = {"delta": 1e-5, "defenses": [{"name": "none"}, {"name": "mixup", "group": 2}]}
     >>> new = {"delta": 1e-6, "defenses": [{"name": "none"}, {"name": "mixup", "group": 4}]}
     >>> list(config_differences(old, new))

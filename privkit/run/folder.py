@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,7 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 class RunFolder:
     """Models, control experiments and cells by their ids, of a whole run or of the one cell that a worker computes.
 
-    Args:
-        origin: the run's own folder, for reading; None if it is this one.
+    A worker also reads the run's own folder, the `origin`.
     """
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
@@ -60,6 +60,10 @@ class RunFolder:
         except OSError:
             return None
 
+    def contents(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Files by their paths in the folder, without those that cannot be read."""
+        return {name: data for name in names if (data := self.content(name)) is not None}
+
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
         """Checks stored by `write_checks` and their seconds; None without any, or if their provenance differs.
 
@@ -93,8 +97,7 @@ class RunFolder:
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
         """Store the provenance of a cell and its model before they are computed, and again when more is known.
 
-        Raises:
-            RunFolderError: if the images or a file changed since this command looked at them.
+        A `RunFolderError` refuses images or files that changed since this command looked at them.
         """
         for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
             known, changes = self.made_of(home), list[str]()
@@ -111,9 +114,8 @@ class RunFolder:
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
         """Store which files the code of a cell and its model has read so far, and return what the row is made of.
 
-        Raises:
-            UsageError: if a file was edited since the code read it.
-            RunFolderError: if an earlier process of this run read another content.
+        A `UsageError` refuses a file that was edited since the code read it, a `RunFolderError` one that an earlier
+        process read otherwise.
         """
         if not made_of.cell.code:
             return made_of.cell

@@ -30,11 +30,7 @@ class Ingredients:
     cell: Provenance  # provenance of the row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
-        """The same, including the images.
-
-        Args:
-            images: part -> SHA-256.
-        """
+        """The same, including the images: part -> SHA-256."""
         model = {part: images[part] for part in _TRAINED_ON if part in images}
         return Ingredients(
             model=self.model.model_copy(update={"data": model}),
@@ -43,11 +39,7 @@ class Ingredients:
         )
 
     def seen(self) -> Ingredients:
-        """The same, including the files that each part's code was seen to read in this process.
-
-        Raises:
-            UsageError: if one was edited since.
-        """
+        """The same, including the files that each part's code was seen to read in this process."""
         each = (self.model, self.control, self.cell)
         made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
         return Ingredients(model=made[0], control=made[1], cell=made[2])
@@ -56,13 +48,9 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """The provenance of each cell, without its images, by its id.
+    """The provenance of each cell, without its images, by its id; all have what this process shares (`here`).
 
-    Args:
-        here: provenance that all numbers of this process share (`privkit.run.provenance.circumstances`).
-
-    Raises:
-        UsageError: if a user's module cannot be imported, or was edited since.
+    A `UsageError` refuses a user's module that cannot be imported, or was edited since.
     """
     shared = [("datasets", config.dataset), ("models", config.model)]
     shared += [("protocols", config.protocol), ("partitions", config.partition)]

@@ -63,14 +63,7 @@ SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker 
 
 
 def check_usable(path: Path) -> Manifest | None:
-    """Refuse a place where no run can be, before anything is written.
-
-    Returns:
-        The manifest of the run in it; None if the folder is empty or missing.
-
-    Raises:
-        RunFolderError: if it is a file, or holds other files.
-    """
+    """The manifest of the run in a folder, None if that is empty or missing; a `RunFolderError` for any other place."""
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not os.path.isdir(there):
         raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
@@ -134,7 +127,6 @@ class RunLedger(RunFolder):
         return self
 
     def _acquire(self) -> None:
-        """Lock the folder, if it can be locked."""
         if self.unlocked:
             return
         try:
@@ -173,7 +165,6 @@ class RunLedger(RunFolder):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Be its writer no more."""
         if self.path.is_dir():
             remove(self.path / LEADER)
             if (self.path / SCRATCH).is_dir():
@@ -264,15 +255,11 @@ class RunLedger(RunFolder):
             remove(inside(self.path, *name.split("/")))
 
     def recover(self, task: str = "*") -> None:
-        """Store what a lost worker had saved, and remove its folder.
-
-        Args:
-            task: its name; "*" for all of them, which no worker may use any more.
-        """
+        """Store what a lost worker saved, and remove its folder; "*" is all tasks, which no worker may use."""
         for scratch in self.path.glob(f"{SCRATCH}/{task}"):
             there = RunFolder(scratch)
             if there.path == scratch:  # it is no link
-                self.store({name: data for name in there.names() if (data := there.content(name)) is not None})
+                self.store(there.contents(there.names()))
                 shutil.rmtree(scratch, ignore_errors=True)
 
     def finish(self, row: Row) -> Row:

@@ -67,11 +67,7 @@ def manifest(config: AuditConfig, *, threads: int) -> Manifest:
 
 
 def circumstances(device: str, threads: int) -> Provenance:
-    """Provenance that all numbers of this process share: privkit and its libraries, device, threads, processes.
-
-    Args:
-        device: "cpu" or "cuda".
-    """
+    """Provenance that all numbers of this process share: privkit and its libraries, device, threads, processes."""
     from privkit.training.distributed import joined_processes
 
     packages = {

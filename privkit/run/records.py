@@ -41,20 +41,12 @@ def line(row: Row) -> str:
 
 
 def parse_row(data: bytes | str, **identity: str) -> Row:
-    """A row from its record.
-
-    Raises:
-        Broken: if it is damaged, belongs to another cell, or is of another schema version.
-    """
+    """A row from its record; `Broken` if that is damaged, of another cell, or of another schema version."""
     return _parse(Row, data, **identity)
 
 
 def read_row(cell: Path) -> Row | None:
-    """The row of a cell's folder; None if the cell is not finished.
-
-    Raises:
-        DamagedFile: if it is damaged, or another cell's.
-    """
+    """The row of a cell's folder; None if it is not finished, a `DamagedFile` if it is damaged or another cell's."""
     path = cell / "result.json"
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
@@ -139,11 +131,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
-    """The manifest of a run folder and all its rows, at least one; raises what `read_rows` does.
-
-    Raises:
-        UnfinishedRun: if no cell is finished.
-    """
+    """The manifest of a run folder and all its rows, as `read_rows`; an `UnfinishedRun` if no cell is finished."""
     manifest, rows = read_manifest(path), read_rows(path)
     if manifest is None or not rows:
         raise UnfinishedRun(f"{path} holds no finished cell; repeat the run's command to go on with it")
@@ -215,11 +203,7 @@ def write_verdict(run: Path, verdict: Verdict) -> None:
 
 
 def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
-    """The stored verdict; None if the run has not begun.
-
-    Raises:
-        DamagedFile: if it is damaged, or another run's.
-    """
+    """The stored verdict; None if the run has not begun, a `DamagedFile` if it is damaged or another run's."""
     record = read_record(run / VERDICT, run=manifest.fingerprint)
     try:
         return None if record is None else Verdict.model_validate(record)
@@ -230,12 +214,7 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
 
 
 def last_verdict(run: Path) -> Verdict:
-    """The stored verdict of a run whose report was written.
-
-    Raises:
-        RunFolderError: if there is none.
-        DamagedFile: if it is damaged.
-    """
+    """The stored verdict of a run whose report was written; a `RunFolderError` if there is none."""
     run = root(run)
     manifest = read_manifest(run)
     verdict = None if manifest is None else read_verdict(run, manifest)
@@ -245,10 +224,6 @@ def last_verdict(run: Path) -> Verdict:
 
 
 def stored_gates(run: Path, manifest: Manifest) -> tuple[Gate, ...]:
-    """The user's gates of the last command on a run.
-
-    Raises:
-        DamagedFile: if the verdict that holds them is damaged.
-    """
+    """The user's gates of the last command on a run."""
     verdict = read_verdict(run, manifest)
     return () if verdict is None else tuple(map(Gate.parse, verdict.gates))

@@ -27,9 +27,7 @@ def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], Non
     An intact saved state may still not fit this stage: another architecture, missing keys, wrong shapes. The cause does
     not matter, since the stage can start over.
 
-    Args:
-        stage: function that continues from `saved` if it exists, and otherwise begins; each call has new networks.
-        tell: function that receives a sentence if the stage starts over.
+    Each call of `stage` has new networks; it goes on from `saved` if that exists, and otherwise begins.
 
     >>> or_anew(lambda: "result", Path("/none"), print)
     'result'

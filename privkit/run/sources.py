@@ -76,9 +76,6 @@ def sources(named: Iterable[str]) -> Sources:
     library and `_LIBRARIES` are left out; of installed packages only those named are hashed. A file of weights counts
     where the source names it in a text, beside the module or in the current folder.
 
-    Args:
-        named: modules such as "mynets.client", already imported.
-
     Raises:
         UsageError: if a file was edited after this process imported it, since the running code then differs from the
             file.
@@ -120,10 +117,7 @@ def sources(named: Iterable[str]) -> Sources:
 def files_read(made_of: Provenance) -> dict[str, str]:
     """Name -> SHA-256 of the files that code was seen to read in this process, and that its provenance lacks so far.
 
-    Names are relative to the current folder if possible.
-
-    Raises:
-        UsageError: if a file was edited since.
+    Names are relative to the current folder if possible. A `UsageError` refuses a file that was edited since.
     """
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}

@@ -21,15 +21,12 @@ class Stopped(BaseException):
 
     It is no `KeyboardInterrupt`, which the command-line library turns into a silent exit. It is no `Exception`, so that
     a stopped cell does not count as a failed one.
-
-    Attributes:
-        kept: what is kept, in a few words; empty if this is unknown, for example while libraries load.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
         self.signal = signal.Signals(number)
-        self.kept = ""
+        self.kept = ""  # what is kept, in a few words; empty if this is unknown, for example while libraries load
 
     @property
     def exit_code(self) -> int:

@@ -54,7 +54,6 @@ class _Examination:
 
     @property
     def sentence(self) -> str:
-        """The outcome in one sentence."""
         counts = {kind: sum(name.startswith(f"{kind}/") for name in self.checked) for kind in ("cells", "models")}
         told = f"{len(self.checked)} files checked, {counts['cells']} of cells and {counts['models']} of models"
         told += f"; {self.left} temporary files of killed writes, which the next start removes" if self.left else ""
@@ -64,7 +63,6 @@ class _Examination:
         return f"whole: {told}; {self.verdict}"
 
     def fault(self, path: Path, what: str, cure: str) -> None:
-        """Note that a file differs from what was written."""
         self.faults.append((self._name(path), f"{what}; {cure}"))
 
     def reads(self, path: Path, problem: Exception | None, cure: str) -> None:
@@ -103,8 +101,7 @@ class _Examination:
 def examine(run: Path) -> _Examination:
     """Check a whole run folder without changing anything in it.
 
-    Args:
-        run: the folder. No other command may work on it, because a file that is being written looks missing.
+    No other command may work on it, because a file that is being written looks missing.
 
     Raises:
         RunFolderError: if it is no run folder, or of a schema version that this privkit does not read.

@@ -79,7 +79,6 @@ class Clients(nn.Module):
         lowers: the lower segments, stacked.
         defense: applied to their output, or to the images before them.
         protocol: who sends in a round, and who is mixed with whom.
-        classes: number of labels.
         block: the frozen block, or None.
         companion: the defense's network that each client trains beside the task, stacked, or None.
         seed: seed of ratios that a mixing defense draws once.
@@ -132,9 +131,6 @@ class Clients(nn.Module):
 
         Args:
             lower: one client's lower segment; all clients start with its weights.
-            defense: the defense.
-            domain: what a record is.
-            classes: number of labels.
             seed: of the frozen block, the companion, and ratios that are drawn once.
             protocol: None for one client.
             block: the model's own, for a defense with frozen_block="first" (`privkit.models.tokens.first_block`);
@@ -338,6 +334,13 @@ class Clients(nn.Module):
         return self._forward(stages, images, labels, generator, alone, self.lowers).release.smashed
 
     @torch.no_grad()
+    def smashed_shape(self, domain: Domain) -> tuple[int, ...]:
+        """The shape of one record's smashed data."""
+        device = next(iter(self.parameters()), torch.zeros(())).device
+        with seeded(device, 0):
+            return tuple(self.lowers.copy(0).eval()(domain.zeros(1).to(device)).shape[1:])
+
+    @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
         """The upper segment with the defense's layers before and after it.
 
@@ -347,11 +350,7 @@ class Clients(nn.Module):
         Raises:
             UsageError: if a stage cannot be put there.
         """
-        training = self.training
-        self.eval()
-        with seeded(torch.device("cpu"), 0):
-            shape = tuple(self.lowers.copy(0)(domain.zeros(1)).shape[1:])
-        self.train(training)
+        shape = self.smashed_shape(domain)
         adapter, head = self.defense.adapter(shape, seed), self.defense.head()
         if head is not None and own_loss(upper) is not None:
             raise UsageError(

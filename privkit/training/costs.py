@@ -69,11 +69,7 @@ def client_costs(
         cost = _with_tail(
             cost,
             costs_of(
-                upper.tails.copy(0),
-                features.detach(),
-                trained=True,
-                batch_size=spec.batch_size,
-                averaged_every=every,
+                upper.tails.copy(0), features.detach(), trained=True, batch_size=spec.batch_size, averaged_every=every
             ),
             FLOAT * features.numel(),
         )

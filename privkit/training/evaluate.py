@@ -38,7 +38,6 @@ def evaluate(
         upper: the server's segment; its first output holds the scores of the classes.
         images: on the clients' device; images that do not fill a last round are left out.
         batch_size: images a client and round.
-        seed: seed of the defense's randomness.
         stage: name of the stage; each stage has randomness of its own.
         noise_free: leave out the defense's noise, and masks and scaling against it.
 

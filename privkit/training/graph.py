@@ -28,11 +28,7 @@ class Graphed:
 
     Args:
         step: what is captured. Its shapes must not change.
-        device: the GPU of all its tensors.
         draws: generators that it draws from, beside the global one.
-
-    Attributes:
-        captured: whether calls replay a graph.
 
     Source: PyTorch, "CUDA semantics: whole-network capture".
     """
@@ -45,7 +41,7 @@ class Graphed:
         self._given: tuple[Tensor, ...] = ()
         self._found: tuple[Tensor, ...] = ()
         self._waits = False
-        self.captured = False
+        self.captured = False  # whether calls replay a graph
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
         """One step."""

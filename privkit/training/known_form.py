@@ -24,7 +24,6 @@ def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
 
     Args:
         stages: all on images, or all on smashed data.
-        classes: number of labels.
     """
     return [
         _AsApplied(stage, classes) if is_own(stage) and stage.group == 1 else PublicTransform(stage)
@@ -46,16 +45,12 @@ class PublicTransform(nn.Module):
 
 
 class _AsApplied(PublicTransform):
-    """What a user's own stage makes of each record as a message of its own; its author's word, if it draws otherwise.
-
-    Attributes:
-        fixed: whether the stage draws nothing beside its noise; None before the first records.
-    """
+    """What a user's own stage makes of each record as a message of its own; its author's word if it draws otherwise."""
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)
         self._silent, self._classes = defense.noiseless() if defense.noise_fields else defense, classes
-        self.fixed: bool | None = None
+        self.fixed: bool | None = None  # whether it draws nothing beside its noise; None before the first records
 
     def forward(self, smashed: Tensor) -> Tensor:
         if self.fixed is None:

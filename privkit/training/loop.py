@@ -105,8 +105,6 @@ def release_count(
 
     Args:
         spec: batch size, and whether lower segments are frozen.
-        private: the clients' images.
-        epochs: of training.
         recorded: the attacked images, which cross the wire again after training in whole rounds.
         passes: how often they cross it.
         others: whether the recorded images are not private ones. A record is then released either in training or after
@@ -177,7 +175,6 @@ def train(
         clients: on the device of `private`.
         upper: likewise; stacked for standalone clients.
         private: all clients' images, on the training device.
-        spec: batch size and optimiser.
         epochs: ≥ 0.
         seed: of orders, groups, defense and the segments' own draws, such as dropout.
         shares: the images of each client; None for equal parts at random.

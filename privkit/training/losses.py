@@ -48,11 +48,9 @@ def next_tokens(texts: Tensor) -> Tensor:
 
 
 def next_token(logits: Tensor, texts: Tensor) -> Tensor:
-    """Cross-entropy of the token behind each place, the mean over a text's tokens; 0 for a text of one token.
+    """Cross-entropy of the token behind each place of texts [rows, T], by logits [rows, T, words].
 
-    Args:
-        logits: [rows, T, words].
-        texts: token ids [rows, T].
+    It is the mean over a text's tokens, and 0 for a text of one token.
 
     Source: Radford et al. 2018, "Improving language understanding by generative pre-training", Eq. 1; its sum over a
     text is a mean here, so that each text counts alike.

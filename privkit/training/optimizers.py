@@ -13,15 +13,7 @@ from privkit.training.spec import TrainingSpec, optimizer_of, schedule_of
 
 
 class Optimizers:
-    """The optimizers and schedules of both sides.
-
-    Args:
-        clients: whose weights take the lower side's options.
-        upper: whose weights take the upper side's.
-        spec: the options.
-        epochs: of the training.
-        steps: of an epoch.
-    """
+    """The optimizers and schedules of both sides."""
 
     def __init__(self, clients: Clients, upper: nn.Module, spec: TrainingSpec, epochs: int, steps: int) -> None:
         self._weights = [[p for p in side.parameters() if p.requires_grad] for side in (clients, upper)]

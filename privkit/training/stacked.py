@@ -171,13 +171,7 @@ def _batched_attention(inputs: Tensor) -> AbstractContextManager[None]:
 
 
 class Filtered(Stacked):
-    """Copies of a lower segment with a filter behind it.
-
-    Args:
-        lower: the segment.
-        filter: takes the segment's output and keeps its shape.
-        copies: n ≥ 1.
-    """
+    """Copies of a lower segment with a filter behind it, which keeps the shape of the segment's output."""
 
     def __init__(self, lower: nn.Module, filter: nn.Module, copies: int) -> None:
         super().__init__(nn.Sequential(lower, filter), copies)

@@ -116,9 +116,7 @@ def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m.
 
-    Args:
-        sent: one round.
-        edge: the clients. Their defense says whether mixing weights are public, and whether the server applies it.
+    The clients' defense says whether mixing weights are public, and whether the server applies it.
     """
     sent = sent.seen()
     smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights
@@ -127,15 +125,13 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     within = torch.arange(b, device=groups.device).view(1, b, 1)
     seats = groups.unsqueeze(1)
     members = torch.where(seats >= 0, seats * b + within, -1).view(m * b, k)
-    public = weights is not None and edge.defense.published
+    shown = weights if edge.defense.published else None
     known = edge.defense.published or k == 1
     view = View(
         round=number,
         smashed=held_parts(smashed.flatten(0, 1), edge.defense, edge.held).float(),
         mixed=k,
-        weights=weights.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float()
-        if public and weights is not None
-        else None,
+        weights=None if shown is None else shown.unsqueeze(1).expand(-1, b, -1, -1).flatten(0, 1).float(),
         clients=seats.expand(-1, b, -1).flatten(0, 1) if known else None,
         messages=m,
         labels=None if edge.protocol.labels == "kept" else sent.release.labels.flatten(0, 1),
@@ -149,17 +145,11 @@ _TRIALS = 4  # rounds of copies that pass in full: one of them may hold black im
 
 
 class CopiesOnce:
-    """Lower segments that compute a record once if a client's batch holds only copies of it.
+    """Lower segments, in eval mode, that compute a record once if a client's batch holds only copies of it.
 
     This would be wrong for a user's segment that draws random numbers or reads its whole batch, and on a machine that
     rounds small batches differently. So the first rounds of copies are also computed in full; if any bit differs, all
     later rounds are. The defense always gets the whole batch.
-
-    Args:
-        lowers: in eval mode.
-
-    Attributes:
-        trials: remaining rounds that are also computed in full; None if all rounds are.
 
     >>> lowers = CopiesOnce(Stacked(torch.nn.ReLU(), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials
@@ -167,7 +157,8 @@ class CopiesOnce:
     """
 
     def __init__(self, lowers: Stacked) -> None:
-        self._lowers, self.trials = lowers, _TRIALS if type(lowers) is Stacked else None
+        self._lowers = lowers
+        self.trials = _TRIALS if type(lowers) is Stacked else None  # left to compute in full, too; None for all rounds
 
     def __call__(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
         """As `Stacked.forward`, whose only output is a tensor."""

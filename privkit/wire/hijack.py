@@ -47,17 +47,11 @@ class LiveClients:
 
     Args:
         edge: untrained, on the device of the images.
-        private: all clients' images.
-        shares: the images of each client.
+        shares: the rows of `private` that each client holds.
         spec: of the honest training.
-        victims: the attacked images.
-        seed: of every draw.
         guard: the measurements of a client that watches for a hijack; it sends wrong labels in a tenth of the rounds
             and ignores their gradients.
         passes: how often the attacked images cross in `views`.
-
-    Attributes:
-        labels: [n·B] or [n·B, L], of the last round's messages, for an honest server beside a U-shape's tails.
 
     Raises:
         NotApplicable: if lower segments do not learn, or there is no single server that answers whole releases.
@@ -93,13 +87,13 @@ class LiveClients:
         weights = [weight for weight in edge.parameters() if weight.requires_grad]
         self._optimizer = optimizer_of(spec.lower, weights)
         self._order: Tensor | None = None
+        # [n·B] or [n·B, L], of the last round's messages, for an honest server beside a U-shape's tails
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """One round of training; see `privkit.attacks.base.TrainingClients`.
 
-        Raises:
-            AttackDiverged: if the gradient overflows in a lower segment; then no weight has changed.
+        An `AttackDiverged` says that the gradient overflows in a lower segment; then no weight has changed.
         """
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
@@ -178,13 +172,11 @@ class LiveClients:
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
     """A function that applies the defense to the server's own smashed data; see `ImageObservation.imitate`.
 
-    Args:
-        edge: the clients. Their defense and frozen block are public; only the shape of the lower segments is used.
-        domain: what a record is.
+    The clients' defense and frozen block are public; only the shape of their lower segments is used.
 
     Returns:
         None if there is nothing to imitate: images are mixed or defended before the lower segments, the defense changes
-        the shape, or the server applies it.
+            the shape, or the server applies it.
     """
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
@@ -208,10 +200,7 @@ def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Ten
 def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
     """Random numbers in the shape of one round's smashed data, in which any defense shows."""
     device = next(iter(edge.parameters()), torch.zeros(())).device
-    training, draws = edge.training, Generator(device).manual_seed(0)
-    with seeded(device, 0):
-        shape = edge.eval().lowers.copy(0)(domain.zeros(1).to(device)).shape[1:]
-    edge.train(training)
+    shape, draws = edge.smashed_shape(domain), Generator(device).manual_seed(0)
     return _LOUD * torch.randn(edge.protocol.active * _TRIED, *shape, generator=draws, device=device)
 
 
@@ -220,7 +209,6 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
 
     Args:
         upper: the server's segment, with the clients' tails for a U-shape; its weights are trained here.
-        spec: of the server's optimizer.
         seed: of the segment's own draws, such as dropout.
 
     Returns:

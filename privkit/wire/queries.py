@@ -14,21 +14,13 @@ from privkit.torch_utils.seeded import seeded
 
 
 class Queries:
-    """A query that counts its rounds and refuses what the threat model forbids; satisfies `privkit.attacks.base.Query`.
-
-    Attributes:
-        rounds: queries sent so far.
-    """
+    """A query that counts its `rounds` and refuses what the threat model forbids, as `privkit.attacks.base.Query`."""
 
     def __init__(self, ask: Query, rules: QueryRules) -> None:
         self._ask, self._rules, self.rounds = ask, rules, 0
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Send one round of images.
-
-        Raises:
-            NotApplicable: if the threat model allows no further round, or no image twice in a round.
-        """
+        """Send one round of images; a `NotApplicable` if the threat model allows none, or no image twice in a round."""
         if self._rules.rounds is not None and self.rounds >= self._rules.rounds:
             raise NotApplicable(
                 f"the threat model allows {self._rules.rounds:,} rounds of own images, and the attack asks for more: "

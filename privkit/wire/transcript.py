@@ -57,15 +57,12 @@ class Transcript:
         wanted: round number -> whether the round is kept; None keeps all.
         inputs: whether images and lower segments are kept, too, for a client's attack on its own gradients.
 
-    Attributes:
-        rounds: the recorded ones, on the CPU.
-
     Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
     """
 
     def __init__(self, wanted: Callable[[int], bool] | None = None, *, inputs: bool = False) -> None:
         self.wanted, self.inputs = wanted, inputs
-        self.rounds: list[RecordedRound] = []
+        self.rounds: list[RecordedRound] = []  # on the CPU
 
     def __call__(
         self,
@@ -101,14 +98,7 @@ class Transcript:
         return [played.view for played in self.rounds]
 
     def received(self, client: int) -> list[View]:
-        """One client's views.
-
-        Args:
-            client: 0-based.
-
-        Raises:
-            IndexError: if clients get no gradient of their own, because images are mixed before the lower segments.
-        """
+        """One client's views; an `IndexError` if images are mixed before the lower segments."""
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
@@ -162,11 +152,7 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
         both = (_kept(rows.float()) for rows in (played.second.features, played.second.gradient))
         returned = tuple(View(round=number, smashed=rows, cut_gradient=up) for rows, up in zip(*both, strict=True))
     return RecordedRound(
-        view=view,
-        received=received,
-        members=answer.members.cpu(),
-        labels=labels.flatten(0, 1).cpu(),
-        returned=returned,
+        view=view, received=received, members=answer.members.cpu(), labels=labels.flatten(0, 1).cpu(), returned=returned
     )
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.audit.apart import rows_that_meet
-from privkit.audit.standing import declaration_check, held_against_its_releases, rests_on_rows
+from privkit.audit.standing import declaration_check, held_against_its_releases, rests_on_rows, rows_that_meet
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.chain import Chain
 from privkit.defenses.clip import Clip

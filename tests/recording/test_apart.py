@@ -11,8 +11,8 @@ import privkit
 from privkit.accountants.spec.parts import Noise
 from privkit.accountants.spec.sensitivity import Clamp
 from privkit.audit.declared import declared_by
-from privkit.recording.apart import carried
 from privkit.recording.read import read_recording
+from privkit.recording.replay import carried
 from tests.recording.declarations import changed, drawn, noise
 
 Made = Callable[[Tensor], Tensor]

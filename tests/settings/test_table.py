@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from privkit.audit.report import cell_command
 from privkit.cli.app import app
 from privkit.cli.flags import flag_of, with_flags
 from privkit.errors import UsageError
 from privkit.reports.schema import Row
-from privkit.run.commands import cell_command
 from privkit.settings.resolve import read_toml, resolve
 from privkit.settings.table import FLAGS, KEYS, SETTINGS, AuditSettings, Setting, checked, settings_of
 

@@ -22,9 +22,6 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
     """Canaries are labels: which of two labels did an image have, by the gradient that came back for it?
 
     The trained model does not change meanwhile, so this bounds from below what a run of as many rounds reveals.
-
-    Raises:
-        NotApplicable: if a row has several labels.
     """
     edge, victims = context.model.edge, context.seed_data.victims
     must_send_labels(context)
@@ -84,17 +81,12 @@ def _returned(
 def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
-    """What comes back for every row with either label, its mates' labels unknown.
+    """What comes back for every row with either label, its mates' labels unknown, [2, M·B, F].
 
     Args:
-        upper: the server's segment.
         released: [M, B, ...], as the server got it.
         pair: int64 [2, M, B], the two labels of each row.
-        defense: without its noise; what it does to gradients.
         averaged: whether everybody gets the mean over messages.
-
-    Returns:
-        [2, M·B, F].
     """
     m, b = released.shape[:2]
     gradients = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b

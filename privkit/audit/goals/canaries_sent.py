@@ -74,8 +74,10 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     )
     members = sent.members.view(passes, -1)
     why = _shared(sent.receipts[0], context.release_count)
-    if not why and not _same_alone(look(images), _drawn(coins, present, absent), float((present - absent).abs().max())):
-        why = _MEET
+    if not why:  # each row must be the same in any other batch, up to far less than a canary and its counterpart differ
+        together, alone = look(images).double(), _drawn(coins, present, absent).double()
+        if not torch.allclose(together, alone, rtol=1e-5, atol=1e-3 * float((present - absent).abs().max())):
+            why = _MEET
     if located:
         present, absent = in_their_rows(sent.views, members, present, absent)
     covered = context.certificate.covers == "release"
@@ -110,22 +112,10 @@ def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
-def _same_alone(together: Tensor, alone: Tensor, apart: float) -> bool:
-    """Whether each row of a batch of canaries and counterparts is the same in any other batch.
-
-    Args:
-        together: [K, ...], rows of the batch.
-        alone: the same images' rows of another batch.
-        apart: the largest difference between a canary and its counterpart; the rows must differ by far less.
-    """
-    return bool(torch.allclose(together.double(), alone.double(), rtol=1e-5, atol=1e-3 * apart))
-
-
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
     """For each canary the candidate that its own client releases most differently, int64 [K].
 
     Args:
-        look: function from images to their releases.
         present: [K, ...], the canaries' rows, round by round and in each round client by client.
         candidates: images [N, C, H, W]; every client tries all of them, each in another order.
         clients: n, the number of clients that differ.
@@ -184,16 +174,12 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected row of each canary in each pass, given public coins; other members count half present, half absent.
+    """The expected row with each canary and without, [P, K, ...] each; other members count half present, half absent.
 
     Args:
-        views: pass after pass, with shares.
+        views: pass after pass, with public shares.
         members: int64 [P, seats], the canary on each seat of each row; −1 on an empty one.
-        present: [K, ...], a client's release of a canary by itself.
-        absent: likewise for its counterpart.
-
-    Returns:
-        [P, K, ...] each.
+        present: [K, ...], a client's release of a canary by itself, and `absent` of its counterpart.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)

@@ -91,7 +91,6 @@ class AttackContext:
 
     def rounds(self) -> Transcript | None:
         """Recorded rounds of training with their labels; None if the training can be repeated instead."""
-        return None
 
     def label_shares(self) -> Tensor:
         """The share of each label among the private records, [L]."""
@@ -100,11 +99,9 @@ class AttackContext:
 
     def lower(self) -> nn.Module | None:
         """The lower segment that a white-box adversary knows."""
-        return None
 
     def upper(self) -> nn.Module | None:
         """The server's segment."""
-        return None
 
     def predicts_texts(self) -> bool:
         """Whether clients learn the next token of their texts; recordings know no such loss."""
@@ -120,23 +117,18 @@ class AttackContext:
 
     def upper_history(self) -> list[nn.Module] | None:
         """The server's segment at moments of its training, the oldest first."""
-        return None
 
     def query(self) -> Query | None:
         """The adversary's access to the defended clients, uncounted."""
-        return None
 
     def clients(self) -> TrainingClients | None:
         """The clients before any training, for an attack that takes over the training."""
-        return None
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
         """Apply the clients' defense to smashed data; see `ImageObservation.imitate`."""
-        return None
 
     def defended(self) -> Defended | None:
         """The clients' defense, for controls; None if the controls have no access to it."""
-        return None
 
     def generator(self) -> Generator:
         """The attack's own randomness."""
@@ -157,12 +149,7 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """Control experiments of the attack, run once for each shape of a release.
-
-        Args:
-            mount: function that runs them.
-            of: further settings that they depend on, as JSON.
-        """
+        """Control experiments of the attack, run once for each shape of a release and each `of`, which is JSON."""
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
         seed, made_of = self.cell.seed, self.made_of.control
@@ -201,11 +188,7 @@ class AttackContext:
 
 
 def must_read(attack: AnyAttack, domain: Domain) -> None:
-    """Refuse an attack that reconstructs records of other domains, by a `NotApplicable`.
-
-    Args:
-        domain: what the attacked records are.
-    """
+    """Refuse an attack that reconstructs records of other domains, by a `NotApplicable`."""
     if not {domain.name, "any"} & set(attack.mounting.domains):
         reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
         raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")

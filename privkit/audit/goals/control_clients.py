@@ -37,14 +37,7 @@ _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"}
 
 
 def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:
-    """The defense of trained clients, for controls.
-
-    Args:
-        edge: the clients (`Clients`); their defense and protocol are used, and the shape of their lower segments.
-        domain: of the records.
-        batch_size: records a client and round.
-        seed: of networks that the defense brings.
-    """
+    """The defense and protocol of trained clients, for controls; of their lower segments only the shape is used."""
     sites = sites_of(stages_of(edge.defense))
     sent = (*sites.images, *sites.smashed)
     undone = frozenset[str]().union(*(stage.effects or () for stage in sent)) & _UNDONE
@@ -74,9 +67,6 @@ def _within_bounds(defense: Defense, white: Tensor) -> float:
     """The factor for records, a power of 1/2, with which a clamp or a norm bound leaves a white image as it is.
 
     A clamp that cuts images in [0, 1] would leave the control nothing to judge. The factor is 1 where none does this.
-
-    Args:
-        white: what the lower segment gives of a white image.
     """
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
@@ -100,14 +90,11 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Build clients as `Clients.build` does, with the defense's noise switched off.
+        """Build clients as `Clients.build` does, with the defense's noise switched off; a `NotApplicable` says why not.
 
         Args:
             shape: of the records, which may be smaller images than the domain's.
             marked: whether tokens say whose they are (`Marked`), for a defense that moves or drops them.
-
-        Raises:
-            NotApplicable: if the defense cannot take the record itself; it says why.
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device
@@ -170,13 +157,7 @@ class HonestClients:
         return torch.stack(parts).flatten(0, 2)
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All numbers that a round's images [n, B, C, H, W] show in some passes.
-
-        Args:
-            rounds: of a pass.
-            seed: of the coins.
-            images: differentiable.
-        """
+        """All numbers that a round's differentiable images [n, B, C, H, W] show in some passes of so many `rounds`."""
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)
         labels = drawn_labels(images.shape[:2], edge.classes, draws)

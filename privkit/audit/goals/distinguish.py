@@ -27,11 +27,7 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Send every attacked image, or its counterpart, as often as the run sends a record, and guess which it was.
-
-    Raises:
-        NotApplicable: if nothing is sent or comes back, or the claim is of another kind than these canaries test.
-    """
+    """Send every attacked image, or its counterpart, as often as the run sends a record, and guess which it was."""
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed
     must_send(context)
@@ -100,8 +96,7 @@ def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
 class _Distinguish(AuditGoal):
     """Canaries are sent as often as the run sends a record."""
 
-    def ask(self, context: TrainedContext) -> Row:
-        return ask(context)
+    ask = staticmethod(ask)
 
     def cost(self, attack: CanaryAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """Each canary is sent without a step, which is a third of one."""

@@ -47,10 +47,7 @@ class AuditGoal:
     escalates: ClassVar[bool] = False
 
     def ask(self, context: Any) -> Row:
-        """Mount the attack on a defended model, score its output, and return the finished row.
-
-        Args:
-            context: an `AttackContext`.
+        """Mount the attack on a defended model (an `AttackContext`), score its output, and return the finished row.
 
         Raises:
             NotApplicable: if the attack cannot be mounted; it says why.
@@ -65,23 +62,17 @@ class AuditGoal:
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """What the attack is given where a dry run times it; None if its time is negligible.
+        """What the attack is given where a dry run times it; None if its time is negligible. It refuses as `ask` does.
 
         Args:
-            context: a cell before its training.
             held: fields of the observation that are enough, if the attack can be mounted on them.
-
-        Raises:
-            NotApplicable: if the attack cannot be mounted; it says why.
         """
-        return None
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """What an attack costs in a run.
 
         Args:
             timed: the attack on a rehearsal.
-            config: a configuration with one protocol.
             sizes: number of private, auxiliary, test and attacked records ("victims"), of records of a round over all
                 clients ("a_round"), and of rounds of the whole training ("rounds").
         """

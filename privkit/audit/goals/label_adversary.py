@@ -167,9 +167,6 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
     """Label of the other record that is mixed with each row, [clients, N]; −1 for a record that is alone.
 
     Of a mixing group it is the other member's; without mixing, two clients' averaged gradient has one other record.
-
-    Raises:
-        NotApplicable: if no other record, or more than one, is in a message's gradient.
     """
     group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):

@@ -36,12 +36,7 @@ def best_cut(
 
 
 def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
-    """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch.
-
-    Args:
-        epochs: what the attack said in each.
-        records: int64 [N] of each epoch, which record each score is of.
-    """
+    """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch."""
     last, labels, rounds = epochs[-1]
     if len(epochs) == 1:
         return epochs[-1]

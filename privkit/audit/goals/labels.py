@@ -42,11 +42,7 @@ Remembered = dict[int, Tensor]
 
 
 def ask(context: AttackContext) -> Row:
-    """Attack the gradients of every client, from recorded rounds or from a repetition of the training.
-
-    Raises:
-        NotApplicable: if nothing is sent or comes back, or the label that is asked for does not exist.
-    """
+    """Attack the gradients of every client, from recorded rounds or from a repetition of the training."""
     attack: LabelAttack = context.cell.attack.spec
     seed_data = context.seed_data
     cuts, many = _mountable(context)
@@ -109,11 +105,7 @@ def ask(context: AttackContext) -> Row:
 
 
 def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
-    """The cuts at which an attack reads gradients, and the number of labels it chooses from.
-
-    Raises:
-        NotApplicable: if it cannot be mounted; it says why.
-    """
+    """The cuts at which an attack reads gradients, and the number of labels it chooses from."""
     attack: LabelAttack = context.cell.attack.spec
     context.refuse()
     cuts: tuple[Cut, ...] = ("second", "first") if context.keeps_labels() else ("own",)
@@ -179,11 +171,7 @@ def _at_cuts(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
-    """What the attack says at each cut where it can be mounted; see `asked`.
-
-    Raises:
-        NotApplicable: what the attack says, if it can be mounted at none.
-    """
+    """What the attack says at each cut where it can be mounted; see `asked`. If it can at none, its `NotApplicable`."""
     found: dict[Cut, Asked] = {}
     reasons: list[NotApplicable] = []
     for cut in cuts:
@@ -207,8 +195,6 @@ def asked(
     """Score, label and round of every attacked row of every client.
 
     Args:
-        transcript: of some rounds.
-        stage: progress, see `Stages`.
         of_epoch: the record of each row of each client, [clients, N], and what earlier epochs left, filled by the first
             epoch; None if no other epoch is attacked.
         cut: where gradients are read: a client's "own", or one of the two that the server of a U-shape sees.
@@ -313,8 +299,7 @@ class _Labels(AuditGoal):
 
     escalates: ClassVar[bool] = True
 
-    def ask(self, context: AttackContext) -> Row:
-        return ask(context)
+    ask = staticmethod(ask)
 
     def refuse_recording(self, attack: LabelAttack, source: Recording) -> None:
         """A recording must be of one client and hold labels, and what the attack reads."""

@@ -31,9 +31,6 @@ def ask(context: TrainedContext) -> Row:
 
     Both kinds go through the model together in a random order, so a defense that mixes a batch mixes members with
     others.
-
-    Raises:
-        NotApplicable: if nothing is sent, or a round takes more images than either kind has.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
@@ -139,8 +136,7 @@ class _Membership(AuditGoal):
 
     escalates: ClassVar[bool] = True
 
-    def ask(self, context: TrainedContext) -> Row:
-        return ask(context)
+    ask = staticmethod(ask)
 
     def cost(self, attack: MembershipAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """The training of the shadow models; without any, both kinds of candidates pass once."""

@@ -53,11 +53,7 @@ _CLOSEST = 5  # columns of a table that the row names
 
 
 def ask(context: AttackContext) -> Row:
-    """Attack the recorded wire and score the guesses.
-
-    Raises:
-        NotApplicable: if nothing is sent, or the attack cannot be mounted.
-    """
+    """Attack the recorded wire and score the guesses."""
     attack: ImageAttack = context.cell.attack.spec
     seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
     must_be_mountable(context)
@@ -306,8 +302,7 @@ class _Reconstruct(AuditGoal):
 
     escalates: ClassVar[bool] = True
 
-    def ask(self, context: AttackContext) -> Row:
-        return ask(context)
+    ask = staticmethod(ask)
 
     def refuse_recording(self, attack: ImageAttack, source: Recording) -> None:
         """Any recording can be attacked."""

@@ -54,11 +54,7 @@ class TrainedContext(AttackContext):
         return steps
 
     def order(self, epoch: int) -> Tensor:
-        """The private records that an epoch of training sends, drawn again.
-
-        Returns:
-            int64 [steps, clients that send, B], over all processes: row numbers of the private records.
-        """
+        """Private records that an epoch of training sends, drawn again: int64 [steps, clients that send, B]."""
         shares, protocol = self.seed_data.shares, self.model.edge.protocol
         batch = self.config.training.batch_size * joined_processes()[1]
         rounds = rounds_an_epoch(int(shares.sizes.sum()), protocol.clients, batch)
@@ -66,7 +62,6 @@ class TrainedContext(AttackContext):
         return round_order(shares, protocol, batch, rounds, draws)
 
     def refuse(self) -> None:
-        """Refuse clients that send nothing."""
         must_send(self)
 
     def checks(self) -> tuple[Check, ...]:
@@ -82,14 +77,12 @@ class TrainedContext(AttackContext):
         return claim if graded else (*claim, learned(accuracy, test.y))
 
     def notes(self) -> tuple[str, ...]:
-        """Those of the training, and what the claim does not cover."""
         known = known_to(self.attack)
         if "lower" in known and self.lower() is None:
             known -= {"lower"}
         return (*self.model.known["notes"], *uncovered(self.certificate, self.release_count.lower_model, known))
 
     def lacking(self) -> str:
-        """Queries are forbidden, or lower segments are secret."""
         if "query" in self.attack.uses and self.config.queries.rounds == 0:
             return ": the threat model forbids queries"
         if "lower" not in self.attack.needs or self.lower() is not None:
@@ -101,7 +94,6 @@ class TrainedContext(AttackContext):
         )
 
     def lower(self) -> nn.Module | None:
-        """The clients' lower segment; None if their segments differ."""
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
@@ -109,7 +101,6 @@ class TrainedContext(AttackContext):
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
     def keeps_labels(self) -> bool:
-        """As the protocol says."""
         return self.model.edge.protocol.labels == "kept"
 
     def tail(self) -> nn.Module | None:
@@ -118,7 +109,6 @@ class TrainedContext(AttackContext):
         return upper.tails.copy(0) if isinstance(upper, UShaped) else None
 
     def predicts_texts(self) -> bool:
-        """Whether the loss predicts the texts themselves."""
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
@@ -147,7 +137,6 @@ class TrainedContext(AttackContext):
         return history
 
     def query(self) -> Query | None:
-        """Query the defended clients."""
         return black_box_query(self.model.edge)
 
     def clients(self) -> LiveClients:
@@ -166,12 +155,10 @@ class TrainedContext(AttackContext):
         )
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
-        """Apply the clients' defense."""
         edge = self.model.edge
         return imitated(edge, self.seed_data.splits.domain) if holds_all(edge) else None
 
     def defended(self) -> Defended:
-        """The clients' defense."""
         batch = self.config.training.batch_size
         return defense_of(self.model.edge, self.seed_data.splits.domain, batch, derive(self.cell.seed, "controls"))
 

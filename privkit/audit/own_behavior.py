@@ -1,4 +1,8 @@
-"""Whether clients send the same in training as afterwards, where attacks look."""
+"""Whether a user's own part does in training what it does where attacks and measurements meet it.
+
+It must send the same in both (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and keep no
+state between calls (`must_keep_no_state`).
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.audit.contained import is_own_part
-from privkit.defenses.base import is_own
+from privkit.defenses.base import Defense, is_own
 from privkit.defenses.chain import stages_of
+from privkit.defenses.own_receipts import TrialRounds, trial_of
 from privkit.domains.base import Batch
 from privkit.errors import Misbehaved
 from privkit.settings.config import AuditConfig
@@ -30,16 +35,8 @@ _CURE = "so that attacks on what is sent after training tell nothing of training
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
     """Refuse a user's own stage, or network, that sends other data with gradients, or in training mode, than without.
 
-    Attacks read what is sent after training, so what they find would say nothing of what was sent in it. One round of
-    the same records is sent with the same draws. privkit's own parts are not measured here.
-
-    Args:
-        config: of the run.
-        edge: the clients, in evaluation mode.
-        records: of the dataset, at least one round.
-
-    Raises:
-        Misbehaved: if both releases differ.
+    Attacks read what is sent after training, so what they find would say nothing of what was sent in it. The first
+    round of the `records` is sent with the same draws. privkit's own parts are not measured here.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):
@@ -75,11 +72,6 @@ def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
     torch's own layers, and what is made of them, draw and keep statistics in that mode on purpose, so they stay in
     evaluation mode. A difference that draws explain passes, as that of a hand-written dropout does, and so does one
     that comes from other records of the batch, as that of a hand-written batch normalization.
-
-    Args:
-        name: of the network.
-        lower: a copy of its lower segment.
-        records: [B, ...].
     """
 
     def sent(x: Tensor, seed: int = 0) -> Tensor:
@@ -104,3 +96,63 @@ def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
 def _computes(kind: type) -> bool:
     """Whether a class is one of torch's own layers."""
     return issubclass(kind, nn.Module) and kind.__module__.startswith("torch.") and kind not in _HOLDS_OTHERS
+
+
+@torch.no_grad()
+def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
+    """Refuse a user's own stage that adds the same noise in each round, such as noise from a seed of its own.
+
+    Whoever has the code, or asks twice, subtracts such noise. Attacks take it for fresh noise, so that their failure
+    would say nothing.
+
+    Args:
+        shape: of one record's smashed data, for stages that take no other.
+        image: of one record, for stages on images.
+    """
+    for stage in stages:
+        if not (is_own(stage) and stage.noise_fields):
+            continue
+        trial = trial_of((stage,), None, image) or trial_of((stage,), shape, image)
+        if trial is None:
+            continue  # nothing of it can be measured, and the run itself refuses it
+        silent = TrialRounds((stage.noiseless(),), trial.shape, trial.lead[1], dtype=trial.dtype)
+        one, other, without = (_released(each, seed) for each, seed in ((trial, 0), (trial, 1), (silent, 0)))
+        if torch.equal(one, other) and not torch.allclose(one, without):
+            raise Misbehaved(
+                f"{stage.name} adds the same noise in each round, whatever the draws: whoever has its code subtracts "
+                "it, and attacks take it for fresh noise; draw from the generator that apply is given, and seed none"
+            )
+
+
+def _released(trial: TrialRounds, seed: int) -> Tensor:
+    return trial.play(trial.data(), trial.labels(), seed)[0].smashed
+
+
+@torch.no_grad()
+def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
+    """What each of a user's own stages releases of the same made-up records, with the same draws; None if it cannot."""
+    made: list[Tensor | None] = []
+    for stage in filter(is_own, stages):
+        with seeded(torch.device("cpu"), 0):
+            trial = trial_of((stage,), None, image)
+            made.append(None if trial is None else _released(trial, 0).nan_to_num())
+    return made
+
+
+def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
+    """Refuse a user's own stage that has changed since `made_by` gave `before`, such as by counting its calls.
+
+    Attacks and measurements meet it after the training, so that they would say nothing of its rounds, and a receipt of
+    the last round would be charged for all of them.
+    """
+    for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
+        if first is None or after is None:
+            continue
+        same = first.shape == after.shape
+        apart = float((first - after).norm() / after.norm().clamp_min(1e-30)) if same else float("inf")
+        if not apart <= _ROUNDED:
+            raise Misbehaved(
+                f"{stage.name} changed while the model was trained: it releases the same records, with the same draws, "
+                f"{apart:.2g} of their size away from what it released before, so that attacks and claims, which meet "
+                "it afterwards, tell nothing of training; let it keep no state between calls"
+            )
