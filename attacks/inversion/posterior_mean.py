@@ -57,7 +57,7 @@ class PosteriorMean(Checked):
             The other n rounds must be at least the passes.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
         components: principal components at most.
-        epochs: passes over the own images, but for those of one round, whose error is the curve; 0 for the mean image.
+        epochs: passes over the own images, but for those of one round, whose error is the curve (with `contrast`, both errors); 0 for the mean image.
         width: of two hidden layers.
         contrast: weight ≥ 0 of the contrastive error beside the square error; each is in units of a constant guess's.
             0 for the posterior mean; more identifies more images, and draws them worse.
@@ -245,8 +245,10 @@ class _Denoising(Learner):
             return self._loss(self.drawn(self._held), self._held_truth).item()
 
     def _loss(self, guess: Tensor, truth: Tensor) -> Tensor:
-        error = nn.functional.mse_loss(guess, truth)
-        return error if self._contrast is None else self._contrast(guess, truth, error)
+        loss: Tensor = nn.functional.mse_loss(guess, truth)
+        if self._contrast is not None:
+            loss = self._contrast(guess, truth, loss)
+        return loss
 
     def drawn(self, releases: Tensor) -> Tensor:
         """Images [M, P] in [0, 1] behind releases [M, k]."""
