@@ -57,7 +57,8 @@ class PosteriorMean(Checked):
             The other n rounds must be at least the passes.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
         components: principal components at most.
-        epochs: passes over the own images, but for those of one round, whose error is the curve (with `contrast`, both errors); 0 for the mean image.
+        epochs: passes over the own images, but for those of one round, whose error (with `contrast`, the weighted sum
+            of both) is the curve; 0 for the mean image.
         width: of two hidden layers.
         contrast: weight ≥ 0 of the contrastive error beside the square error; each is in units of a constant guess's.
             0 for the posterior mean; more identifies more images, and draws them worse.
