@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, inf, isfinite, sqrt
+from math import ceil, inf, isfinite, log, sqrt
 from typing import Annotated, ClassVar
 
 import torch
@@ -17,11 +17,13 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.refinement import correcting
 from privkit.attacks.inversion.rounds import averaged, by_round
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Checked, Count, NonNegative, Whole
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
+_CONTRAST_ROWS = 128  # among which each guess's image must be found
+_COOL = 0.03  # first temperature, of the mean squared distance between two images
 _LEARNING_RATE = 1e-3
 _POWER_ITERATIONS = 4
 _BOUNDS = (inf, 2.0, 1.0, 0.5, 0.25)  # of a released number, in its standard deviations around its mean
@@ -46,16 +48,24 @@ class PosteriorMean(Checked):
     These are shrunk by √((n - R) / (n - 1)) for R passes and n releases of an own image, since the mean of those holds
     1/n of the noise's variance already.
 
+    Loud noise leaves more of which image crossed than of how it looks, and the mean of all likely images is close to
+    many. With `contrast`, guesses must also lie nearer to their own image than to others: the training adds the cross
+    entropy of finding each guess's image among 128 own ones by its distance.
+
     Attributes:
         repeats: how often each own image is sent, at least 4; a quarter of these rounds shows the principal components.
             The other n rounds must be at least the passes.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
         components: principal components at most.
-        epochs: passes over the own images, but for those of one round, whose error is the curve; 0 for the mean image.
+        epochs: passes over the own images, but for those of one round, whose error (with `contrast`, the weighted sum
+            of both) is the curve; 0 for the mean image.
         width: of two hidden layers.
+        contrast: weight ≥ 0 of the contrastive error beside the square error; each is in units of a constant guess's.
+            0 for the posterior mean; more identifies more images, and draws them worse.
 
     Source: privkit's own. The posterior mean has the least square error of all guesses (Robert 2007, §2.5.1); clamped
-    numbers serve where noise has heavy tails (Huber 1964).
+    numbers serve where noise has heavy tails (Huber 1964). The contrastive error is InfoNCE (van den Oord et al. 2018)
+    on distances of pixels, with a temperature that is learned.
     """
 
     name: ClassVar[str] = "posterior_mean"
@@ -68,6 +78,7 @@ class PosteriorMean(Checked):
     components: Count = 64
     epochs: Whole = 80
     width: Count = 512
+    contrast: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,7 +133,7 @@ class PosteriorMean(Checked):
                 [(clamp(_released(query, own, batch, draws)) - middle) @ basis for _ in range(self._samples)]
             )
             scale = sent.flatten(0, 1).std(0).clamp_min(1e-12)
-            training = _Denoising(sent / scale, own.flatten(1), batch, self.width, self.epochs, root, self.passes)
+            training = _Denoising(sent / scale, own.flatten(1), batch, self, root)
         curve = fit(training, self.epochs, session, objective="posterior_mean: the held-out error")
         with torch.no_grad():
             images = training.drawn((seen - middle) @ basis / scale)
@@ -206,31 +217,59 @@ def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor
 class _Denoising(Learner):
     """Trains on releases [R, N, k] of own images [N, P]; an epoch tells the error on the last `held` images."""
 
-    def __init__(self, sent: Tensor, truth: Tensor, held: int, width: int, epochs: int, seed: int, passes: int) -> None:
+    def __init__(self, sent: Tensor, truth: Tensor, held: int, plan: PosteriorMean, seed: int) -> None:
+        passes = plan.passes
         self._clean = sent[:, :-held].mean(0)
         shrunk = sqrt((len(sent) - passes) / (len(sent) - 1))
         self._noise = shrunk * (sent[:, :-held] - self._clean).flatten(0, 1)
         self._truth, self._seed, self._passes = truth[:-held], seed, passes
         self._held, self._held_truth = sent[:passes, -held:].mean(0), truth[-held:]
         self._middle = self._truth.mean(0)
-        network = correcting(sent.shape[2], truth.shape[1], width).to(truth.device)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
-        steps = epochs * ceil(len(self._truth) / _STEP_ROWS)
-        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
+        self._rows = _CONTRAST_ROWS if plan.contrast else _STEP_ROWS
+        network = correcting(sent.shape[2], truth.shape[1], plan.width).to(truth.device)
+        self._contrast = _Contrast(self._truth, plan.contrast).to(truth.device) if plan.contrast else None
+        whole = network if self._contrast is None else nn.ModuleList([network, self._contrast])
+        optimizer = torch.optim.AdamW(whole.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
+        steps = plan.epochs * ceil(len(self._truth) / self._rows)
+        super().__init__(whole, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
+        self._decoder = network
 
     def epoch(self, number: int) -> float:
         device = self._truth.device
-        self.network.train()
+        self._decoder.train()
         with seeded(device, self._seed + number):
-            for rows in torch.randperm(len(self._truth), device=device).split(_STEP_ROWS):
+            for rows in torch.randperm(len(self._truth), device=device).split(self._rows):
                 noise = self._noise[torch.randint(len(self._noise), (self._passes, *rows.shape), device=device)]
-                guess = self._middle + self.network(self._clean[rows] + noise.mean(0))
-                self.step(nn.functional.mse_loss(guess, self._truth[rows]))
+                guess = self._middle + self._decoder(self._clean[rows] + noise.mean(0))
+                self.step(self._loss(guess, self._truth[rows]))
         with torch.no_grad():
-            return nn.functional.mse_loss(self.drawn(self._held), self._held_truth).item()
+            return self._loss(self.drawn(self._held), self._held_truth).item()
+
+    def _loss(self, guess: Tensor, truth: Tensor) -> Tensor:
+        loss: Tensor = nn.functional.mse_loss(guess, truth)
+        if self._contrast is not None:
+            loss = self._contrast(guess, truth, loss)
+        return loss
 
     def drawn(self, releases: Tensor) -> Tensor:
         """Images [M, P] in [0, 1] behind releases [M, k]."""
-        self.network.eval()
-        guess: Tensor = (self._middle + self.network(releases)).clamp(0, 1)
+        self._decoder.eval()
+        guess: Tensor = (self._middle + self._decoder(releases)).clamp(0, 1)
         return guess
+
+
+class _Contrast(nn.Module):
+    """The square error, and how badly guesses tell their own image from the others, as shares of a constant guess's."""
+
+    def __init__(self, truth: Tensor, weight: float) -> None:
+        super().__init__()
+        self._floor = float(truth.var(0, correction=0).mean())
+        self._weight = weight
+        distance = 2 * self._floor * truth.shape[1]  # between two images, squared, on average
+        self.temperature = nn.Parameter(torch.tensor(log(max(_COOL * distance, 1e-12))))
+
+    def forward(self, guess: Tensor, truth: Tensor, error: Tensor) -> Tensor:
+        """For guesses [n, P] at images [n, P] and their mean square error."""
+        away = torch.cdist(guess, truth).square() / self.temperature.exp()
+        told = nn.functional.cross_entropy(-away, torch.arange(len(truth), device=truth.device))
+        return error / max(self._floor, 1e-12) + self._weight * told / log(max(len(truth), 2))

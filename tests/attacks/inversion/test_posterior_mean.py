@@ -3,14 +3,17 @@
 from dataclasses import replace
 from math import inf, sqrt
 
+import numpy as np
 import pytest
 import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
+from privkit.attacks.goals.reconstruct_controls import controls
 from privkit.attacks.inversion import posterior_mean
 from privkit.attacks.inversion.posterior_mean import PosteriorMean
+from privkit.attacks.scores import nearest
 from tests.attacks.sessions import Killed, Session
 from tests.small import SHAPE, digits
 
@@ -47,6 +50,12 @@ def error(attack: PosteriorMean, seen: ImageObservation) -> float:
     """Of the floor, the error of the mean image."""
     guess = attack.run(seen, Generator().manual_seed(0)).images
     return float((guess - PRIVATE).square().mean()) / FLOOR
+
+
+def identified(guess: Tensor) -> float:
+    """The share of guesses that are nearest to their own image among the 100 attacked ones."""
+    away = torch.cdist(guess.flatten(1), PRIVATE.flatten(1)).double().numpy()
+    return float(nearest.found(away, np.arange(len(PRIVATE))).mean())
 
 
 def linear_optimum(noise: float, seed: int) -> float:
@@ -107,13 +116,41 @@ def test_pure_noise_shows_the_mean_image() -> None:
     assert 0.97 < error(QUICK, observation(1.0, signal=0.0)) < 1.05
 
 
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_contrastive_error_identifies_more_images_that_noise_keeps_from_being_drawn(seed: int) -> None:
+    seen, attack = observation(1.0, seed), replace(QUICK, epochs=100, width=256)
+    plain, contrastive = (
+        replace(attack, contrast=weight).run(seen, Generator().manual_seed(0)).images for weight in (0.0, 3.0)
+    )
+    assert identified(contrastive) > identified(plain) + 0.03
+    drawn, told = (float((guess - PRIVATE).square().mean()) / FLOOR for guess in (plain, contrastive))
+    assert drawn < told < 0.8  # it draws them worse
+
+
+def test_a_contrastive_error_passes_the_controls() -> None:
+    found = controls(replace(QUICK, contrast=1.0), observation(1.0), seed=0)
+    assert [one.passed for one in found] == [True, True]
+
+
+def test_pure_noise_identifies_nobody() -> None:
+    attack = replace(QUICK, contrast=3.0)
+    assert identified(attack.run(observation(1.0, signal=0.0), Generator().manual_seed(0)).images) < 0.06
+
+
+def test_a_negative_weight_is_refused() -> None:
+    with pytest.raises(ValueError, match="contrast"):
+        replace(QUICK, contrast=-1.0)
+
+
 def test_its_start_is_the_mean_image() -> None:
     assert error(PosteriorMean(repeats=4, epochs=0), observation(1.0)) == pytest.approx(1, abs=0.02)
 
 
-def test_a_killed_training_goes_on_to_the_same_guesses() -> None:
+@pytest.mark.parametrize("contrast", [0.0, 1.0])
+def test_a_killed_training_goes_on_to_the_same_guesses(contrast: float) -> None:
     seen, whole = observation(1.0), Session()
-    attack = PosteriorMean(repeats=4, epochs=4, width=32)
+    attack = PosteriorMean(repeats=4, epochs=4, width=32, contrast=contrast)
     straight = attack.run(seen, Generator().manual_seed(0), whole)
     broken = Session(dies_after=2)
     with pytest.raises(Killed):

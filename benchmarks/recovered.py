@@ -1,0 +1,107 @@
+"""Measure what attacks recover of images, cell by cell: error, structure and how many of them are identified.
+
+    python benchmarks/run.py recovered --data-root DIR --data cifar10 faces=folder:path=DIR
+
+Each cell is one data set, model, defense, attack and seed. A finished cell is a line of
+`benchmarks/results/inversion/recovered.jsonl`; the same command goes on with those that are missing. Attacks of one
+model meet in one audit, which trains it once. `privkit audit` adds the control experiments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from run import machine
+from strongest import Clock, read_lines
+
+from privkit.audit.goals.context import AttackContext
+from privkit.audit.run import run_audit
+from privkit.reports.schema import Row
+from privkit.settings.config import AuditConfig
+from privkit.settings.resolve import resolve
+
+LINES = Path(__file__).resolve().parent / "results" / "inversion" / "recovered.jsonl"
+MEASURES = ("mse", "ssim", "identified", "f_sim", "lpips")
+_Cell = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The flags.
+
+    Attributes:
+        data: data sets, or TITLE=DATASET for one whose name has a path, such as faces=folder:path=DIR.
+        data_root: folder of the official files.
+        model: with their cuts.
+        defense: with options.
+        attack: with options.
+        features: networks that compare guesses with originals, which takes minutes a cell.
+        seeds: of the cells.
+        budget: of the audits.
+        out: where unfinished run folders are kept.
+    """
+
+    data: tuple[str, ...]
+    data_root: str | None = None
+    model: tuple[str, ...] = ("resnet20:cut=stage1", "resnet20:cut=stage2", "resnet20:cut=stage3", "resnet20:cut=pool")
+    defense: tuple[str, ...] = ("none",)
+    attack: tuple[str, ...] = ("black_box",)
+    features: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    budget: str = "quick:victims=1000"
+    out: str = "privkit-runs/recovered"
+
+
+def audits(options: Options) -> Iterator[tuple[list[_Cell], AuditConfig]]:
+    """The missing cells of one model, and their audit, which leaves out the undefended twin."""
+    had = [{name: one[name] for name in ("data", "model", "defense", "attack", "seed", "budget")} for one in finished()]
+    for seed, data, model, defense in product(options.seeds, options.data, options.model, options.defense):
+        title, _, dataset = data.partition("=") if "=" in data.partition(":")[0] else (data, "", data)
+        of = {"data": title, "model": model, "defense": defense}
+        cells = [of | {"attack": attack, "seed": seed, "budget": options.budget} for attack in options.attack]
+        if missing := [cell for cell in cells if cell not in had]:
+            asked = {"dataset": dataset, "model": model, "defense": defense, "budget": options.budget, "threads": 1}
+            asked |= {"attack": [cell["attack"] for cell in missing], "features": options.features}
+            config = resolve(asked | ({} if options.data_root is None else {"data_root": options.data_root}))
+            yield missing, replace(config, defenses=config.defenses[-1:], seeds=(seed,))
+
+
+def finished() -> list[_Cell]:
+    """The lines so far."""
+    return read_lines(LINES)
+
+
+def line(row: Row) -> _Cell:
+    """What is kept of a row."""
+    if row.status != "done":
+        return {"status": row.status, "reason": row.reason}
+    metrics, floor = row.recovered["unaligned"], row.floors["mean_image"]["unaligned"]
+    assert row.accuracy is not None
+    found: _Cell = {"status": row.status, "accuracy": round(row.accuracy.value, 4)}
+    found |= {name: round(metrics[name].value, 6) for name in MEASURES if name in metrics}
+    found |= {f"floor_{name}": round(floor[name].value, 6) for name in MEASURES if name in floor}
+    found |= {name: row.counts[name] for name in ("private", "auxiliary", "victims")}
+    return found | {"queries": row.queries}
+
+
+def main(options: Options) -> None:
+    """Run what is missing, and append it."""
+    for cells, config in audits(options):
+        clock = Clock()
+        with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+            rows = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock).rows
+        clock.stage("")
+        for cell, row in zip(cells, rows, strict=True):
+            where = machine(1)
+            found = cell | line(row) | {"cpu_seconds": round(clock.of(row), 1)}
+            found |= {key: where[key] for key in ("commit", "date", "processor", "torch")}
+            with LINES.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(found, ensure_ascii=False) + "\n")
+            shown = (*cell.values(), *(found.get(name) for name in (*MEASURES, "reason", "cpu_seconds")))
+            print(*shown, flush=True)
