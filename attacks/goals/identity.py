@@ -146,8 +146,7 @@ class Scaled(nn.Module):
 
     def forward(self, records: Tensor) -> Tensor:
         """Shaped like what `lower` gives."""
-        numbers: Tensor = self.factor * self.lower(records)
-        return numbers
+        return self.factor * self.lower(records)
 
 
 class Marked(nn.Module):

@@ -38,8 +38,7 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
     """
     points = points.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(discriminator(points).sum(), points, create_graph=True)
-    penalty: Tensor = (_row_norms(gradient, norm) - 1).square().mean()
-    return penalty
+    return (_row_norms(gradient, norm) - 1).square().mean()
 
 
 def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
@@ -48,8 +47,7 @@ def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
     if norm == "channel" and gradient.ndim == 2:
         return gradient.abs()
     axes = (2, 3) if norm == "channel" and gradient.ndim == 4 else 1
-    norms: Tensor = torch.linalg.vector_norm(gradient.flatten(1) if norm == "full" else gradient, dim=axes)
-    return norms
+    return torch.linalg.vector_norm(gradient.flatten(1) if norm == "full" else gradient, dim=axes)
 
 
 def kinked(x: Tensor) -> Tensor:

@@ -103,8 +103,7 @@ class Mixtures:
         """The predicted release of n·B records, shaped like `released`."""
         batch, cells = len(self.released), self.released.shape[1]
         tokens = smashed.flatten(1).unsqueeze(1) if cells == 1 else as_tokens(smashed)
-        mixed: Tensor = self.design @ tokens.double().unflatten(0, (-1, batch)).permute(1, 2, 0, 3)
-        return mixed
+        return self.design @ tokens.double().unflatten(0, (-1, batch)).permute(1, 2, 0, 3)
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:

@@ -24,7 +24,6 @@ class Simulator(nn.Module):
 
     Args:
         release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
-        image_shape: (C, H, W).
         width: channels of the first layer; twice as many after a reduction, four times at most.
 
     Source: privkit's own; the paper's simulator has the client's architecture or another known network's.
@@ -88,8 +87,7 @@ class _ClassToken(nn.Module):
         self.leave = nn.Linear(width, recorded.shape[2])
 
     def forward(self, features: Tensor) -> Tensor:
-        made: Tensor = self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
-        return made
+        return self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
 
 
 class SimulatorDecoder(nn.Module):
@@ -100,7 +98,6 @@ class SimulatorDecoder(nn.Module):
 
     Args:
         rows: as they will come, [N, T, D], [N, D, h, w] or [N, D].
-        image_shape: (C, H, W).
         width: channels of the last layers; twice as many before an enlargement, four times at most.
 
     Source: privkit's own.
@@ -127,8 +124,7 @@ class SimulatorDecoder(nn.Module):
         hidden = self.body(as_maps(rows, self.geometry))
         down, across = (a - b for a, b in zip(self.geometry.image_shape[1:], hidden.shape[2:], strict=True))
         around = (across // 2, across - across // 2, down // 2, down - down // 2)  # negative where there is too much
-        images: Tensor = self.leave(functional.pad(hidden, around)) + 0.5
-        return images
+        return self.leave(functional.pad(hidden, around)) + 0.5
 
 
 class Discriminator(nn.Module):
@@ -136,7 +132,6 @@ class Discriminator(nn.Module):
 
     Args:
         rows: example rows, [N, T, D], [N, D, h, w] or [N, D]; inputs are scaled by their deviations.
-        image_shape: (C, H, W) of the private images.
         width: channels of the first layer.
         classes: labels that each row is scored with; 0 for none.
 

@@ -47,8 +47,7 @@ class Shown:
 def _principal(rows: Tensor, most: int) -> Tensor:
     flat = rows.flatten(0, 1).double()
     _, vectors = torch.linalg.eigh((flat - flat.mean(0)).T @ (flat - flat.mean(0)))
-    along: Tensor = (rows.double() - flat.mean(0)) @ vectors[:, -most:]
-    return along
+    return (rows.double() - flat.mean(0)) @ vectors[:, -most:]
 
 
 @dataclass(frozen=True)
@@ -116,8 +115,7 @@ def _solved(known: Tensor, wanted: Tensor) -> Tensor:
     gram = known.transpose(-1, -2) @ known
     shrink = (_PENALTY * gram.diagonal(dim1=-2, dim2=-1).mean(-1)).clamp_min(_TINY)
     unit = torch.eye(gram.shape[-1]).to(gram)
-    found: Tensor = torch.linalg.solve(gram + shrink[..., None, None] * unit, known.transpose(-1, -2) @ wanted)
-    return found
+    return torch.linalg.solve(gram + shrink[..., None, None] * unit, known.transpose(-1, -2) @ wanted)
 
 
 def _law(errors: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,6 @@ class Convolutions(Decoder):
     second one then draws at the image's resolution.
 
     Args:
-        geometry: the picture that the release makes.
         width: channels between the convolutions; None for 128.
         depth: must be None or 2.
 
@@ -46,8 +45,7 @@ class Convolutions(Decoder):
     def forward(self, release: Tensor) -> Tensor:
         hidden = self.first(as_maps(release, self.geometry))
         hidden = functional.interpolate(hidden, self.geometry.image_shape[1:], mode="bilinear")
-        images: Tensor = self.second(functional.relu(hidden)) + 0.5
-        return images
+        return self.second(functional.relu(hidden)) + 0.5
 
 
 class _Hourglass(nn.Module):
@@ -78,8 +76,7 @@ class _Hourglass(nn.Module):
             equal = levels.pop()
             hidden = functional.interpolate(hidden, equal.shape[2:], mode="nearest")
             hidden = up(torch.cat([hidden, equal], 1))
-        images: Tensor = self.leave(hidden)
-        return images
+        return self.leave(hidden)
 
 
 def halvings(image_shape: tuple[int, int, int]) -> int:
@@ -121,8 +118,7 @@ class _Pyramid(nn.Module):
         picture = self.before(picture)
         if self.below is not None:
             picture = picture + functional.interpolate(self.below(picture), picture.shape[2:], mode="nearest")
-        images: Tensor = self.after(picture)
-        return images
+        return self.after(picture)
 
 
 class Autoencoder(Decoder):
@@ -132,7 +128,6 @@ class Autoencoder(Decoder):
     remove its brightness.
 
     Args:
-        geometry: the picture that the release makes.
         sample: rows of a release, whose channels' means and variances are kept.
         width: channels; None for 32.
         depth: halvings, the first of them by laying 2×2 pixels side by side; None until 8 pixels a side are left.
@@ -142,6 +137,7 @@ class Autoencoder(Decoder):
     """
 
     layout: ClassVar = MapGeometry
+    learning_rate = _CONVOLUTIONAL_RATE
     mean: Tensor
     scale: Tensor
 
@@ -165,10 +161,6 @@ class Autoencoder(Decoder):
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
         return cls(MapGeometry.of(release, image_shape), release, width=width, depth=depth)
 
-    @property
-    def learning_rate(self) -> float:
-        return _CONVOLUTIONAL_RATE
-
     def forward(self, release: Tensor) -> Tensor:
         cells = as_maps(release, self.geometry)
         cells = (cells - self.mean.view(-1, 1, 1)) / self.scale.view(-1, 1, 1)
@@ -183,7 +175,6 @@ class UNet(Decoder):
     """pix2pix's generator alone, a U-Net on the release laid out as a picture, trained on the absolute error.
 
     Args:
-        geometry: the picture that the release makes.
         width: channels at the image's size; None for 16.
         depth: halvings; None until 8 pixels a side are left.
 
@@ -191,6 +182,7 @@ class UNet(Decoder):
     """
 
     layout: ClassVar = MapGeometry
+    learning_rate = _CONVOLUTIONAL_RATE
 
     def __init__(self, geometry: MapGeometry, *, width: int | None = None, depth: int | None = None) -> None:
         super().__init__()
@@ -200,13 +192,8 @@ class UNet(Decoder):
         self.paint = Painter(geometry, self.width)
         self.body = _Hourglass(self.width, channels, width=self.width, depth=levels)
 
-    @property
-    def learning_rate(self) -> float:
-        return _CONVOLUTIONAL_RATE
-
     def forward(self, release: Tensor) -> Tensor:
-        images: Tensor = self.body(self.paint(release)) + 0.5
-        return images
+        return self.body(self.paint(release)) + 0.5
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
         return functional.l1_loss(self(release).float(), truth)
