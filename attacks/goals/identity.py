@@ -146,7 +146,8 @@ class Scaled(nn.Module):
 
     def forward(self, records: Tensor) -> Tensor:
         """Shaped like what `lower` gives."""
-        return self.factor * self.lower(records)
+        numbers: Tensor = self.factor * self.lower(records)
+        return numbers
 
 
 class Marked(nn.Module):

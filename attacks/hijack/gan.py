@@ -47,7 +47,8 @@ def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
     if norm == "channel" and gradient.ndim == 2:
         return gradient.abs()
     axes = (2, 3) if norm == "channel" and gradient.ndim == 4 else 1
-    return torch.linalg.vector_norm(gradient.flatten(1) if norm == "full" else gradient, dim=axes)
+    norms: Tensor = torch.linalg.vector_norm(gradient.flatten(1) if norm == "full" else gradient, dim=axes)
+    return norms
 
 
 def kinked(x: Tensor) -> Tensor:

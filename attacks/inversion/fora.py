@@ -118,7 +118,8 @@ class FORATraining(SimulatorTraining[FORA]):
             return self._discriminate("releases", rows, None, fake, None)
 
         def critic(released: Tensor) -> Tensor:
-            return self.parts["releases"](released * self.unit, None)
+            score: Tensor = self.parts["releases"](released * self.unit, None)
+            return score
 
         real, fake = rows / self.unit, (fake / self.unit).requires_grad_()
         fooled = -critic(fake).mean()

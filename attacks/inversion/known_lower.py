@@ -66,7 +66,8 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
         weights = weights.reshape(*weights.shape[:2], *[1] * (smashed.ndim - 1))
     else:
         weights = weights.unsqueeze(3) if smashed.ndim == 3 else weights.unflatten(2, (1, *smashed.shape[2:]))
-    return (members * weights).sum(1)
+    mixture: Tensor = (members * weights).sum(1)
+    return mixture
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:

@@ -103,7 +103,8 @@ class Mixtures:
         """The predicted release of n·B records, shaped like `released`."""
         batch, cells = len(self.released), self.released.shape[1]
         tokens = smashed.flatten(1).unsqueeze(1) if cells == 1 else as_tokens(smashed)
-        return self.design @ tokens.double().unflatten(0, (-1, batch)).permute(1, 2, 0, 3)
+        mixed: Tensor = self.design @ tokens.double().unflatten(0, (-1, batch)).permute(1, 2, 0, 3)
+        return mixed
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:

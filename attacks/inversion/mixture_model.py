@@ -135,7 +135,8 @@ class Equations:
             regular = gram.double()
             regular.diagonal().add_(_SHRINK * regular.diagonal().mean())
             solved.append(torch.cholesky_solve(right.double(), torch.linalg.cholesky(regular)).float())
-        return torch.stack(solved).unflatten(1, (self._clients, -1)).permute(1, 2, 0, 3).flatten(2)
+        maps: Tensor = torch.stack(solved).unflatten(1, (self._clients, -1)).permute(1, 2, 0, 3).flatten(2)
+        return maps
 
     def model(self, flat: Tensor, apart: Rows) -> Model:
         """The model of images [n, P], whose variances follow from rows of images that were not added.

@@ -227,4 +227,5 @@ class _Denoising(Learner):
     def drawn(self, releases: Tensor) -> Tensor:
         """Images [M, P] in [0, 1] behind releases [M, k]."""
         self.network.eval()
-        return (self._middle + self.network(releases)).clamp(0, 1)
+        guess: Tensor = (self._middle + self.network(releases)).clamp(0, 1)
+        return guess

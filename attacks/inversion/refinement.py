@@ -69,7 +69,8 @@ class _Refiner(nn.Module):
         self.added = correcting(pixels, pixels, width)
 
     def forward(self, guess: Tensor) -> Tensor:
-        return guess + self.added(guess - 0.5)
+        refined: Tensor = guess + self.added(guess - 0.5)
+        return refined
 
 
 class _Residual(Learner):

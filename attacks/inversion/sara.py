@@ -143,4 +143,5 @@ def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, 
     image = unpatchify(learned.own.patches[rows], geometry.patch, geometry.image_shape)
     error = nn.functional.mse_loss(drawn, image)
     gaps = (completed - truth).square().mean(2)[absent]
-    return error + _COMPLETION_WEIGHT * gaps.sum() / max(1, gaps.numel())
+    loss: Tensor = error + _COMPLETION_WEIGHT * gaps.sum() / max(1, gaps.numel())
+    return loss

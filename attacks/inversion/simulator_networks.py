@@ -87,7 +87,8 @@ class _ClassToken(nn.Module):
         self.leave = nn.Linear(width, recorded.shape[2])
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
+        made: Tensor = self.leave(features.mean((2, 3))).unsqueeze(1) * self.deviation + self.mean
+        return made
 
 
 class SimulatorDecoder(nn.Module):
@@ -124,7 +125,8 @@ class SimulatorDecoder(nn.Module):
         hidden = self.body(as_maps(rows, self.geometry))
         down, across = (a - b for a, b in zip(self.geometry.image_shape[1:], hidden.shape[2:], strict=True))
         around = (across // 2, across - across // 2, down // 2, down - down // 2)  # negative where there is too much
-        return self.leave(functional.pad(hidden, around)) + 0.5
+        images: Tensor = self.leave(functional.pad(hidden, around)) + 0.5
+        return images
 
 
 class Discriminator(nn.Module):

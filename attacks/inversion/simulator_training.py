@@ -258,7 +258,8 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         return torch.cat([rows, onehot.expand(-1, -1, *rows.shape[2:])], 1)
 
     def _decode(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        return self.parts["decoder"](self._with_labels(rows, labels))
+        images: Tensor = self.parts["decoder"](self._with_labels(rows, labels))
+        return images
 
     @torch.no_grad()
     def held_out(self) -> float:

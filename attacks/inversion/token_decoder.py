@@ -133,4 +133,5 @@ class _Decoder(nn.Module):
         self.linear.bias.copy_(bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.linear(tokens) + self.leave(self.blocks(self.enter(tokens) + self.places))
+        logits: Tensor = self.linear(tokens) + self.leave(self.blocks(self.enter(tokens) + self.places))
+        return logits

@@ -134,7 +134,8 @@ class WordMeans:
         """[D, D], after which tokens scatter about their word's mean alike in all directions."""
         own = torch.eye(len(self._scatter), device=self._scatter.device)
         root = torch.linalg.cholesky(self._scatter + noise * own)
-        return torch.linalg.solve_triangular(root, own, upper=False).T
+        white: Tensor = torch.linalg.solve_triangular(root, own, upper=False).T
+        return white
 
 
 def _nats(counts: Tensor, dim: int = 0) -> Tensor:
@@ -163,7 +164,8 @@ class Discriminant:
 
     def _whitened(self, tokens: Tensor) -> Tensor:
         """[M, D] in the metric of the scatter."""
-        return torch.linalg.solve_triangular(self._root, tokens.T, upper=False).T
+        whitened: Tensor = torch.linalg.solve_triangular(self._root, tokens.T, upper=False).T
+        return whitened
 
     def name(self, released: Tensor) -> Tensor:
         """The word of each token, int64 [N, T] of [N, T, D]."""

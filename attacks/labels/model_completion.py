@@ -96,7 +96,8 @@ class _Completed(nn.Module):
         self.head = nn.Sequential(nn.BatchNorm1d(features), nn.ReLU(), nn.Linear(features, labels))
 
     def forward(self, records: Tensor) -> Tensor:
-        return self.head(self.lower(records).flatten(1).float())
+        logits: Tensor = self.head(self.lower(records).flatten(1).float())
+        return logits
 
 
 class _Completion(Resumable):

@@ -111,7 +111,8 @@ class MemberNetwork(nn.Module):
     def forward(self, pieces: Tensor, rows: Tensor) -> Tensor:
         """[K, B] for pieces [K, F] and rows [B, T, F]."""
         wanted = self.answer(self.row(self.tokens(rows)).mean(1))
-        return self.ask(self.tokens(pieces)) @ wanted.T / wanted.shape[1] ** 0.5
+        logits: Tensor = self.ask(self.tokens(pieces)) @ wanted.T / wanted.shape[1] ** 0.5
+        return logits
 
 
 def own_prior(batch: int, keep: float) -> Tensor:

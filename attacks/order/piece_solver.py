@@ -251,4 +251,5 @@ def _one_sided(pieces: Tensor) -> Tensor:
     whiten = torch.linalg.solve_triangular(factor, torch.eye(c, dtype=torch.float64, device=pieces.device), upper=False)
     predicted = pieces[:, :, :, -1] + mean.unsqueeze(2)  # what the right piece's first column would be
     gap = pieces[:, None, :, :, 0] - predicted[:, :, None]
-    return (gap.flatten(2, 3) @ whiten.float().transpose(2, 3)).square().view(m, t, t, p * c).sum(3)
+    distances: Tensor = (gap.flatten(2, 3) @ whiten.float().transpose(2, 3)).square().view(m, t, t, p * c).sum(3)
+    return distances

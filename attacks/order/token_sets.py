@@ -47,7 +47,8 @@ class Shown:
 def _principal(rows: Tensor, most: int) -> Tensor:
     flat = rows.flatten(0, 1).double()
     _, vectors = torch.linalg.eigh((flat - flat.mean(0)).T @ (flat - flat.mean(0)))
-    return (rows.double() - flat.mean(0)) @ vectors[:, -most:]
+    along: Tensor = (rows.double() - flat.mean(0)) @ vectors[:, -most:]
+    return along
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ def _solved(known: Tensor, wanted: Tensor) -> Tensor:
     gram = known.transpose(-1, -2) @ known
     shrink = (_PENALTY * gram.diagonal(dim1=-2, dim2=-1).mean(-1)).clamp_min(_TINY)
     unit = torch.eye(gram.shape[-1]).to(gram)
-    return torch.linalg.solve(gram + shrink[..., None, None] * unit, known.transpose(-1, -2) @ wanted)
+    found: Tensor = torch.linalg.solve(gram + shrink[..., None, None] * unit, known.transpose(-1, -2) @ wanted)
+    return found
 
 
 def _law(errors: Tensor) -> tuple[Tensor, Tensor]:

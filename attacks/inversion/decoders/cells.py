@@ -86,7 +86,8 @@ class CellDecoder(Decoder):
         tokens = self.blocks(self.project(torch.cat([alike, alone], 2)) + self.places)
         queries = self.queries.expand(len(tokens), -1, -1)
         seen: Tensor = self.look(queries, tokens, tokens, need_weights=False)[0]
-        return self.think(queries + seen + tokens if self.own_place else queries + seen)
+        features: Tensor = self.think(queries + seen + tokens if self.own_place else queries + seen)
+        return features
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
         numbers, choices = self._read(release)

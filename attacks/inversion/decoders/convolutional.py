@@ -45,7 +45,8 @@ class Convolutions(Decoder):
     def forward(self, release: Tensor) -> Tensor:
         hidden = self.first(as_maps(release, self.geometry))
         hidden = functional.interpolate(hidden, self.geometry.image_shape[1:], mode="bilinear")
-        return self.second(functional.relu(hidden)) + 0.5
+        images: Tensor = self.second(functional.relu(hidden)) + 0.5
+        return images
 
 
 class _Hourglass(nn.Module):
@@ -76,7 +77,8 @@ class _Hourglass(nn.Module):
             equal = levels.pop()
             hidden = functional.interpolate(hidden, equal.shape[2:], mode="nearest")
             hidden = up(torch.cat([hidden, equal], 1))
-        return self.leave(hidden)
+        images: Tensor = self.leave(hidden)
+        return images
 
 
 def halvings(image_shape: tuple[int, int, int]) -> int:
@@ -118,7 +120,8 @@ class _Pyramid(nn.Module):
         picture = self.before(picture)
         if self.below is not None:
             picture = picture + functional.interpolate(self.below(picture), picture.shape[2:], mode="nearest")
-        return self.after(picture)
+        images: Tensor = self.after(picture)
+        return images
 
 
 class Autoencoder(Decoder):
@@ -193,7 +196,8 @@ class UNet(Decoder):
         self.body = _Hourglass(self.width, channels, width=self.width, depth=levels)
 
     def forward(self, release: Tensor) -> Tensor:
-        return self.body(self.paint(release)) + 0.5
+        images: Tensor = self.body(self.paint(release)) + 0.5
+        return images
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
         return functional.l1_loss(self(release).float(), truth)
