@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Never, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Never, Protocol, TypeVar
 
 import torch
 from torch import Generator, Tensor
 
+from privkit.constraints import Checked
 from privkit.shared.threat_models import ThreatModel
 
 
@@ -67,6 +68,11 @@ class QueryResult:
 
     view: View
     members: Tensor
+
+    @classmethod
+    def row_by_row(cls, view: View) -> QueryResult:
+        """The answer whose n-th row is of the n-th sent image."""
+        return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
         """int64 [images], the released row of each sent image.
@@ -167,6 +173,7 @@ class NoSession(Session):
     """Keeps nothing and reports to nobody: the default for attacks run by hand."""
 
 
+Value = TypeVar("Value")
 Held = TypeVar("Held", bound=Observation, contravariant=True)
 Output = TypeVar("Output", covariant=True)
 
@@ -252,6 +259,20 @@ class Attack(Protocol[Held, Output]):
         """
 
 
+class ReconstructingAttack(Checked):
+    """Base of privkit's own attacks on records: what most of them declare alike."""
+
+    goal: ClassVar[str] = "reconstruct"
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+
+class NamingAttack(Checked):
+    """Base of privkit's own attacks on labels: what most of them declare alike."""
+
+    goal: ClassVar[str] = "labels"
+    uses: ClassVar[frozenset[str]] = frozenset()
+
+
 AnyAttack = Attack[Never, object]  # an attack on any goal, for code that mounts it and does not run it
 
 
@@ -283,6 +304,12 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
 def lacking(attack: AnyAttack, observation: Observation) -> list[str]:
     """Names of the fields that the attack needs and the adversary lacks."""
     return sorted(need for need in attack.needs if getattr(observation, need) is None)
+
+
+def given(field: Value | None) -> Value:
+    """A field of the observation that `require` found to be there."""
+    assert field is not None
+    return field
 
 
 def require(attack: AnyAttack, observation: Observation) -> None:

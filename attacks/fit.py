@@ -262,8 +262,6 @@ class Learner(Resumable):
     """A network, trained in place, with the optimizer of its parameters and a schedule that moves at each step.
 
     Args:
-        network: to be trained.
-        optimizer: of its parameters.
         cycle: from a number of steps to the schedule of a cycle.
         steps: of the first cycle.
     """

@@ -18,7 +18,6 @@ class Control:
     """One control experiment.
 
     Attributes:
-        name: of the experiment.
         passed: whether the attack behaved as required; None if the experiment was not possible.
         detail: a sentence with what was measured.
         decisive: whether the attack's numbers mean nothing unless it passed.

@@ -35,9 +35,7 @@ class ControlClients(Protocol):
 
         Args:
             records: [N, ...], whole rounds of them.
-            labels: int64 [N].
             passes: how often they cross.
-            seed: of all draws.
 
         Returns:
             The views, pass after pass, and for each seat of the rows of the first pass its record, −1 if it is empty.
@@ -50,10 +48,7 @@ class ControlClients(Protocol):
         """The part of a difference from the records that changes the releases of some passes; see `projected`.
 
         Args:
-            records: as in `send`.
             apart: [N, ...], guesses minus records.
-            passes: as in `send`.
-            seed: as in `send`.
         """
 
 
@@ -95,7 +90,6 @@ class Undefended:
     imitate: None = None
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
-        """One view for each round; see `ControlClients.send`."""
         rounds = list(zip(records.split(self.batch_size), labels.split(self.batch_size), strict=True)) * passes
         views = [
             View(round=number, smashed=self.lower(part), labels=sent) for number, (part, sent) in enumerate(rounds)
@@ -103,12 +97,9 @@ class Undefended:
         return views, torch.arange(len(records), device=records.device)
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
-        """The output of the lower segment."""
-        members = torch.arange(len(images), device=images.device).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=self.lower(images)), members=members)
+        return QueryResult.row_by_row(View(round=0, smashed=self.lower(images)))
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The whole difference."""
         return apart
 
 

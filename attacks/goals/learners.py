@@ -18,12 +18,7 @@ _RATE = 2e-3
 
 
 class OneClient(ABC):
-    """One client in training that learns from any answer; satisfies `privkit.attacks.base.TrainingClients`.
-
-    Args:
-        lower: its lower segment.
-        optimizer: optimizer of the segment's weights.
-    """
+    """One client in training that learns from any answer; satisfies `privkit.attacks.base.TrainingClients`."""
 
     def __init__(self, lower: nn.Module, optimizer: Optimizer) -> None:
         self.lower, self.optimizer, self.done = lower, optimizer, 0
@@ -33,8 +28,7 @@ class OneClient(ABC):
         """The release of round `done`, with its graph, and its labels."""
 
     @abstractmethod
-    def views(self) -> list[View]:
-        """The releases of the attacked images by the client as it is now."""
+    def views(self) -> list[View]: ...
 
     def learn(self) -> None:
         """Take a step along the gradients of the weights."""
@@ -50,11 +44,9 @@ class OneClient(ABC):
         self.done += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer and the number of rounds."""
         return {"lower": self.lower.state_dict(), "optimizer": self.optimizer.state_dict(), "done": self.done}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
         self.lower.load_state_dict(state["lower"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.done = int(state["done"])
@@ -64,12 +56,6 @@ class Learners(OneClient):
     """A client of two convolutions that draws its batches.
 
     Args:
-        images: the training images.
-        labels: of these images.
-        victims: the attacked images.
-        victim_labels: labels of these.
-        batch_size: images a round.
-        seed: seed of weights and batches.
         noise: whether it sends noise, unaffected by training, instead of its output.
     """
 
@@ -99,14 +85,12 @@ class Learners(OneClient):
         return released
 
     def send(self) -> tuple[Tensor, Tensor]:
-        """A batch drawn for this round."""
         draws = Generator(self._images.device).manual_seed(self._seed + self.done)
         rows = torch.randperm(len(self._images), generator=draws, device=self._images.device)[: self._batch]
         return self._released(self._images[rows], draws), self._labels[rows]
 
     @torch.no_grad()
     def views(self) -> list[View]:
-        """The releases of the attacked images by the client as it is now."""
         draws = Generator(self._images.device).manual_seed(self._seed)
         parts = zip(self._victims.split(self._batch), self._victim_labels.split(self._batch), strict=True)
         return [View(round=i, smashed=self._released(x, draws), labels=y) for i, (x, y) in enumerate(parts)]

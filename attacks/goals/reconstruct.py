@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from privkit.attacks.base import (
     QueryResult,
     TrainingClients,
     View,
+    given,
     require,
 )
 from privkit.attacks.goals.order import Permutation
@@ -65,6 +66,16 @@ class ImageObservation(Observation):
     clients: TrainingClients | None = None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
     memory: Memory | None = None
+
+    def seen_through(self, change: Callable[[View], View]) -> ImageObservation:
+        """The observation with its views, and those in answers to queries, changed in the same way."""
+        ask = self.query
+
+        def query(images: Tensor, draws: Generator) -> QueryResult:
+            answer = given(ask)(images, draws)
+            return replace(answer, view=change(answer.view))
+
+        return replace(self, views=[change(view) for view in self.views], query=None if ask is None else query)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +178,7 @@ def observe(
 
     @torch.no_grad()
     def query(own: Tensor, draws: Generator) -> QueryResult:
-        members = torch.arange(len(own), device=own.device).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=lower(own)), members=members)
+        return QueryResult.row_by_row(View(round=0, smashed=lower(own)))
 
     return ImageObservation(
         image_shape=(images.shape[1], images.shape[2], images.shape[3]),

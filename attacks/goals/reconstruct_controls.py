@@ -46,7 +46,6 @@ def controls(
         attack: the attack's `mounting.control`.
         observation: observation of the real client. It supplies the auxiliary images, their labels (without labels, all
             count as one class), and the first view, whose shape the noise has.
-        seed: seed of everything random.
 
     Raises:
         NotApplicable: if there are too few auxiliary images, or no view.
@@ -110,8 +109,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
     def query(images: Tensor, draws: Generator) -> QueryResult:
         form = observation.views[0].smashed.shape[1:] if played.real else played.identity(images[:1]).shape[1:]
         noise = torch.randn(len(images), *form, generator=draws, device=images.device)
-        members = torch.arange(len(images), device=images.device).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=noise, whole=whole), members=members)
+        return QueryResult.row_by_row(View(round=0, smashed=noise, whole=whole))
 
     if played.hijacks:
         shown = played.led(start, noise=True)
@@ -209,7 +207,7 @@ def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, 
 
 
 def _swapped(views: list[View]) -> list[View]:
-    """The same views with the weights of a row's members in the opposite order; none where that changes nothing."""
+    """The same views with the weights of a row's members in the opposite order; none if that changes nothing."""
     weights = [view.weights for view in views if view.weights is not None]
     if len(weights) < len(views) or all(torch.equal(each, each.flip(1)) for each in weights):
         return []

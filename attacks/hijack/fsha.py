@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Generator
 
-from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.hijack.fsha_networks import End
 from privkit.attacks.hijack.fsha_server import FshaRecipe, Server
 from privkit.attacks.hijack.gan import PenaltyNorm
-from privkit.constraints import Checked, Count, Fraction, NonNegative, Positive, Whole
+from privkit.constraints import Count, Fraction, NonNegative, Positive, Whole
 
 ROUNDS_AN_EPOCH = 100
 _CONTROL_EPOCHS, _CONTROL_WIDTH = 5, 8
@@ -28,7 +28,7 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class FSHA(Checked):
+class FSHA(ReconstructingAttack):
     """Feature-space hijacking: the server trains an auto-encoder, and a discriminator pulls the clients to it.
 
     Attributes:
@@ -69,7 +69,6 @@ class FSHA(Checked):
     """
 
     name: ClassVar[str] = "fsha"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "clients"})
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary_labels", "imitate"})
 
@@ -104,22 +103,21 @@ class FSHA(Checked):
         views = observation.views
         check_inputs(self, observation)
         check_forms(self, views)
-        assert observation.auxiliary is not None
-        assert observation.clients is not None
-        if len(observation.auxiliary) < max(2, observation.batch_size):
+        auxiliary, clients = given(observation.auxiliary), given(observation.clients)
+        if len(auxiliary) < max(2, observation.batch_size):
             raise NotApplicable(
                 f"fsha sets as many images of its own against the {observation.batch_size} of a round and holds a "
                 f"tenth out: it needs at least {max(2, observation.batch_size)} auxiliary images, got "
-                f"{len(observation.auxiliary)}"
+                f"{len(auxiliary)}"
             )
-        auxiliary = observation.auxiliary.to(views[0].smashed.device)
+        auxiliary = auxiliary.to(views[0].smashed.device)
         root = int(torch.randint(2**48, (1,), generator=generator))
-        server = Server(self._settings(), views[0], observation.clients, observation, auxiliary, root)
+        server = Server(self._settings(), views[0], clients, observation, auxiliary, root)
         epochs = EPOCHS[self.recipe] if self.epochs is None else self.epochs
         if epochs == 0:
             return Reconstruction(images=server.decoded(views))
         curve = fit(server, epochs, session, objective="fsha: the held-out error")
-        return Reconstruction(images=server.decoded(observation.clients.views()), curve=curve)
+        return Reconstruction(images=server.decoded(clients.views()), curve=curve)
 
     def _short_of_published(self) -> str:
         epochs, own = EPOCHS[self.recipe] if self.epochs is None else self.epochs, self._settings()

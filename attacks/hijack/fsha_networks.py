@@ -124,7 +124,7 @@ def _pilot(released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widt
     if maps is None:
         layers += [nn.Flatten(), nn.Linear(channels * sides[-1][0] * sides[-1][1], released[0])]
     else:
-        layers += [_Resized(maps[1:])] if sides[-1] != maps[1:] else []
+        layers += [nn.Upsample(maps[1:], mode="bilinear")] if sides[-1] != maps[1:] else []
         layers.append(nn.Conv2d(channels, maps[0], 3, 1, 1))
     layers += [_Rows()] if len(released) == 2 else []
     layers += [nn.ReLU()] if end == "relu" else [nn.Tanh()] if end == "tanh" else []
@@ -142,7 +142,7 @@ def _decoder(
         layers += [nn.Linear(released[0], wide * height * width), nn.Unflatten(1, (wide, height, width)), nn.ReLU()]
         channels = wide
     else:
-        layers += [_Resized(sides[-1])] if sides[-1] != maps[1:] else []
+        layers += [nn.Upsample(sides[-1], mode="bilinear")] if sides[-1] != maps[1:] else []
         channels = maps[0]
     below = list(zip(sides[:0:-1], sides[-2::-1], strict=True))
     for stage, (small, large) in enumerate(below):
@@ -201,17 +201,6 @@ class _ResidualRelease(nn.Module):
 class _Kink(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return kinked(x)
-
-
-class _Resized(nn.Module):
-    """Maps of another size, for cuts whose side is no half of a half of the image's."""
-
-    def __init__(self, size: tuple[int, ...]) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.interpolate(x, self.size, mode="bilinear")
 
 
 class _Grid(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients, View
+from privkit.attacks.base import AttackDiverged, NotApplicable, TrainingClients, View, given
 from privkit.attacks.fit import Resumable
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.hijack.fsha_networks import End, Networks, hijacking_networks
@@ -128,8 +128,7 @@ class Server(Resumable):
         read = made if self.unmixed is None else self._solved(own, draws)
         error = (decoder(read) - images).square().mean()
         error.backward()
-        assert real.grad is not None
-        gradient = -real.grad
+        gradient = -given(real.grad)
         self._go_on(wanted, steep, error, gradient)
         self.on_discriminator.step()
         self.on_images.step()
@@ -169,19 +168,17 @@ class Server(Resumable):
 
     def _mixed(self, released: Tensor, view: View, draws: Generator) -> Tensor:
         """The pilot's releases [N·k, ...] as the clients' were mixed in this view, with as much noise."""
-        assert self.unmixed is not None
         check_public([view])
         weights = view.weights
         if weights is not None and view.clients is not None:
             weights = weights * (view.clients >= 0).unsqueeze(2)
         mixed = mixed_release(self._whole(released), view.mixed, weights)
         noise = torch.randn(mixed.shape, generator=draws, device=mixed.device)
-        return self._patches(mixed + self.unmixed.noise * noise)
+        return self._patches(mixed + given(self.unmixed).noise * noise)
 
     def _solved(self, released: Tensor, draws: Generator) -> Tensor:
         """What mixing, several passes and unmixing make of the pilot's releases."""
-        assert self.unmixed is not None
-        return self._patches(self.unmixed.imitate(self._whole(released), draws))
+        return self._patches(given(self.unmixed).imitate(self._whole(released), draws))
 
     @torch.no_grad()
     def examine(self) -> float:

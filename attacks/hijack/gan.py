@@ -38,8 +38,7 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
     """
     points = points.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(discriminator(points).sum(), points, create_graph=True)
-    penalty: Tensor = (_row_norms(gradient, norm) - 1).square().mean()
-    return penalty
+    return (_row_norms(gradient, norm) - 1).square().mean()
 
 
 def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:

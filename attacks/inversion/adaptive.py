@@ -12,7 +12,7 @@ from annotated_types import Ge
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import take
-from privkit.attacks.base import NotApplicable, QueryResult, Session, View
+from privkit.attacks.base import NotApplicable, QueryResult, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs, divided
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
@@ -37,7 +37,7 @@ from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_to
 from privkit.attacks.order.token_reading import AffineMap, rows_a_message
 from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
-from privkit.constraints import Checked, Whole
+from privkit.constraints import Whole
 from privkit.torch_utils.seeded import seeded
 
 Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_released"]
@@ -49,7 +49,7 @@ _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adaptive(Checked):
+class Adaptive(ReconstructingAttack):
     """Combines several releases of the same victims, and trains a decoder on own images combined likewise.
 
     The server is assumed to know which rows of different passes are the same image and, for "intersect", to get them in
@@ -88,9 +88,7 @@ class Adaptive(Checked):
     """
 
     name: ClassVar[str] = "adaptive"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     passes: Annotated[int, Ge(2), "black_box attacks a single one"] = 8
     combine: Combine = "auto"
@@ -116,8 +114,7 @@ class Adaptive(Checked):
     ) -> Reconstruction:
         views = observation.views
         check_inputs(self, observation)
-        assert observation.query is not None
-        rounds, query, device = by_round(views, self.passes), observation.query, views[0].smashed.device
+        rounds, query, device = by_round(views, self.passes), given(observation.query), views[0].smashed.device
         own, held_out = divided(observation, device)
         size = observation.batch_size
         if own is None or held_out is None:
@@ -134,9 +131,7 @@ class Adaptive(Checked):
 
         def asked(images: Tensor, draws: Generator) -> QueryResult:
             answers = [_in_order(query(images, draws), len(images)) for _ in range(self.passes)]
-            return QueryResult(
-                view=plan.view(answers, draws), members=torch.arange(len(images), device=device).unsqueeze(1)
-            )
+            return QueryResult.row_by_row(plan.view(answers, draws))
 
         placed = plan.places or plan.combine in ("concatenate", "as_released")
         name: DecoderName = self.decoder or (usual_decoder(views[0].smashed) if placed else "set")
@@ -295,8 +290,7 @@ class SimulatedPasses:
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
         """Rows [N, T, D + 1] of some of the own images, whole messages of them, with the support of each token."""
         rows, _ = self.released(found_among(self.images, images), draws)
-        members = torch.arange(len(images), device=images.device).unsqueeze(1)
-        return QueryResult(view=View(round=0, smashed=rows, messages=len(images) // self.size), members=members)
+        return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
     def view(self, same: Sequence[View]) -> View | None:
         """The passes of the attacked images, combined like those of own images; None if to be intersected."""
@@ -352,10 +346,9 @@ def _read(
     Raises:
         NotApplicable: if they cannot be read, or too few for a training, or they may be wrong.
     """
-    assert observation.auxiliary is not None
     view, least = observation.views[0], 2 * observation.batch_size
     geometry = checked_geometry(observation, "reading own tokens")
-    most = len(observation.auxiliary) if images is None else images
+    most = len(given(observation.auxiliary)) if images is None else images
     own = own_tokens(view, observation, geometry, draws, most, asked=asked)
     if len(own.tokens) < least:
         raise NotApplicable(

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import AttackDiverged, NotApplicable, Query, QueryResult, Session, View
+from privkit.attacks.base import AttackDiverged, NotApplicable, Query, ReconstructingAttack, Session, given
 from privkit.attacks.fit import Learner, fit_doubling
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
@@ -21,7 +21,7 @@ from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
 from privkit.attacks.release_scale import usual_unit
 from privkit.attacks.search_space import Search, Untuned
-from privkit.constraints import Checked, Count, Fraction, Positive, Whole
+from privkit.constraints import Count, Fraction, Positive, Whole
 from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
 from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.precision import short_by_default
@@ -39,7 +39,7 @@ COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it 
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlackBox(Checked):
+class BlackBox(ReconstructingAttack):
     """Decoder network trained on auxiliary images pushed through the client's defended lower segment.
 
     Attributes:
@@ -68,9 +68,7 @@ class BlackBox(Checked):
     """
 
     name: ClassVar[str] = "black_box"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     decoder: DecoderName | None = None
     epochs: Whole | None = None
@@ -107,12 +105,10 @@ class BlackBox(Checked):
         """`run` with a decoder that has prior knowledge; `begin` passes this knowledge to the new decoder."""
         epochs = planned_epochs(self.epochs)
         check_inputs(self, observation)
-        assert observation.auxiliary is not None
-        assert observation.query is not None
         device = observation.views[0].smashed.device
-        auxiliary = observation.auxiliary.to(device)
-        observation, query = _of_usual_size(observation, observation.query)
-        views = observation.views
+        auxiliary = given(observation.auxiliary).to(device)
+        observation = _of_usual_size(observation)
+        views, query = observation.views, given(observation.query)
         auxiliary = auxiliary[: ceil(self.fraction * len(auxiliary))]
         batch = observation.batch_size
         if len(auxiliary) < 2 * batch:
@@ -158,20 +154,12 @@ class BlackBox(Checked):
         return CellDecoder(released, own, observation.columns, width=self.width, depth=self.depth)
 
 
-def _of_usual_size(observation: ImageObservation, query: Query) -> tuple[ImageObservation, Query]:
-    """The same observation, whose releases have numbers of a usual size, and its query."""
+def _of_usual_size(observation: ImageObservation) -> ImageObservation:
+    """The same observation, whose releases have numbers of a usual size."""
     unit = usual_unit(torch.cat([view.smashed.flatten() for view in observation.views]))
     if unit == 1:
-        return observation, query
-
-    def resized(view: View) -> View:
-        return replace(view, smashed=view.smashed * unit)
-
-    def ask(images: Tensor, draws: Generator) -> QueryResult:
-        answer = query(images, draws)
-        return replace(answer, view=resized(answer.view))
-
-    return replace(observation, views=[resized(view) for view in observation.views], query=ask), ask
+        return observation
+    return observation.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
 
 
 def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
@@ -184,9 +172,8 @@ def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
 @torch.no_grad()
 def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
     """What the clients release of own records, a row for each record of every whole message."""
-    assert observation.query is not None
     whole = len(own) // observation.batch_size * observation.batch_size
-    answers = [observation.query(rows, draws) for rows in own[:whole].split(observation.batch_size)]
+    answers = [given(observation.query)(rows, draws) for rows in own[:whole].split(observation.batch_size)]
     return torch.cat([per_member(answer.view) for answer in answers])
 
 

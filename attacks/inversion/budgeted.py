@@ -24,7 +24,6 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
     """The mounting of an attack that takes a share of a run's epochs, unless it has its own number.
 
     Args:
-        attack: its specification.
         share: of the run's epochs, > 0.
         steps: of training in control experiments.
         in_controls: values of further fields in control experiments.

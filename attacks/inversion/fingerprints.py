@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import cheapest
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.attacks.inversion.seen_tokens import PENALTIES, Covariances
@@ -24,7 +24,7 @@ from privkit.attacks.order.followed_tokens import PlaceLaws
 from privkit.attacks.order.own_tokens import KEEPS_ALL
 from privkit.attacks.order.token_sets import Shown, TokenMaps
 from privkit.attacks.patches import Geometry, patch_tokens
-from privkit.constraints import Checked, Count
+from privkit.constraints import Count
 from privkit.torch_utils.seeded import seeded
 
 _SENT = 5  # times that each token of a collected set crosses on average
@@ -39,7 +39,7 @@ _NUMBERS_AT_ONCE = 2**24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fingerprints(Checked):
+class Fingerprints(ReconstructingAttack):
     """Tells whose each token of a shuffled mixture is and where it lies, by the laws of each client and place.
 
     Own images are sent many times. Tokens that come back in several rows of one image and client are a set without
@@ -60,9 +60,7 @@ class Fingerprints(Checked):
     """
 
     name: ClassVar[str] = "fingerprints"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[ImageMounting] = Mounting(undoes=frozenset({"maps", "mixes", "permutes"}))
 
     images: Count = 2_000
@@ -81,10 +79,8 @@ class Fingerprints(Checked):
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
-        views, query, batch = observation.views, observation.query, observation.batch_size
-        assert observation.auxiliary is not None
-        assert query is not None
-        first, own = views[0], observation.auxiliary[: self.images].to(views[0].smashed.device)
+        views, query, batch = observation.views, given(observation.query), observation.batch_size
+        first, own = views[0], given(observation.auxiliary)[: self.images].to(views[0].smashed.device)
         if first.smashed.ndim != 3:
             raise NotApplicable(f"fingerprints needs tokens [N, T, D], but releases are {list(first.smashed.shape)}")
         geometry = Geometry.of(first.smashed, observation.image_shape)

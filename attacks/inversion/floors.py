@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Generator
 
-from privkit.attacks.base import Mounting, Session, View, require
+from privkit.attacks.base import Mounting, Session, View, given, require
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 
 
@@ -55,6 +55,5 @@ class MeanImage:
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         require(self, observation)
-        assert observation.auxiliary is not None
-        mean = observation.auxiliary.mean(0, keepdim=True).to(observation.views[0].smashed.device)
+        mean = given(observation.auxiliary).mean(0, keepdim=True).to(observation.views[0].smashed.device)
         return Reconstruction(images=mean.repeat(victims(observation.views), 1, 1, 1))

@@ -10,13 +10,13 @@ from annotated_types import Ge
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import Session
+from privkit.attacks.base import ReconstructingAttack, Session
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.hijack.gan import between, gradient_penalty
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.simulator_networks import Discriminator
 from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTraining, mk_mmd, short_of_published
-from privkit.constraints import Checked, Count, Positive, Probability, Whole
+from privkit.constraints import Count, Positive, Probability, Whole
 
 _CONTROL_STEPS = 400  # of rounds; without labels the simulator needs more than other attacks
 _RATES = {"strong": 1e-3, "released": 1e-4}
@@ -26,7 +26,7 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # of the authors' released scri
 
 
 @dataclass(frozen=True, kw_only=True)
-class FORA(Checked):
+class FORA(ReconstructingAttack):
     """A simulator whose releases are distributed like the recorded ones, and a decoder of it.
 
     The simulator maps the adversary's images to releases that a discriminator cannot distinguish from the recorded
@@ -55,7 +55,6 @@ class FORA(Checked):
     """
 
     name: ClassVar[str] = "fora"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
 

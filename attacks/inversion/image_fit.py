@@ -107,8 +107,10 @@ class ImageFit(Resumable):
         self._before, self._length = 0, method.epochs  # epochs of the cycles so far, and of this one
         self._anchor = problem.start if problem.anchor is None else problem.anchor
         self._rearranges = method.order in ("shuffled", "batch")
-        guessed = method.order == "guessed"
-        self._target = take(problem.smashed, _guess(problem.smashed, seed)) if guessed else problem.smashed
+        self._target = problem.smashed
+        if method.order == "guessed":
+            drawn = torch.rand(self._target.shape[:2], generator=torch.Generator().manual_seed(seed))
+            self._target = take(self._target, drawn.argsort(1).to(self._target.device))
 
     def epoch(self, number: int) -> float:
         """A hundred steps; the mean objective of the rows after them, NaN if a pixel is not finite."""
@@ -203,11 +205,6 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
         return take(released, hungarian(costs)).view_as(problem.smashed)
     warm = scale * max(method.temperature, 10 ** (1 - 2 * progress))
     return (sinkhorn(-costs / warm, _SINKHORN_STEPS).exp().transpose(1, 2) @ released).view_as(problem.smashed)
-
-
-def _guess(tokens: Tensor, seed: int) -> Tensor:
-    draws = torch.Generator().manual_seed(seed)
-    return torch.rand(tokens.shape[:2], generator=draws).argsort(1).to(tokens.device)
 
 
 @dataclass(frozen=True, kw_only=True)

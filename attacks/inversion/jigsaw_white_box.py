@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NoSession, QueryResult, Session
+from privkit.attacks.base import Mounting, NoSession, QueryResult, ReconstructingAttack, Session, given
 from privkit.attacks.fit import Stage
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
@@ -20,11 +20,11 @@ from privkit.attacks.order.jigsaw import Compatibility, Jigsaw
 from privkit.attacks.order.own_tokens import OWN_ROUNDS
 from privkit.attacks.order.piece_solver import restored
 from privkit.attacks.search_space import Untuned
-from privkit.constraints import Checked, Probability, Whole
+from privkit.constraints import Probability, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class JigsawWhiteBox(Checked):
+class JigsawWhiteBox(ReconstructingAttack):
     """A solved order, and white-box inversion of the release in that order. Mixed images are solved over a message.
 
     A block that the clients run behind the defense is undone first (`known_lower.before_block`), in views and answers.
@@ -45,7 +45,6 @@ class JigsawWhiteBox(Checked):
     """
 
     name: ClassVar[str] = "jigsaw_white_box"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "lower"})
     uses: ClassVar[frozenset[str]] = frozenset({"query"})
 
@@ -78,13 +77,10 @@ class JigsawWhiteBox(Checked):
     ) -> Reconstruction:
         views = observation.views
         check_inputs(self, observation)
-        assert observation.lower is not None
-        assert observation.auxiliary is not None
-        session, device, own = session or NoSession(), views[0].smashed.device, observation.auxiliary
+        session, device, own = session or NoSession(), views[0].smashed.device, given(observation.auxiliary)
         observation, note = without_block(observation)
         views = observation.views
-        assert observation.lower is not None
-        lower = frozen(observation.lower, device)
+        lower = frozen(given(observation.lower), device)
         check_release(lower, views[0], observation.image_shape)
         observation = replace(observation, lower=lower)
 
@@ -99,8 +95,7 @@ class JigsawWhiteBox(Checked):
         placed = [restored(view, source) for view, source in zip(views, saved["sources"], strict=True)]
 
         def query(images: Tensor, draws: Generator) -> QueryResult:
-            assert ask is not None
-            answer = ask(images, draws)
+            answer = given(ask)(images, draws)
             return replace(answer, view=restored(answer.view, solver.solve(answer.view, 0)))
 
         second = replace(observation, views=placed, query=query if tries else None)

@@ -6,9 +6,9 @@ from copy import deepcopy
 from dataclasses import replace
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 
-from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.torch_utils.behind import Behind
@@ -139,30 +139,17 @@ def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]
     if not isinstance(observation.lower, Behind):
         return observation, ""
     device = observation.views[0].smashed.device
-    block = frozen(observation.lower.block, device)
+    block, residuals = frozen(observation.lower.block, device), list[float]()
 
-    def undone(view: View) -> tuple[View, float]:
-        rows, residuals = view.smashed, []
-
+    def undone(view: View) -> View:
         def part(some: slice) -> Tensor:
-            tokens, residual = before_block(block, rows[some])
+            tokens, residual = before_block(block, view.smashed[some])
             residuals.append(float(residual.max()))
             return tokens
 
-        tokens = in_chunks(part, len(rows), _ROWS_UNDONE)
-        return replace(view, smashed=tokens, cut_gradient=None), max(residuals)
+        return replace(view, smashed=in_chunks(part, len(view.smashed), _ROWS_UNDONE), cut_gradient=None)
 
-    views, residuals = zip(*map(undone, observation.views), strict=True)
-    ask = observation.query
-
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        assert ask is not None
-        answer = ask(images, draws)
-        return replace(answer, view=undone(answer.view)[0])
-
-    how = "" if max(residuals) <= _UNDONE else " only in part, so that what follows is approximate"
-    note = f"the block behind the defense was undone{how}: relative residual at most {max(residuals):.1g}"
-    before = replace(
-        observation, views=list(views), lower=observation.lower.front, query=None if ask is None else query
-    )
-    return before, note
+    before = replace(observation.seen_through(undone), lower=observation.lower.front)
+    most = max(residuals)
+    how = "" if most <= _UNDONE else " only in part, so that what follows is approximate"
+    return before, f"the block behind the defense was undone{how}: relative residual at most {most:.1g}"

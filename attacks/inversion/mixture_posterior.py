@@ -13,14 +13,14 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import LinkedRows
 from privkit.attacks.inversion.mixture_model import EQUATIONS, Equations, Model, Rows, linked, principal_features
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.rounds import by_round
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -31,7 +31,7 @@ _WIDEST = 2**13  # numbers of a release, at most, whose covariances are estimate
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixturePosterior(Checked):
+class MixturePosterior(ReconstructingAttack):
     """Solves one Gaussian model of all clients: each row is the sum of its members' images, mapped by their clients.
 
     Client c sends z = M_c·φ(x) + e for an image x, with φ its largest principal components and 1. A row holds
@@ -60,9 +60,7 @@ class MixturePosterior(Checked):
     """
 
     name: ClassVar[str] = "mixture_posterior"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     passes: Count = 1
     repeats: Count = 32
@@ -93,15 +91,13 @@ class MixturePosterior(Checked):
         check_forms(self, observation.views)
         rounds = by_round(observation.views, self.passes, mixed=True)
         attacked = [linked(same) for same in rounds]
-        query, batch, device = observation.query, observation.batch_size, attacked[0].smashed.device
-        assert observation.auxiliary is not None
-        assert query is not None
-        own = observation.auxiliary.to(device)
-        own = own[: len(own) // batch * batch]
+        query, batch, device = given(observation.query), observation.batch_size, attacked[0].smashed.device
+        auxiliary = given(observation.auxiliary)
+        own = auxiliary[: len(auxiliary) // batch * batch].to(device)
         if len(own) < 3 * batch:
             raise NotApplicable(
                 f"mixture_posterior learns from rounds of the victim's size ({batch} images), and is judged on others: "
-                f"it needs at least {3 * batch} own images, got {len(observation.auxiliary)}"
+                f"it needs at least {3 * batch} own images, got {len(auxiliary)}"
             )
         if (numbers := attacked[0].smashed[0].numel()) > _WIDEST:
             raise NotApplicable(
@@ -128,8 +124,7 @@ class MixturePosterior(Checked):
             module=module,
             root=root,
         ).of(torch.cat(seated), session, "mixture_posterior")
-        images = refined.images.view(-1, *observation.image_shape)
-        return Reconstruction(images=images, curve=refined.curve, note=refined.note)
+        return replace(refined, images=refined.images.view(-1, *observation.image_shape))
 
     def _fitted(self, sending: _Sending, features: Tensor, clients: int) -> tuple[Model, float, list[_Tried]]:
         """The model of all own images, the penalty, and guesses at own images by models that left their fold out."""

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.attacks.inversion.rounds import averaged, by_round
-from privkit.constraints import Checked, Count
+from privkit.constraints import Count
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _CHUNK = 1 << 24  # distances that are held at once
@@ -20,7 +20,7 @@ _UNDOES = frozenset({"maps", "masks", "mixes", "shortens"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class NearestRecord(Checked):
+class NearestRecord(ReconstructingAttack):
     """Sends own records through the defended clients, and returns the one with the most similar release.
 
     It learns nothing, and reads records of every kind. If a sequence's release has one token for each token of the
@@ -40,9 +40,7 @@ class NearestRecord(Checked):
     """
 
     name: ClassVar[str] = "nearest_record"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     repeats: Count = 4
     passes: Count = 1
@@ -57,14 +55,12 @@ class NearestRecord(Checked):
     ) -> Reconstruction:
         views = observation.views
         check_rows(self, observation)
-        assert observation.auxiliary is not None
-        assert observation.query is not None
-        device, batch = views[0].smashed.device, observation.batch_size
-        own = observation.auxiliary.to(device)
+        device, batch, query = views[0].smashed.device, observation.batch_size, given(observation.query)
+        own = given(observation.auxiliary).to(device)
         if len(own) < batch:
             raise NotApplicable(f"{self.name} sends {batch} own records a round, got {len(own)}")
         draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
-        releases, kept = _mean_releases(observation.query, own, batch, self.repeats, draws)
+        releases, kept = _mean_releases(query, own, batch, self.repeats, draws)
         rounds = [averaged(same) for same in by_round(views, self.passes)]
         seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, rounds), strict=True))
         if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
@@ -77,7 +73,7 @@ class NearestRecord(Checked):
             return Reconstruction(images=own.flatten()[nearest].view(-1, own.shape[1]))
         power = 2.0
         if bool((known == 1).all()):
-            power = _sharper(observation.query, own[:batch], releases, self.passes, draws)
+            power = _sharper(query, own[:batch], releases, self.passes, draws)
         return Reconstruction(images=own[_nearest_releases(seen, known, releases, kept, power)])
 
 
@@ -100,10 +96,6 @@ def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws:
     """The power of the differences, 2 or 1, whose sum finds more own records again that cross `passes` times.
 
     Squares are best behind Gaussian noise, absolute values behind Laplace noise.
-
-    Args:
-        played: the first own records, a round of them.
-        releases: the mean release of every own record.
     """
     sent = [query(played, draws) for _ in range(passes)]
     rows = [one.view.smashed[one.row_of_each(len(played), "nearest_record")] for one in sent]

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import Session
+from privkit.attacks.base import Session, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.budgeted import mounted, planned_epochs
 from privkit.attacks.inversion.known_lower import frozen
@@ -82,9 +82,8 @@ class PCAT(Checked):
     ) -> Reconstruction:
         root = int(torch.randint(2**48, (1,), generator=generator))
         data = AttackData.of(self, observation)
-        assert data.upper is not None
         earlier = [frozen(upper, data.rows.device) for upper in observation.upper_history or ()]
-        return PCATTraining(self, data, [*earlier, data.upper], root).reconstruct(session)
+        return PCATTraining(self, data, [*earlier, given(data.upper)], root).reconstruct(session)
 
 
 class PCATTraining(SimulatorTraining[PCAT]):
@@ -93,8 +92,7 @@ class PCATTraining(SimulatorTraining[PCAT]):
     def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
         self._history, self._wanted = history, data.labels
         super().__init__(attack, replace(data, labels=None), root)  # the decoder is told no label
-        assert data.own_labels is not None
-        self._own = ByLabel(data.own_labels[: self.train])
+        self._own = ByLabel(given(data.own_labels)[: self.train])
         self._upper = history[-1]
 
     def _rate(self, name: str) -> float:
@@ -116,8 +114,8 @@ class PCATTraining(SimulatorTraining[PCAT]):
 
     def pretense(self, own: Tensor, simulated: Tensor, recorded: Tensor) -> Tensor:
         """The pseudo-client's loss: classification of its releases, and their distance from the recorded rows."""
-        assert self.given.own_labels is not None
-        loss = functional.cross_entropy(self._upper(simulated.clone()), self.given.own_labels[own])  # may work in place
+        labels = given(self.given.own_labels)[own]
+        loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # it may work in place
         if self.attack.mmd_weight:
             loss = loss + self.attack.mmd_weight * mk_mmd(self.given.rows[recorded], simulated)
         return loss

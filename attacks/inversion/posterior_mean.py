@@ -11,13 +11,13 @@ import torch
 from annotated_types import Ge
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.fit import Learner, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.refinement import correcting
 from privkit.attacks.inversion.rounds import averaged, by_round
-from privkit.constraints import Checked, Count, NonNegative, Whole
+from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
@@ -31,7 +31,7 @@ _WORTH = 1.05  # gain of the signal, as a share of the noise, from which numbers
 
 
 @dataclass(frozen=True, kw_only=True)
-class PosteriorMean(Checked):
+class PosteriorMean(ReconstructingAttack):
     """Learns the mean of all images that a noisy release may be of.
 
     The adversary sends each own image many times. The mean of its releases hardly holds noise, and what a release
@@ -69,9 +69,7 @@ class PosteriorMean(Checked):
     """
 
     name: ClassVar[str] = "posterior_mean"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     repeats: Annotated[int, Ge(4)] = 48
     passes: Count = 1
@@ -112,16 +110,13 @@ class PosteriorMean(Checked):
             NotApplicable: if rows are mixtures, or own images are fewer than two rounds.
         """
         check_rows(self, observation)
-        views, query, batch = observation.views, observation.query, observation.batch_size
-        assert observation.auxiliary is not None
-        assert query is not None
-        device = views[0].smashed.device
-        own = observation.auxiliary.to(device)
-        own = own[: len(own) // batch * batch]
+        views, query, batch = observation.views, given(observation.query), observation.batch_size
+        auxiliary, device = given(observation.auxiliary), views[0].smashed.device
+        own = auxiliary[: len(auxiliary) // batch * batch].to(device)
         if len(own) < 2 * batch:
             raise NotApplicable(
                 f"posterior_mean learns from rounds of the victim's size ({batch} images), and is judged on one: "
-                f"it needs at least {2 * batch} own images, got {len(observation.auxiliary)}"
+                f"it needs at least {2 * batch} own images, got {len(auxiliary)}"
             )
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)

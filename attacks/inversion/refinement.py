@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from privkit.attacks.base import Session
 from privkit.attacks.fit import Learner, fit
+from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
@@ -28,61 +29,36 @@ def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Refined:
-    """What refinement gives."""
-
-    images: Tensor  # [M, P] in [0, 1]
-    curve: tuple[float, ...]  # the error on held-out own images: of the guesses, then of the network after each epoch
-    note: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Guesses at own images, by fits that never saw these images, so that they err as guesses at a victim's do.
+    """Guesses at own images, by fits that never saw these images, so that they err as guesses at a victim's do."""
 
-    Attributes:
-        guesses: [N, P] in [0, 1].
-        truth: the own images, [N, P].
-        held: bool [N], from which the network does not learn.
-        width: of its two hidden layers.
-        epochs: of its training; 0 leaves guesses as they are.
-        module: seed of its start.
-        root: seed of its epochs.
-    """
+    guesses: Tensor  # [N, P] in [0, 1]
+    truth: Tensor  # the own images, [N, P]
+    held: Tensor  # bool [N], from which the network does not learn
+    width: int  # of its two hidden layers
+    epochs: int  # of its training; 0 leaves guesses as they are
+    module: int  # seed of its start
+    root: int  # seed of its epochs
 
-    guesses: Tensor
-    truth: Tensor
-    held: Tensor
-    width: int
-    epochs: int
-    module: int
-    root: int
+    def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
+        """Train, and correct guesses [M, P] by the share of the correction that helps held-out guesses most.
 
-    def of(self, guess: Tensor, session: Session | None, attack: str) -> Refined:
-        """Train, and correct guesses [M, P] in [0, 1] by the share of the correction that helps held-out guesses most.
-
-        Args:
-            guess: at the victims' images.
-            session: where the training is saved.
-            attack: its name.
+        The curve is the error on held-out own images: of the guesses, then of the network after each epoch.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
         curve: tuple[float, ...] = (nn.functional.mse_loss(guesses[held], truth[held]).item(),)
         if not self.epochs:
-            return Refined(images=guess, curve=curve, note="")
+            return Reconstruction(images=guess, curve=curve)
         with seeded(truth.device, self.module):
             training = _Residual(self)
             curve += fit(training, self.epochs, session, objective=f"{attack}: the held-out error")
         training.network.eval()  # a training that was finished before a kill runs no epoch again
         with torch.no_grad():
-            share = _helpful(training.network(guesses[held]) - guesses[held], truth[held] - guesses[held])
+            added, missing = training.network(guesses[held]) - guesses[held], truth[held] - guesses[held]
+            share = float(((added * missing).sum() / added.square().sum().clamp_min(1e-12)).clamp(0, 1))
             guess = (guess + share * (training.network(guess) - guess)).clamp(0, 1)
         note = f"{100 * share:.0f} % of the network's correction was taken, which guesses left-out images best"
-        return Refined(images=guess, curve=curve, note=note)
-
-
-def _helpful(correction: Tensor, missing: Tensor) -> float:
-    return float(((correction * missing).sum() / correction.square().sum().clamp_min(1e-12)).clamp(0, 1))
+        return Reconstruction(images=guess, curve=curve, note=note)
 
 
 class _Refiner(nn.Module):

@@ -10,14 +10,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.unmix import records_alone
 from privkit.attacks.order.followed_tokens import in_recognized_places
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
@@ -27,7 +27,7 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ridge(Checked):
+class Ridge(ReconstructingAttack):
     """Regresses the adversary's own images on their releases, and lets a residual network refine what comes out.
 
     A release is projected on its largest principal components. If the adversary knows which client sent a row, it fits
@@ -51,9 +51,7 @@ class Ridge(Checked):
     """
 
     name: ClassVar[str] = "ridge"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     passes: Count = 1
     repeats: Count = 3
@@ -91,8 +89,7 @@ class Ridge(Checked):
         if self.passes > 1:
             observation, to_seats = records_alone(observation, self.passes, generator)
         batch, device = observation.batch_size, observation.views[0].smashed.device
-        assert observation.auxiliary is not None
-        own = observation.auxiliary.to(device)
+        own = given(observation.auxiliary).to(device)
         if len(own) < FOLDS * batch:
             raise NotApplicable(
                 f"ridge leaves out each third of its own images once, in rounds as large as the victim's ({batch} "
@@ -100,8 +97,7 @@ class Ridge(Checked):
             )
         if self.order == "recognized":
             observation = in_recognized_places(observation, generator, self.repeats * (len(own) // batch))
-        views, query = observation.views, observation.query
-        assert query is not None
+        views, query = observation.views, given(observation.query)
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         with seeded(device, module), torch.no_grad():
             sent, senders, images = _sent(query, own, batch, self.repeats, Generator(device).manual_seed(root))
@@ -120,9 +116,7 @@ class Ridge(Checked):
             root=root,
         ).of(guess, session, "ridge")
         drawn = refined.images.view(-1, *observation.image_shape)
-        return Reconstruction(
-            images=drawn if to_seats is None else to_seats(drawn), curve=refined.curve, note=refined.note
-        )
+        return replace(refined, images=drawn if to_seats is None else to_seats(drawn))
 
 
 def _rows(views: Sequence[View]) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NoSession, Session
+from privkit.attacks.base import NoSession, ReconstructingAttack, Session
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
@@ -23,7 +23,7 @@ from privkit.attacks.order.piece_network import PieceTraining
 from privkit.attacks.order.piece_solver import put
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import Geometry, patch_tokens, unpatchify
-from privkit.constraints import Checked, Probability, Whole
+from privkit.constraints import Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 16  # more and smaller steps learn more in the same time
@@ -31,11 +31,7 @@ _COMPLETION_WEIGHT = 0.05  # of the squared error of completed tokens, whose var
 
 
 class Completion(nn.Module):
-    """Fills in missing tokens from the others, then decodes all of them.
-
-    Args:
-        geometry: how tokens lie over the image.
-    """
+    """Fills in missing tokens from the others, then decodes all of them."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -55,7 +51,7 @@ class Completion(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sara(Checked):
+class Sara(ReconstructingAttack):
     """Three networks in a row: a position predictor, the completion of missing features, and a decoder.
 
     The predictor is that of `drag_reorder`. Tokens that are zero count as missing. Completion and decoder learn from
@@ -73,7 +69,6 @@ class Sara(Checked):
     """
 
     name: ClassVar[str] = "sara"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"query"})
 
@@ -138,8 +133,6 @@ def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, 
     """Error of images, and of the tokens that were masked.
 
     Args:
-        network: to be trained.
-        learned: holds the own tokens and patches.
         predicted: [n, T, D], tokens in predicted places.
         rows: int64 [n], whose they are.
         absent: bool [n, T], masked.

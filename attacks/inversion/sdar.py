@@ -10,19 +10,19 @@ from annotated_types import Ge, Lt
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import Session
+from privkit.attacks.base import ReconstructingAttack, Session, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.simulator_networks import Discriminator
 from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTraining, short_of_published
-from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
+from privkit.constraints import Count, NonNegative, Positive, Whole
 
 _CONTROL_EPOCHS = 10
 _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
 
 
 @dataclass(frozen=True, kw_only=True)
-class SDAR(Checked):
+class SDAR(ReconstructingAttack):
     """A simulator of the client and a decoder, both regularized by discriminators and the server's own segment.
 
     The simulator maps the adversary's images to releases that the server's frozen segment classifies correctly and that
@@ -53,7 +53,6 @@ class SDAR(Checked):
     """
 
     name: ClassVar[str] = "sdar"
-    goal: ClassVar[str] = "reconstruct"
     uses: ClassVar[frozenset[str]] = frozenset({"imitate"})
 
     epochs: Whole | None = None
@@ -96,11 +95,11 @@ class SDARTraining(SimulatorTraining[SDAR]):
     """Simulator and decoder, each with a discriminator as its opponent."""
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
-        given, width = self.given, self.attack.width
-        classes = given.classes if given.labels is not None else 0
+        data, width = self.given, self.attack.width
+        classes = data.classes if data.labels is not None else 0
         return {
-            "releases": Discriminator(given.rows.cpu(), image_shape, width=width, classes=classes),
-            "images": Discriminator(given.images.cpu(), image_shape, width=width, classes=classes),
+            "releases": Discriminator(data.rows.cpu(), image_shape, width=width, classes=classes),
+            "images": Discriminator(data.images.cpu(), image_shape, width=width, classes=classes),
         }
 
     def _rate(self, name: str) -> float:
@@ -108,19 +107,17 @@ class SDARTraining(SimulatorTraining[SDAR]):
         return self.attack.learning_rate if learns else self.attack.discriminator_rate
 
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
-        given = self.given
-        assert given.own_labels is not None
-        labels = given.own_labels[own]
-        anew = torch.randint(given.classes, labels.shape, generator=draws, device=self.device)
+        data = self.given
+        labels = given(data.own_labels)[own]
+        anew = torch.randint(data.classes, labels.shape, generator=draws, device=self.device)
         flipped = torch.rand(labels.shape, generator=draws, device=self.device) < self.attack.flip
         labels = torch.where(flipped, anew, labels)
-        theirs = None if given.labels is None else given.labels[recorded]
-        return self._step(given.images[own], labels, given.rows[recorded], theirs, draws)
+        theirs = None if data.labels is None else data.labels[recorded]
+        return self._step(data.images[own], labels, data.rows[recorded], theirs, draws)
 
     def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None, draws: Generator) -> Tensor:
         """One step of the four: each sees the others as they were before it, and learns alone."""
-        attack, upper, count = self.attack, self.given.upper, len(rows)
-        assert upper is not None
+        attack, upper, count = self.attack, given(self.given.upper), len(rows)
         simulated = self._sent(self.parts["simulator"](images), draws)
         adversarial, fooled, push = self._discriminate("releases", rows, theirs, simulated.detach(), labels)
         classified = functional.cross_entropy(upper(simulated.clone()), labels)  # it may work in place

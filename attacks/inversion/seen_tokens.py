@@ -12,12 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session, View
+from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.attacks.order.dropped_places import dropped_places
 from privkit.attacks.patches import as_tokens
-from privkit.constraints import Checked, Count
+from privkit.constraints import Count
 from privkit.torch_utils.seeded import seeded
 
 _COLLECTED = 0.99  # share of own images' tokens from which no more are asked for
@@ -31,7 +31,7 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SeenTokens(Checked):
+class SeenTokens(ReconstructingAttack):
     """Regresses own images on those of their tokens that a row holds, for each attacked row anew.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
@@ -51,9 +51,7 @@ class SeenTokens(Checked):
     """
 
     name: ClassVar[str] = "seen_tokens"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     repeats: Count = 32
     components: Count = 768
@@ -73,18 +71,15 @@ class SeenTokens(Checked):
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
-        views, query, batch = observation.views, observation.query, observation.batch_size
-        assert observation.auxiliary is not None
-        assert query is not None
-        device = views[0].smashed.device
-        own = observation.auxiliary.to(device)
-        own = own[: len(own) // batch * batch]
+        views, query, batch = observation.views, given(observation.query), observation.batch_size
+        auxiliary, device = given(observation.auxiliary), views[0].smashed.device
+        own = auxiliary[: len(auxiliary) // batch * batch].to(device)
         if views[0].smashed.ndim == 2:
             raise NotApplicable("seen_tokens needs tokens or feature maps, but releases are vectors: take ridge")
         if len(own) < 2 * batch:
             raise NotApplicable(
                 f"seen_tokens sends rounds of the victim's size ({batch} images): it needs at least {2 * batch} own "
-                f"images, got {len(observation.auxiliary)}"
+                f"images, got {len(auxiliary)}"
             )
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)

@@ -24,7 +24,6 @@ class Simulator(nn.Module):
 
     Args:
         release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
-        image_shape: (C, H, W).
         width: channels of the first layer; twice as many after a reduction, four times at most.
 
     Source: privkit's own; the paper's simulator has the client's architecture or another known network's.
@@ -100,7 +99,6 @@ class SimulatorDecoder(nn.Module):
 
     Args:
         rows: as they will come, [N, T, D], [N, D, h, w] or [N, D].
-        image_shape: (C, H, W).
         width: channels of the last layers; twice as many before an enlargement, four times at most.
 
     Source: privkit's own.
@@ -136,7 +134,6 @@ class Discriminator(nn.Module):
 
     Args:
         rows: example rows, [N, T, D], [N, D, h, w] or [N, D]; inputs are scaled by their deviations.
-        image_shape: (C, H, W) of the private images.
         width: channels of the first layer.
         classes: labels that each row is scored with; 0 for none.
 

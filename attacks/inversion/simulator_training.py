@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from privkit.attacks.base import AttackDiverged, NotApplicable, Session
+from privkit.attacks.base import AttackDiverged, NotApplicable, Session, given
 from privkit.attacks.fit import Resumable, fit
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.budgeted import Budgeted, planned_epochs
@@ -48,9 +48,6 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
 
     Args:
         epochs: of the attack; None for a share of a run's, which `share` says in words.
-        share: that share.
-        steps: of the authors' attack.
-        batch: images in such a step.
     """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
@@ -86,11 +83,10 @@ class AttackData:
         """
         check_inputs(attack, observation)
         check_forms(attack, observation.views)
-        assert observation.auxiliary is not None
         views, device, passes = observation.views, observation.views[0].smashed.device, attack.mounting.passes
         unmixed = Unmixed.of(views, passes) if views[0].mixed > 1 or passes > 1 else None
         rows = torch.cat([view.smashed for view in views]).float() if unmixed is None else unmixed.rows
-        own = observation.auxiliary.to(device)
+        own = given(observation.auxiliary).to(device)
         labels, own_labels, upper, classes = None, None, None, 0
         if "auxiliary_labels" in attack.needs and observation.auxiliary_labels is not None:
             labels = labels_of(views) if unmixed is None else unmixed.labels
@@ -286,11 +282,9 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     def _decoded(self, rows: Tensor, labels: Tensor | None) -> Tensor:
         """Images of many releases, cut to [0, 1]."""
-
-        def part_of(rows_: slice) -> Tensor:
-            return self._decode(rows[rows_], None if labels is None else labels[rows_])
-
-        return in_chunks(part_of, len(rows), _CHUNK).clamp(0, 1)
+        return in_chunks(
+            lambda part: self._decode(rows[part], None if labels is None else labels[part]), len(rows), _CHUNK
+        ).clamp(0, 1)
 
     def stateful(self) -> dict[str, Any]:
         return {"weights": self.parts, "optimizers": self.optimizers}
@@ -336,5 +330,4 @@ def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
     alike = torch.stack([torch.exp(-apart / (width * unit)) for width in _BANDWIDTHS]).sum(0)
     others = 1 - torch.eye(count, device=rows.device, dtype=rows.dtype)
     within = (alike[:count, :count] * others).sum() + (alike[count:, count:] * others).sum()
-    discrepancy: Tensor = within / (count * (count - 1)) - 2 * alike[:count, count:].mean() + 2 / (count - 1)
-    return discrepancy
+    return within / (count * (count - 1)) - 2 * alike[:count, count:].mean() + 2 / (count - 1)

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
@@ -17,14 +17,14 @@ from privkit.attacks.inversion.recurrence import keeps_places
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
 from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, released_tokens, text_tokens
 from privkit.attacks.scores.tokens import PADDING
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenDecoder(Checked):
+class TokenDecoder(ReconstructingAttack):
     """Trains a network that names the word behind each released token, on own texts sent over the wire.
 
     The adversary sends its own texts, and texts that it draws word by word, so that rare words recur. Linear
@@ -46,16 +46,13 @@ class TokenDecoder(Checked):
     """
 
     name: ClassVar[str] = "token_decoder"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     epochs: Whole = 3
     width: Count = 128
 
     @property
     def mounting(self) -> ImageMounting:
-        """It reads token sequences; its controls train a few steps."""
         return Mounting(
             domains=("tokens",),
             start=None if self.epochs == 0 else replace(self, epochs=0),
@@ -86,9 +83,7 @@ class TokenDecoder(Checked):
         True
         """
         released = released_tokens(self, observation)
-        query, own, batch = observation.query, observation.auxiliary, observation.batch_size
-        assert query is not None
-        assert own is not None
+        query, own, batch = given(observation.query), given(observation.auxiliary), observation.batch_size
         coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(released.device).manual_seed(coins)
         words, own = own.to(released.device).unique(return_inverse=True)  # from here on, a word is its row of `words`

@@ -10,14 +10,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import hungarian, take
-from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.word_means import WordMeans, check_words, drawn_texts
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Count, Whole
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _NUMBERS = 2**22  # released numbers of candidate texts that are held at once
@@ -32,7 +32,7 @@ _SHOWN = 3.0  # standard errors that show whether tokens were released in their 
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenSearch(Checked):
+class TokenSearch(ReconstructingAttack):
     """Searches each text, word by word, for what the known lower segment turns into its release.
 
     The adversary sends texts, its own and some drawn word by word, through its copy of the lower segment. Each word's
@@ -58,7 +58,6 @@ class TokenSearch(Checked):
     """
 
     name: ClassVar[str] = "token_search"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
 
@@ -67,7 +66,6 @@ class TokenSearch(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """It reads token sequences; its controls search once."""
         return Mounting(
             domains=("tokens",),
             undoes=frozenset({"maps", "permutes"}),
@@ -96,7 +94,6 @@ class TokenSearch(Checked):
         """
         views = observation.views
         check_rows(self, observation)
-        assert observation.lower is not None
         length, device = observation.image_shape[0], views[0].smashed.device
         released = torch.cat([view.smashed for view in views]).float()
         if released.ndim != 3 or released.shape[1] != length:
@@ -104,7 +101,7 @@ class TokenSearch(Checked):
                 f"{self.name} needs a token for each of the {length} words of a text, but a row's release is "
                 f"{list(released.shape[1:])}: cut a transformer behind its embedding or a block"
             )
-        lower = frozen(observation.lower, device)
+        lower = frozen(given(observation.lower), device)
         own = None if observation.auxiliary is None else observation.auxiliary.to(device)
         if own is not None:
             check_words(self, own)
@@ -142,9 +139,7 @@ class _Search(Resumable):
     """Passes over all places of all texts at once; an epoch is one pass, and returns the share that is left.
 
     Args:
-        lower: the segment.
         released: tokens [N, T, D] in their places.
-        means: of the words.
         guess: int64 [N, T], changed in place.
         candidates: of the first pass.
         causal: whether no place sees those behind it.
@@ -218,19 +213,16 @@ class _Search(Resumable):
 def _outputs(lower: nn.Module, texts: Tensor) -> Tensor:
     """Tokens [n, T, D] of texts [n, T], in parts that fit into memory."""
     most = max(1, _NUMBERS // (64 * texts.shape[1]))
-    tokens: Tensor = in_chunks(lambda part: lower(texts[part]), len(texts), most).float()
-    return tokens
+    return in_chunks(lambda part: lower(texts[part]), len(texts), most).float()
 
 
 def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tuple[Tensor, Tensor]:
     """Costs and words, [n, most] both, the likeliest word first.
 
     Args:
-        means: of the words.
         wanted: what is known of a token less its place's share, in one or several ways, [ways, n, D]; a word costs what
             it costs in the way that suits it best.
         noise: variance of each number.
-        most: words that are wanted.
     """
 
     def table(part: slice) -> Tensor:

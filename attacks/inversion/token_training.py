@@ -33,9 +33,7 @@ class TokenTraining(Learner):
         tokens: [M, T, D].
         labels: of each token, int64 [M, T].
         held: rows that are held out.
-        epochs: of the first cycle.
         step_rows: rows a step.
-        seed: of the order of rows, and of dropout.
 
     Attributes:
         middle: mean of the tokens' numbers, [D].

@@ -11,7 +11,7 @@ from annotated_types import Ge
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import distances, take
-from privkit.attacks.base import NotApplicable, Query, QueryResult, Session, View
+from privkit.attacks.base import NotApplicable, Query, QueryResult, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
@@ -21,7 +21,7 @@ from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.inversion.unmix import found_among, image_of_each, seated
 from privkit.attacks.order.own_tokens import KEEPS_ALL
 from privkit.attacks.patches import patch_tokens
-from privkit.constraints import Checked, Whole
+from privkit.constraints import Whole
 
 _SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
 _UNDOES = frozenset({"mixes", "permutes", "shortens"})
@@ -30,7 +30,7 @@ _LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is
 
 
 @dataclass(frozen=True, kw_only=True)
-class Union(Checked):
+class Union(ReconstructingAttack):
     """Collects the tokens of each record over several passes, and decodes the set.
 
     If tokens are dropped, each pass adds some that the others left out. If rows hold the tokens of several records in a
@@ -48,9 +48,7 @@ class Union(Checked):
     """
 
     name: ClassVar[str] = "union"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     passes: Annotated[int, Ge(2), "one pass has no union: take black_box"] = 8
     decoder: DecoderName | None = None
@@ -70,11 +68,9 @@ class Union(Checked):
             NotApplicable: if releases are no tokens, rows cannot be linked, or tokens do not come back.
         """
         check_inputs(self, observation)
-        assert observation.query is not None
-        assert observation.auxiliary is not None
         rounds = by_round(observation.views, self.passes, mixed=True)
-        query, device = observation.query, observation.views[0].smashed.device
-        own, batch = observation.auxiliary.to(device), observation.batch_size
+        query, device = given(observation.query), observation.views[0].smashed.device
+        own, batch = given(observation.auxiliary).to(device), observation.batch_size
         own = own[: len(own) // batch * batch]
         if not len(own) or observation.views[0].smashed.ndim == 2:
             raise NotApplicable(f"union needs tokens, and auxiliary images for a round of {batch}")
@@ -94,8 +90,7 @@ class Union(Checked):
         stored = torch.cat([one.rows(tokens) for one in own_sets])
 
         def asked(images: Tensor, draws: Generator) -> QueryResult:
-            rows = stored[found_among(own, images)]
-            return QueryResult(view=View(round=0, smashed=rows), members=torch.arange(len(rows)).unsqueeze(1))
+            return QueryResult.row_by_row(View(round=0, smashed=stored[found_among(own, images)]))
 
         views = [View(round=same[0].round, smashed=one.rows(tokens)) for same, one in zip(rounds, sets, strict=True)]
         in_place = torch.cat([one.in_place for one in own_sets]).mean().item() > KEEPS_ALL

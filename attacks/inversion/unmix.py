@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable, QueryResult, Session, View
+from privkit.attacks.base import NotApplicable, QueryResult, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
@@ -20,7 +20,7 @@ from privkit.attacks.inversion.linear_mixtures import Mixtures, fitting_noise
 from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.patches import patch_tokens
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 _UNEXPLAINED = 0.5  # share of another pass's variance, left by secret ratios, from which they are taken to be wrong
@@ -33,7 +33,7 @@ _SAME = 0.9  # cosine from which two candidates are one client
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unmix(Checked):
+class Unmix(ReconstructingAttack):
     """Solves the linear equations that public weights and several passes give, then decodes each image by itself.
 
     A mixed release is a weighted sum of its members' smashed data. A server that forms the groups knows the members
@@ -55,9 +55,7 @@ class Unmix(Checked):
     """
 
     name: ClassVar[str] = "unmix"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     passes: Count = 8
     decoder: DecoderName | None = None
@@ -96,10 +94,8 @@ def records_alone(
     Raises:
         NotApplicable: as `Unmix.run`.
     """
-    assert observation.query is not None
-    assert observation.auxiliary is not None
     rounds = by_round(observation.views, passes, mixed=True)
-    first, query = observation.views[0], observation.query
+    first, query = observation.views[0], given(observation.query)
     batch, device = len(first.smashed) // first.messages, first.smashed.device
     secret = first.mixed > 1 and first.weights is None
 
@@ -109,7 +105,7 @@ def records_alone(
     rounds = [list(told(same)) for same in rounds]
     Mixtures.of(rounds[0])  # refuses what cannot be solved before anything is queried
     root, module = torch.randint(2**48, (2,), generator=generator).tolist()
-    own = observation.auxiliary[: observation.batch_size].to(device)
+    own = given(observation.auxiliary)[: observation.batch_size].to(device)
     if len(own) < observation.batch_size:
         raise NotApplicable(
             f"unmix queries rounds as large as the victim's ({observation.batch_size} images), but has {len(own)}"

@@ -8,14 +8,14 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, Session, View
+from privkit.attacks.base import NotApplicable, ReconstructingAttack, Session, View, given
 from privkit.attacks.fit import Resumable, fit
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.known_lower import check_release, fresh, mixed_release
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.search_space import Untuned
-from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
+from privkit.constraints import Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
 _PHASE_STEPS = {"reduced": 25, "released": 100}
@@ -26,7 +26,7 @@ _MODEL_RATE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnSplit(Checked):
+class UnSplit(ReconstructingAttack):
     """Images and a clone of the lower segment, optimized in turn until the clone reproduces the releases.
 
     Attributes:
@@ -49,9 +49,7 @@ class UnSplit(Checked):
     """
 
     name: ClassVar[str] = "unsplit"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     # Untuned: this adversary does not know the weights, so it has no release of its own images to try values on.
     recipe: Annotated[Literal["reduced", "released"], Untuned()] = "reduced"
@@ -83,14 +81,13 @@ class UnSplit(Checked):
         """
         views = observation.views
         check_inputs(self, observation)
-        assert observation.lower is not None
         first = views[0]
         check_forms(self, views)
         if first.mixed > 1 and any(v.weights is None for v in views):
             raise NotApplicable(f"each released row holds {first.mixed} images with hidden weights")
         device = first.smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
-        clone = fresh(observation.lower, root).to(device)
+        clone = fresh(given(observation.lower), root).to(device)
         with seeded(device, root):
             check_release(clone, first, observation.image_shape)
         recipe = UnsplitRecipe(
@@ -132,8 +129,6 @@ class Alternation(Resumable):
     Args:
         clone: of `fresh`, on the device of the release.
         parts: the released rows, as many in each as one step takes.
-        image_shape: (C, H, W).
-        recipe: of the steps.
         seed: of draws that the clone's modules make themselves.
     """
 

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from privkit.attacks.assign import distances, hungarian
-from privkit.attacks.base import Mounting, NotApplicable, Session
+from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
@@ -20,7 +20,7 @@ from privkit.attacks.inversion.token_training import TokenTraining, encoder
 from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, mean_tokens, released_tokens, text_tokens
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Count, Whole
 from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
@@ -32,7 +32,7 @@ _TABLE = 2**24  # numbers of tables of distances that are held at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary(Checked):
+class Vocabulary(ReconstructingAttack):
     """Learns the word and the place of a token from own texts sent over the wire.
 
     The adversary sends its own texts, and texts that it draws word by word, so that rare words recur. A shuffle hides
@@ -57,8 +57,6 @@ class Vocabulary(Checked):
     """
 
     name: ClassVar[str] = "vocabulary"
-    goal: ClassVar[str] = "reconstruct"
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     source: Literal["query", "lower"] = "query"
     epochs: Whole = 10
@@ -71,7 +69,6 @@ class Vocabulary(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """It reads token sequences; its controls train a few steps."""
         return Mounting(
             domains=("tokens",),
             undoes=frozenset({"permutes"}),
@@ -102,8 +99,7 @@ class Vocabulary(Checked):
         True
         """
         released = released_tokens(self, observation)
-        own, batch, device = observation.auxiliary, observation.batch_size, released.device
-        assert own is not None
+        own, batch, device = given(observation.auxiliary), observation.batch_size, released.device
         coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(coins)
         words, own = own.to(device).unique(return_inverse=True)  # from here on, a word is its row of `words`
@@ -111,12 +107,10 @@ class Vocabulary(Checked):
         texts = torch.cat([own, drawn_texts(own, len(words), padding, draws)])
         texts = texts[: len(texts) // batch * batch]
         if self.source == "query":
-            assert observation.query is not None
-            tokens, sent, rows = text_tokens(observation.query, words, texts, batch, draws)
+            tokens, sent, rows = text_tokens(given(observation.query), words, texts, batch, draws)
             labels, places = _labelled(tokens, texts[sent], rows, len(words))
         else:
-            assert observation.lower is not None
-            lower = frozen(observation.lower, device)
+            lower = frozen(given(observation.lower), device)
             with torch.no_grad():
                 tokens = torch.cat([lower(words[part]) for part in texts.split(batch)]).float()
             if tokens.shape[1:] != released.shape[1:]:
@@ -164,7 +158,6 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
         tokens: [M, T, D], in any order within a row, or within a message.
         texts: [M, T], what was sent.
         rows: of a message.
-        words: how many there are.
     """
     length = texts.shape[1]
     vectors = _first_vectors(tokens, texts, rows, words)

@@ -11,7 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NoSession, NotApplicable, QueryResult, Session, View
+from privkit.attacks.base import (
+    Mounting,
+    NoSession,
+    NotApplicable,
+    QueryResult,
+    ReconstructingAttack,
+    Session,
+    View,
+    given,
+)
 from privkit.attacks.fit import Stage, fit, gained
 from privkit.attacks.goals.reconstruct import (
     ImageMounting,
@@ -29,7 +38,7 @@ from privkit.attacks.order.own_tokens import KEEPS_ALL, shares_kept
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.release_scale import least_variance
 from privkit.attacks.search_space import Search, Untuned
-from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
+from privkit.constraints import Count, NonNegative, Positive, Whole
 
 _RIDGE = 1e-3
 _TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
@@ -50,7 +59,7 @@ Weight = Annotated[NonNegative, Search(_VARIATIONS[0], _VARIATIONS[-1])]
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhiteBox(Checked):
+class WhiteBox(ReconstructingAttack):
     """Adam (amsgrad) on the images of all victims at once, through a lower segment that the adversary knows.
 
     Attributes:
@@ -92,7 +101,6 @@ class WhiteBox(Checked):
     """
 
     name: ClassVar[str] = "white_box"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"lower"})
     uses: ClassVar[frozenset[str]] = frozenset({"auxiliary", "query"})
 
@@ -134,10 +142,9 @@ class WhiteBox(Checked):
         """
         views = observation.views
         check_inputs(self, observation)
-        assert observation.lower is not None
         session, device = session or NoSession(), views[0].smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
-        lower = frozen(observation.lower, device)
+        lower = frozen(given(observation.lower), device)
         check_release(lower, views[0], observation.image_shape)
         self._check(views)
 
@@ -262,20 +269,19 @@ class WhiteBox(Checked):
         orders = [self.order] if self.order != "auto" else ["known", unordered] if tokens else ["known"]
         strong = self.recipe == "strong"
         usual = (_UNTRIED_MIXED if views[0].mixed > 1 else _UNTRIED) if strong else (0.0, 0.0)
-        given = self.total_variation, self.l2
+        fixed = self.total_variation, self.l2
         tries = (_VARIATIONS, _DISTANCES) if strong else ((0.0,), (0.0,))
-        smooth, near = (values if one is None else (one,) for one, values in zip(given, tries, strict=True))
+        smooth, near = (values if one is None else (one,) for one, values in zip(fixed, tries, strict=True))
         weights = list(product(smooth, near))
         method = self._method(orders[0])
         asks = observation.query is not None and observation.rules.allow(self.passes)
         if len(orders) * len(weights) == 1 or tried is None or not asks or method.epochs == 0:
-            first, second = (other if one is None else one for one, other in zip(given, usual, strict=True))
+            first, second = (other if one is None else one for one, other in zip(fixed, usual, strict=True))
             return orders[0], first, second
         candidates = [(order, *pair) for order in orders for pair in weights]
         draws = Generator(tried.device).manual_seed(root)
-        assert observation.query is not None
         with torch.no_grad():
-            answers = [observation.query(tried, draws) for _ in range(self.passes)]
+            answers = [given(observation.query)(tried, draws) for _ in range(self.passes)]
         errors: list[float] = []
 
         def tried_on(order: str, weights: list[tuple[float, float]]) -> list[float]:
@@ -317,8 +323,7 @@ class _Own:
 
     @cached_property
     def places(self) -> PlaceModel:
-        assert self.images is not None
-        return PlaceModel.fit(_released_by(self.lower, self.images[:_PLACE_IMAGES]))
+        return PlaceModel.fit(_released_by(self.lower, given(self.images)[:_PLACE_IMAGES]))
 
     def regression(self, smashed: Tensor) -> Tensor:
         """Ridge regression of images on releases, [N, C, H, W] in [0, 1] for rows [N, ...]."""
@@ -330,8 +335,7 @@ class _Own:
         """Mean of releases, their distances from it, weights, and the mean image; in the dual form, as many unknowns
         as images.
         """
-        assert self.images is not None
-        own = self.images[:_RIDGE_IMAGES]
+        own = given(self.images)[:_RIDGE_IMAGES]
         seen = _released_by(self.lower, own).flatten(1)
         mean = seen.mean(0)
         away = seen - mean

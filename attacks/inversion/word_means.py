@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import distances
-from privkit.attacks.base import NotApplicable, Query
+from privkit.attacks.base import NotApplicable, Query, given
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, check_rows
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.scores.tokens import PADDING
@@ -30,8 +30,7 @@ def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tenso
         NotApplicable: if a release has no token for each word, or own texts do not fill a round.
     """
     check_rows(attack, observation)
-    own, batch = observation.auxiliary, observation.batch_size
-    assert own is not None
+    own, batch = given(observation.auxiliary), observation.batch_size
     released = torch.cat([view.smashed for view in observation.views]).float()
     if own.ndim != 2 or released.ndim != 3 or released.shape[1] != own.shape[1]:
         raise NotApplicable(
@@ -54,11 +53,8 @@ def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: G
     """Tokens [M, T, D] that came back for texts, the text of each row (int64 [M]), and the rows of a message.
 
     Args:
-        query: the adversary's.
         words: ids of the words that the texts number.
         texts: int64 [M, T], whole rounds of them.
-        batch: of a round.
-        draws: of queries.
     """
     tokens, sent, rows = [], [], batch
     for number, part in enumerate(texts.split(batch)):

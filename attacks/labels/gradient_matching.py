@@ -9,14 +9,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.base import Mounting, NamingAttack, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
 from privkit.attacks.returned import returned_gradients
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Count, Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientMatching(Checked):
+class GradientMatching(NamingAttack):
     """Computes the gradient that a surrogate server would send for each label, and guesses the nearest one.
 
     Attributes:
@@ -34,9 +34,7 @@ class GradientMatching(Checked):
     """
 
     name: ClassVar[str] = "gradient_matching"
-    goal: ClassVar[str] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset({"upper"})
-    uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[Mounting[LabelObservation, Scores]] = Mounting()
 
     positive: Whole = 1

@@ -8,14 +8,14 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.base import Mounting, NamingAttack, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import Epoch, LabelObservation
 from privkit.attacks.returned import returned_gradients, weight_gradients
-from privkit.constraints import Checked, Whole
+from privkit.constraints import Whole
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelLeak(Checked):
+class LabelLeak(NamingAttack):
     """One score for each released row, from the gradient that came back for it; higher scores mean the positive label.
 
     In the views of a client, the gradient is what that client gets (unicast or broadcast). In the server's views it is
@@ -44,8 +44,6 @@ class LabelLeak(Checked):
     """
 
     name: ClassVar[str] = "label_leak"
-    goal: ClassVar[str] = "labels"
-    uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[Mounting[LabelObservation, Scores]] = Mounting()
 
     score: Literal["norm", "cosine"] = "norm"

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.base import Mounting, NamingAttack, NotApplicable, Scores, Session
 from privkit.attacks.fit import Resumable, fit
 from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
 from privkit.attacks.labels.release_clustering import seeds_among
-from privkit.constraints import Checked, Count, NonNegative, Positive, Whole
+from privkit.constraints import Count, NonNegative, Positive, Whole
 from privkit.torch_utils.seeded import seeded
 
 _STEPS = 50  # training steps of an epoch
@@ -24,7 +24,7 @@ _AT_ONCE = 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCompletion(Checked):
+class ModelCompletion(NamingAttack):
     """Trains a classifier behind the trained lower segment on few labeled and many unlabeled records of its own.
 
     The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
@@ -52,9 +52,7 @@ class ModelCompletion(Checked):
     """
 
     name: ClassVar[str] = "model_completion"
-    goal: ClassVar[str] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset({"lower", "auxiliary", "known_rows", "known_labels", "label_shares"})
-    uses: ClassVar[frozenset[str]] = frozenset()
 
     positive: Whole = 1
     labeled: Count = 4
@@ -69,11 +67,9 @@ class ModelCompletion(Checked):
 
     @property
     def mounting(self) -> Mounting[LabelObservation, Scores]:
-        """It knows some labels and reads no gradient."""
         return Mounting(labeled=self.labeled, gradients=False)
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row for every label by the completed model's logits."""
         lower, records, shares = observation.lower, observation.auxiliary, observation.label_shares
         if lower is None or records is None or shares is None:
             raise NotApplicable("model_completion needs the lower segment, its records and the shares of the labels")

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.base import Mounting, NamingAttack, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import Epoch, LabelObservation, one_against_rest
 from privkit.attacks.returned import returned_gradients
-from privkit.constraints import Checked, Count, Whole
+from privkit.constraints import Count, Whole
 
 _MOST_STEPS = 100
 _STARTS = 10  # of k-means without seeds
@@ -21,7 +21,7 @@ _NAMINGS = 50  # starts of the quadratic assignment
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReleaseClustering(Checked):
+class ReleaseClustering(NamingAttack):
     """k-means clusters of gradients or smashed data, one a label, each started and named by a few labeled records.
 
     The adversary is passive: a client without labels, an eavesdropper on its link, or the server of a U-shape, who
@@ -47,7 +47,6 @@ class ReleaseClustering(Checked):
     """
 
     name: ClassVar[str] = "release_clustering"
-    goal: ClassVar[str] = "labels"
     uses: ClassVar[frozenset[str]] = frozenset({"label_shares", "releases"})
 
     positive: Whole = 1
@@ -72,11 +71,9 @@ class ReleaseClustering(Checked):
 
     @property
     def mounting(self) -> Mounting[LabelObservation, Scores]:
-        """It knows some labels, and needs no gradient if it reads smashed data."""
         return Mounting(labeled=self.labeled if self.named_by == "labels" else 0, gradients=self.on != "smashed")
 
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row for every label by its distance to the label's cluster."""
         rows, examples = self._rows(observation)
         if self.named_by == "likeness":
             seeds, labels = self._alike(rows, examples, observation, generator)

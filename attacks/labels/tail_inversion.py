@@ -8,17 +8,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import Mounting, NotApplicable, Scores, Session
+from privkit.attacks.base import Mounting, NamingAttack, NotApplicable, Scores, Session
 from privkit.attacks.goals.labels import LabelObservation, one_against_rest
 from privkit.attacks.returned import returned_gradients
-from privkit.constraints import Checked, Whole
+from privkit.constraints import Whole
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _NUMBERS = 2**22  # scores that are computed at once
 
 
 @dataclass(frozen=True, kw_only=True)
-class TailInversion(Checked):
+class TailInversion(NamingAttack):
     """Names each row's label by the gradient that the known last layer would give for it.
 
     The server of a U-shape computes the features h itself. If it knows the last layer, softmax(Wh + b), it also knows
@@ -39,9 +39,7 @@ class TailInversion(Checked):
     """
 
     name: ClassVar[str] = "tail_inversion"
-    goal: ClassVar[str] = "labels"
     needs: ClassVar[frozenset[str]] = frozenset({"tail"})
-    uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[Mounting[LabelObservation, Scores]] = Mounting()
 
     on: Literal["direction", "line"] = "direction"

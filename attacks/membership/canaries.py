@@ -68,7 +68,6 @@ class Canaries(Checked):
     sigma: Positive = 1.0
 
     def run(self, observation: CanaryObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every canary; `examples` counts canaries."""
         views = observation.views
         rows, present, absent = observation.rows, observation.present, observation.absent
         values, at = _canary_rows(views, self.on)

@@ -12,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import cheapest
-from privkit.attacks.base import Mounting, NoSession, Session, View
+from privkit.attacks.base import Mounting, NoSession, ReconstructingAttack, Session, View
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
@@ -22,7 +22,7 @@ from privkit.attacks.order.piece_network import PieceTraining
 from privkit.attacks.order.piece_solver import PieceDecoder, put
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
-from privkit.constraints import Checked, Whole
+from privkit.constraints import Whole
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 32
@@ -31,7 +31,7 @@ _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 
 
 @dataclass(frozen=True, kw_only=True)
-class DragReorder(Checked):
+class DragReorder(ReconstructingAttack):
     """Predicts each token's place from that token alone, and gives every token of a row a different place.
 
     The published attack goes on with guided diffusion, whose network is no part of this package: here the patch behind
@@ -44,7 +44,6 @@ class DragReorder(Checked):
     """
 
     name: ClassVar[str] = "drag_reorder"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"query"})
 

@@ -34,8 +34,6 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     Args:
         query: asked up to 96 times for each of at most 500 own images.
         own: [N, C, H, W], N a multiple of `batch`.
-        batch: images of a round.
-        draws: of the queries.
 
     Returns:
         From a view [N, L, D] to its tokens in their places [N, T, D] and bool [N, T], which places have one.

@@ -9,18 +9,18 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import hungarian, take
-from privkit.attacks.base import Mounting, NotApplicable, Query, Session
+from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, given
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import check_release, frozen
 from privkit.attacks.order.token_reading import rows_a_message
-from privkit.constraints import Checked, Count
+from privkit.constraints import Count
 
 _CHANGES = 4  # other values of each cell that are tried: one alone may be the same, or lie close
 
 
 @dataclass(frozen=True, kw_only=True)
-class FieldOrder(Checked):
+class FieldOrder(ReconstructingAttack):
     """Learn what tokens own records give in each column, and compare every released token with these.
 
     One token goes to each column, at the least total distance. Then every cell is guessed to be that of the own record
@@ -36,8 +36,6 @@ class FieldOrder(Checked):
     """
 
     name: ClassVar[str] = "field_order"
-    goal: ClassVar[str] = "reconstruct"
-    uses: ClassVar[frozenset[str]] = frozenset()
     mounting: ClassVar[ImageMounting] = Mounting(
         domains=("tables",), returns_auxiliary=True, undoes=frozenset({"permutes"})
     )
@@ -69,21 +67,18 @@ class FieldOrder(Checked):
         """
         views = observation.views
         check_rows(self, observation)
-        assert observation.auxiliary is not None
         device = views[0].smashed.device
-        own = observation.auxiliary[: self.records].to(device)
+        own = given(observation.auxiliary)[: self.records].to(device)
         if views[0].smashed.ndim != 3 or views[0].smashed.shape[1] != own.shape[1]:
             raise NotApplicable(
                 f"field_order needs a token for each of the {own.shape[1]} columns, but a row's release is "
                 f"{list(views[0].smashed.shape[1:])}: use a model such as difm, whose tokens are fields"
             )
         if self.source == "query":
-            assert observation.query is not None
             draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
-            tokens = asked_fields(own, observation.query, observation.batch_size, draws)
+            tokens = asked_fields(own, given(observation.query), observation.batch_size, draws)
         else:
-            assert observation.lower is not None
-            lower = frozen(observation.lower, device)
+            lower = frozen(given(observation.lower), device)
             check_release(lower, views[0], observation.image_shape)
             tokens = torch.cat([lower(part) for part in own.split(observation.batch_size)]).float()
         rows, sources = [], []

@@ -13,7 +13,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from privkit.attacks.assign import hungarian, take
-from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.base import NotApplicable, View, given
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.token_reading import Asker
 from privkit.attacks.patches import Geometry, patch_tokens
@@ -140,25 +140,19 @@ def in_recognized_places(observation: ImageObservation, draws: Generator, later:
     Raises:
         NotApplicable: as `followed`; if rows hold mixtures, or tokens are no square grid.
     """
-    assert observation.auxiliary is not None
-    assert observation.query is not None
-    views, ask = observation.views, observation.query
+    views = observation.views
     if any(view.mixed > 1 for view in views):
         raise NotApplicable(
             "places are recognized by whole tokens, but each released row is a mixture of several images"
         )
     geometry = Geometry.of(views[0].smashed, observation.image_shape)
-    own = observation.auxiliary.to(views[0].smashed.device)
+    own = given(observation.auxiliary).to(views[0].smashed.device)
     coins = Generator(own.device).manual_seed(int(torch.randint(2**48, (1,), generator=draws)))
-    asker = Asker(ask, observation.batch_size, coins, geometry, observation.rules)
+    asker = Asker(given(observation.query), observation.batch_size, coins, geometry, observation.rules)
     laws = PlaceLaws.fit(followed(asker, own, later))
 
     def placed(view: View) -> View:
         tokens = patch_tokens(view.smashed).float()
         return replace(view, smashed=take(tokens, laws.order(tokens)))
 
-    def query(images: Tensor, draws: Generator) -> QueryResult:
-        answer = ask(images, draws)
-        return replace(answer, view=placed(answer.view))
-
-    return replace(observation, views=[placed(view) for view in views], query=query)
+    return observation.seen_through(placed)

@@ -13,7 +13,7 @@ from annotated_types import Ge, MultipleOf
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import take
-from privkit.attacks.base import Mounting, NoSession, Session, View
+from privkit.attacks.base import Mounting, NoSession, ReconstructingAttack, Session, View
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
@@ -39,7 +39,7 @@ from privkit.attacks.order.piece_solver import PieceDecoder, Solver
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
-from privkit.constraints import Checked, Count, Probability, Whole
+from privkit.constraints import Count, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 Compatibility = Literal["learned", "joint", "auto", "edges"]
@@ -63,7 +63,7 @@ _READ_AT_START = 100  # own images that show what patches look like, if nothing 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Jigsaw(Checked):
+class Jigsaw(ReconstructingAttack):
     """Solves the puzzle of an image's, or of a whole message's, tokens.
 
     The adversary gets the tokens of its own images in order: from the lower segment, or read by chosen queries (copies
@@ -98,7 +98,6 @@ class Jigsaw(Checked):
     """
 
     name: ClassVar[str] = "jigsaw"
-    goal: ClassVar[str] = "reconstruct"
     needs: ClassVar[frozenset[str]] = frozenset({"auxiliary"})
     uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.base import NotApplicable, View, given
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.recurrence import gathered, keeps_places
 from privkit.attacks.order.approximate_reading import read_approximately
@@ -86,7 +86,7 @@ def own_tokens(
     Raises:
         NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.
     """
-    assert observation.auxiliary is not None
+    auxiliary = given(observation.auxiliary)
     size, query, whole = rows_a_message(view), observation.query, observation.batch_size
     if query is not None and size * geometry.tokens > MATCHED_TOKENS:
         raise NotApplicable(
@@ -95,10 +95,9 @@ def own_tokens(
         )
     whole = size if query is None else whole  # a query takes a round
     held = max(2 * whole, OWN_NUMBERS // (geometry.tokens * (geometry.token_dim + geometry.patch_dim)))
-    images = observation.auxiliary[: min(held, len(observation.auxiliary)) // whole * whole].to(view.smashed.device)
+    images = auxiliary[: min(held, len(auxiliary)) // whole * whole].to(view.smashed.device)
     if observation.lower is None:
-        assert query is not None
-        asker = Asker(query, whole, draws, geometry, observation.rules, asked, observation.memory)
+        asker = Asker(given(query), whole, draws, geometry, observation.rules, asked, observation.memory)
         return _queried_tokens(asker, images, geometry, draws, read, passes, approximate)
     patches = patchify(images, geometry.patch)
     ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])

@@ -69,9 +69,7 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
     """
     from sklearn.metrics import roc_auc_score
 
-    values, truth = _scores_and_truth(scores, positive, confidence)
-    if not 0 < truth.sum() < truth.size:
-        raise ValueError("pooled_auc needs examples of both kinds, positive and negative")
+    values, truth = _scores_and_truth(scores, positive, confidence, both="pooled_auc")
     auc = float(roc_auc_score(truth, values))
     low, high, how = _delong(values[truth], values[~truth], auc, confidence)
     return Leak(auc=Interval(value=auc, low=low, high=high, n=values.size, confidence=confidence, method=how))
@@ -127,9 +125,7 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
     """
     from sklearn.metrics import roc_curve
 
-    values, truth = _scores_and_truth(scores, positive, 0.5)
-    if not 0 < truth.sum() < truth.size:
-        raise ValueError("roc_points needs examples of both kinds, positive and negative")
+    values, truth = _scores_and_truth(scores, positive, 0.5, both="roc_points")
     false, true, thresholds = roc_curve(truth, values)
     return false, true, thresholds
 
@@ -151,9 +147,7 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     >>> found.value, found.low
     (1.0, 0.0)
     """
-    values, truth = _scores_and_truth(scores, positive, confidence)
-    if not 0 < truth.sum() < truth.size:
-        raise ValueError("tpr_at needs examples of both kinds, positive and negative")
+    values, truth = _scores_and_truth(scores, positive, confidence, both="tpr_at")
     members, others = values[truth], np.sort(values[~truth])[::-1]
     found = float(np.mean(members >= threshold_at(others, false_positive_rate)))
     sure, numbers = 1 - (1 - confidence) / 4, np.arange(len(others))
@@ -210,7 +204,10 @@ def threshold_at(negatives: Array, false_positive_rate: float) -> float:
     return float(np.nextafter(np.sort(negatives)[len(negatives) - 1 - allowed], np.inf))
 
 
-def _scores_and_truth(scores: ArrayLike, positive: ArrayLike, confidence: float) -> tuple[Array, NDArray[np.bool_]]:
+def _scores_and_truth(
+    scores: ArrayLike, positive: ArrayLike, confidence: float, both: str = ""
+) -> tuple[Array, NDArray[np.bool_]]:
+    """Checked numbers [N] and bool [N]; `both` names a function that needs examples of both kinds."""
     values, truth = np.asarray(scores), np.asarray(positive)
     if values.ndim != 1 or not values.size or values.shape != truth.shape:
         raise ValueError(
@@ -221,6 +218,8 @@ def _scores_and_truth(scores: ArrayLike, positive: ArrayLike, confidence: float)
     if truth.dtype.kind not in "biuf" or not np.isin(truth, (0, 1)).all():
         raise ValueError("positive must hold true and false, or 1 and 0")
     real("confidence", confidence, above=0, below=1)
+    if both and not 0 < truth.sum() < truth.size:
+        raise ValueError(f"{both} needs examples of both kinds, positive and negative")
     return values.astype(np.float64), truth.astype(bool)
 
 

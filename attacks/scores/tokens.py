@@ -8,32 +8,18 @@ from numpy.typing import NDArray
 PADDING = 0  # the id behind the end of a text, in every domain of token sequences
 
 
-def _common_tokens(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many tokens each pair of rows shares in any order, padding left out.
-
-    Args:
-        truth: ids [N, T].
-        guess: ids [N, S], or [1, S] for all rows.
-
-    Returns:
-        int64 [N].
-
-    >>> _common_tokens(np.array([[2, 3, 3, 0]]), np.array([[3, 2, 2, 3]]))
-    array([3])
-    """
-    before = np.tril(truth[:, :, None] == truth[:, None, :], -1).sum(2)  # equal tokens in front of each one
-    there = (truth[:, :, None] == guess[:, None, :]).sum(2)
-    shared: NDArray[np.int64] = ((before < there) & (truth != PADDING)).sum(1)
-    return shared
-
-
 def rouge_1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The F-measure of the tokens that each pair of rows shares, float64 [N] in [0, 1]; arguments as `_common_tokens`.
+    """The F-measure of the tokens that each pair of rows shares in any order, padding left out: float64 [N] in [0, 1].
+
+    Rows are ids, [N, T] of the truth and [N, S] of the guess, or [1, S] for all rows.
 
     Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2, both sides weighted alike.
 
     >>> rouge_1(np.array([[2, 3, 0]]), np.array([[3, 3, 2]])).tolist()
     [0.8]
     """
+    before = np.tril(truth[:, :, None] == truth[:, None, :], -1).sum(2)  # equal tokens in front of each one
+    there = (truth[:, :, None] == guess[:, None, :]).sum(2)
+    shared = ((before < there) & (truth != PADDING)).sum(1)
     both = (truth != PADDING).sum(1) + (guess != PADDING).sum(1)
-    return np.asarray(2 * _common_tokens(truth, guess) / np.maximum(both, 1))
+    return np.asarray(2 * shared / np.maximum(both, 1))

@@ -52,7 +52,6 @@ def build_decoder(
     Args:
         name: in `DECODERS`; None for the `usual_decoder`.
         release: rows as they will come, [N, T, D], [N, D, h, w] or [N, D].
-        image_shape: (C, H, W) of the images to be drawn.
         width: channels; None for a size scaled to the model.
         depth: blocks or halvings; None likewise.
         whole: as `View.whole`; of tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.

@@ -13,8 +13,6 @@ from torch.nn import functional
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.patches import Geometry, class_tokens, patch_tokens
 
-_LEARNING_RATE_TIMES_WIDTH = 0.4  # swept at width 96 (docs/results/shuffling.md); 7.8e-4 at the MAE decoder's 512
-
 
 class Decoder(nn.Module):
     """A network from rows of a release, [N, T, D], [N, D, h, w] or [N, D], to images [N, C, H, W] or other records.
@@ -22,12 +20,14 @@ class Decoder(nn.Module):
     Attributes:
         layout: how it reads a release: as patches of the image, or as a picture.
         width: channels, which set the peak of the learning rate.
+        rate_times_width: that peak times the width.
         whole_message: whether it reads all rows of a message together, and not each row by itself.
     """
 
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
     width: int
     whole_message: ClassVar[bool] = False
+    rate_times_width: ClassVar[float] = 0.4  # swept at width 96 (docs/results/shuffling.md); 7.8e-4 at the MAE's 512
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
@@ -36,7 +36,7 @@ class Decoder(nn.Module):
     @property
     def learning_rate(self) -> float:
         """Peak of the learning rate's schedule, if the user gives none."""
-        return _LEARNING_RATE_TIMES_WIDTH / self.width
+        return self.rate_times_width / self.width
 
     @abstractmethod
     def forward(self, release: Tensor) -> Tensor:

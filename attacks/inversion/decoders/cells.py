@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,7 +14,6 @@ from privkit.attacks.inversion.decoders.unordered import Standardized
 
 _WIDTH = 64
 _DEPTH = 1
-_RATE_TIMES_WIDTH = 0.128
 _OUT = 64  # features of a column, from which its number or its category is read
 _LEAST_SPREAD = 1e-3  # of a dense column: one that hardly varies is not blown up
 _UNSEEN = 0.1  # counts with which a category starts that no own record has
@@ -38,6 +39,7 @@ class CellDecoder(Decoder):
     output MLP layer". Queries of an output: DETR (Carion et al. 2020).
     """
 
+    rate_times_width: ClassVar[float] = 0.128
     mean: Tensor
     spread: Tensor
 
@@ -75,10 +77,6 @@ class CellDecoder(Decoder):
             with torch.no_grad():
                 layer.weight.zero_()  # type: ignore[operator]
                 layer.bias.copy_(((counts + _UNSEEN) / len(known)).log())  # type: ignore[operator]
-
-    @property
-    def learning_rate(self) -> float:
-        return _RATE_TIMES_WIDTH / self.width
 
     def forward(self, release: Tensor) -> Tensor:
         rows = _as_tokens(release)

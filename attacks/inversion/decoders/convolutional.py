@@ -26,7 +26,6 @@ class Convolutions(Decoder):
     second one then draws at the image's resolution.
 
     Args:
-        geometry: the picture that the release makes.
         width: channels between the convolutions; None for 128.
         depth: must be None or 2.
 
@@ -132,7 +131,6 @@ class Autoencoder(Decoder):
     remove its brightness.
 
     Args:
-        geometry: the picture that the release makes.
         sample: rows of a release, whose channels' means and variances are kept.
         width: channels; None for 32.
         depth: halvings, the first of them by laying 2×2 pixels side by side; None until 8 pixels a side are left.
@@ -142,6 +140,7 @@ class Autoencoder(Decoder):
     """
 
     layout: ClassVar = MapGeometry
+    learning_rate = _CONVOLUTIONAL_RATE
     mean: Tensor
     scale: Tensor
 
@@ -165,10 +164,6 @@ class Autoencoder(Decoder):
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
         return cls(MapGeometry.of(release, image_shape), release, width=width, depth=depth)
 
-    @property
-    def learning_rate(self) -> float:
-        return _CONVOLUTIONAL_RATE
-
     def forward(self, release: Tensor) -> Tensor:
         cells = as_maps(release, self.geometry)
         cells = (cells - self.mean.view(-1, 1, 1)) / self.scale.view(-1, 1, 1)
@@ -183,7 +178,6 @@ class UNet(Decoder):
     """pix2pix's generator alone, a U-Net on the release laid out as a picture, trained on the absolute error.
 
     Args:
-        geometry: the picture that the release makes.
         width: channels at the image's size; None for 16.
         depth: halvings; None until 8 pixels a side are left.
 
@@ -191,6 +185,7 @@ class UNet(Decoder):
     """
 
     layout: ClassVar = MapGeometry
+    learning_rate = _CONVOLUTIONAL_RATE
 
     def __init__(self, geometry: MapGeometry, *, width: int | None = None, depth: int | None = None) -> None:
         super().__init__()
@@ -199,10 +194,6 @@ class UNet(Decoder):
         levels = depth or halvings(geometry.image_shape)
         self.paint = Painter(geometry, self.width)
         self.body = _Hourglass(self.width, channels, width=self.width, depth=levels)
-
-    @property
-    def learning_rate(self) -> float:
-        return _CONVOLUTIONAL_RATE
 
     def forward(self, release: Tensor) -> Tensor:
         images: Tensor = self.body(self.paint(release)) + 0.5

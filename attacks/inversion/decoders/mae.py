@@ -58,7 +58,6 @@ class MaeDecoder(Decoder):
     A class token takes part in the blocks, at no position, and is left out of the image.
 
     Args:
-        geometry: how the tokens lie over the image.
         width: channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
         depth: number of blocks; None likewise.
 
@@ -96,8 +95,6 @@ class AnyTokensDecoder(MaeDecoder):
     Args:
         geometry: the patches to be drawn, with the size of the released tokens; `of` takes the largest square patches
             that are no fewer than the tokens.
-        width: as in `MaeDecoder`.
-        depth: as in `MaeDecoder`.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; leaving positions out is privkit's.
     """
@@ -129,7 +126,6 @@ class ReleasedDecoder(Decoder):
     At ViT-B/16 this is MLP 512→512→768 and ViT-B's twelve blocks (768 = 16·16·3), with learned positions and Tanh.
 
     Args:
-        geometry: how the tokens lie over the image.
         width: must be None or the patch's pixel count, because there is no prediction head.
         depth: number of blocks; None for 12 from ViT-B's token size on, and the MAE decoder's depth below it.
 

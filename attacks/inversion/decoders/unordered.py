@@ -16,7 +16,6 @@ from privkit.attacks.order.token_reading import AffineMap
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
 from privkit.attacks.release_scale import least_variance
 
-_RATE_TIMES_WIDTH = 0.3
 _RELATIONS = 8
 _RELATION_WIDTH = 32
 _MESSAGE_TOKENS = 2_560  # of a round
@@ -46,7 +45,6 @@ class SetDecoder(Decoder):
     adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
 
     Args:
-        geometry: how the patches lie over the image.
         sample: rows of a release, for `Standardized`.
         width: channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
         depth: blocks before placing; None for 2.
@@ -55,6 +53,7 @@ class SetDecoder(Decoder):
     """
 
     layout: ClassVar = Geometry
+    rate_times_width: ClassVar[float] = 0.3
     errors: Tensor
 
     def __init__(
@@ -84,10 +83,6 @@ class SetDecoder(Decoder):
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int], *, width: int | None, depth: int | None) -> Self:
         return cls(Geometry.of(release, image_shape), patch_tokens(release), width=width, depth=depth)
-
-    @property
-    def learning_rate(self) -> float:
-        return _RATE_TIMES_WIDTH / self.width
 
     @torch.no_grad()
     def know(self, release: Tensor, patches: Tensor) -> None:
