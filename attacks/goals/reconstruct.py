@@ -26,6 +26,7 @@ from privkit.attacks.base import (
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.memory import Memory
 from privkit.attacks.query_rules import ANY_QUERIES, QueryRules
+from privkit.attacks.release_scale import usual_unit
 from privkit.attacks.scores.image import Pixels, Values, image_scores
 
 _DATA_RANGE = 1.0
@@ -76,6 +77,11 @@ class ImageObservation(Observation):
             return replace(answer, view=change(answer.view))
 
         return replace(self, views=[change(view) for view in self.views], query=None if ask is None else query)
+
+    def of_usual_size(self) -> ImageObservation:
+        """The observation behind a public factor that gives its releases numbers of a usual size."""
+        unit = usual_unit(torch.cat([view.smashed.flatten() for view in self.views]))
+        return self if unit == 1 else self.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
 
 
 @dataclass(frozen=True, kw_only=True)

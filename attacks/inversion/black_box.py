@@ -19,7 +19,6 @@ from privkit.attacks.inversion.decoders import DecoderName, build_decoder, check
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.cells import CellDecoder
 from privkit.attacks.inversion.mixed_releases import exercise, per_member
-from privkit.attacks.release_scale import usual_unit
 from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Count, Fraction, Positive, Whole
 from privkit.torch_utils.one_cycle import WARM_UP, one_cycle
@@ -107,7 +106,7 @@ class BlackBox(ReconstructingAttack):
         check_inputs(self, observation)
         device = observation.views[0].smashed.device
         auxiliary = given(observation.auxiliary).to(device)
-        observation = _of_usual_size(observation)
+        observation = observation.of_usual_size()
         views, query = observation.views, given(observation.query)
         auxiliary = auxiliary[: ceil(self.fraction * len(auxiliary))]
         batch = observation.batch_size
@@ -152,14 +151,6 @@ class BlackBox(ReconstructingAttack):
             raise NotApplicable(f"{' and '.join(given)} of black_box are for images: leave them out for table rows")
         released = _own_releases(own[:_SCALED], observation, Generator(own.device).manual_seed(seed))
         return CellDecoder(released, own, observation.columns, width=self.width, depth=self.depth)
-
-
-def _of_usual_size(observation: ImageObservation) -> ImageObservation:
-    """The same observation, whose releases have numbers of a usual size."""
-    unit = usual_unit(torch.cat([view.smashed.flatten() for view in observation.views]))
-    if unit == 1:
-        return observation
-    return observation.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
 
 
 def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:

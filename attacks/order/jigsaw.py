@@ -124,6 +124,8 @@ class Jigsaw(ReconstructingAttack):
     ) -> Reconstruction:
         """Learn from auxiliary images, then solve every view; patches come in their guessed places."""
         session = session or NoSession()
+        check_inputs(self, observation)
+        observation = observation if observation.lower else observation.of_usual_size()
         solver, state = self.learn(observation, generator, session)
         rounds = by_round(observation.views, self.passes) if self.passes > 1 else [[one] for one in observation.views]
         together = [self._together(same, solver) for same in rounds]
