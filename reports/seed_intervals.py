@@ -1,4 +1,4 @@
-"""Confidence intervals of a mean over a few seeds that stay inside the range of the quantity."""
+"""Confidence intervals of a mean over a few values, of seeds or of records, inside the range of the quantity."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
     limits are transformed back. Near an end the distribution is skewed, and a symmetric interval covers too little.
 
     Args:
-        values: one for each seed, n ≥ 2; if some are infinite, the limits are the smallest and the largest.
+        values: one for each seed or record, n ≥ 1; if some are infinite, the limits are the smallest and the largest.
+            One alone tells no spread: its interval is the whole range.
         confidence: in (0, 1).
         within: the range (low, high) of the quantity; if it is unbounded, the result is Student's interval.
 
@@ -38,6 +39,10 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
     if not isfinite(mean):
         limits, method = (float(np.min(values)), float(np.max(values))), "smallest and largest value"
         return Interval(value=mean, low=limits[0], high=limits[1], n=n, confidence=confidence, method=method)
+    if n == 1:
+        return Interval(
+            value=mean, low=min(low, mean), high=max(mean, high), n=1, confidence=confidence, method="none: one value"
+        )
     half = float(stdtrit(n - 1, (1 + confidence) / 2) * np.std(values, ddof=1) / n**0.5)
     if half == 0 or not isfinite(low) or not low < mean < high:  # all equal, unbounded, or not in its range at all
         limits, method = (mean - half, mean + half), "Student"

@@ -35,7 +35,7 @@ Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_appl
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
     "An attack gives away a record if it comes closer to the records than every constant guess and than the mean of "
-    "each record's true class (of images, by MSE: the 95 % interval of the mean difference, record by record, lies "
+    "each record's true class (of images, by MSE: the 99 % interval of the mean difference, record by record, lies "
     "above 0), or if it identifies more of them than any guess by the label does; then the defense falls. It gives "
     "away the class if it beats the constant guesses alone. A defense holds against an attack that wins on the "
     "undefended model with the same seed and budget and that more training would not improve; otherwise that is not "

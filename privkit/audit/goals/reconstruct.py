@@ -59,7 +59,7 @@ def ask(context: AttackContext) -> Row:
         NotApplicable: if nothing is sent, or the attack cannot be mounted.
     """
     attack: ImageAttack = context.cell.attack.spec
-    seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
+    seed_data, size, mounting = context.seed_data, context.round_size, attack.mounting
     must_be_mountable(context)
     members = context.recording.members[: len(context.recording.members) // mounting.passes]
     seats = members >= 0
@@ -75,7 +75,7 @@ def ask(context: AttackContext) -> Row:
         untaught = mounting.start.run(observation_for(context, known_to(mounting.start)), context.generator()).images
         if len(victims):
             guesses[START] = scored(domain, victims.x, untaught[seats], size, looks, victims.y)
-            floors[START] = summarise(guesses[START], seed, looks)
+            floors[START] = summarise(guesses[START], looks)
     checks = _controls(attack, context)
 
     context.begin()
@@ -94,8 +94,8 @@ def ask(context: AttackContext) -> Row:
             return _Outcome(result, observation)
         result = replace(result, images=result.images[seats])
         scores = scored(domain, victims.x, result.images, size, looks, victims.y)
-        closer = ahead(scores["unaligned"], alone, seed, directions(looks))
-        row = context.row.model_copy(update={"recovered": summarise(scores, seed, looks), "floors": floors})
+        closer = ahead(scores["unaligned"], alone, directions(looks))
+        row = context.row.model_copy(update={"recovered": summarise(scores, looks), "floors": floors})
         return _Outcome(result, observation, scores, row.model_copy(update={"ahead": closer}))
 
     most = context.config.escalate if len(victims) and not mounting.ignores_views else 0
