@@ -239,7 +239,9 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bo
     """
     return {
         guess: {
-            name: mean_over((values - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, confidence=CLOSER)
+            name: mean_over(
+                (values - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, confidence=CLOSER
+            )
             for name, values in scores.items()
             if measure(name).compared
         }

@@ -8,7 +8,7 @@ from scipy.stats import t as student_t
 from torch import Generator
 
 from privkit.attacks.goals.reconstruct import score
-from privkit.audit.scoring import FEW, ahead, mean_over, directions, few, scored, summarise
+from privkit.audit.scoring import FEW, ahead, directions, few, mean_over, scored, summarise
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Row
@@ -55,7 +55,7 @@ def test_interval_covers_as_the_normal_law_says() -> None:
 
 @pytest.mark.parametrize("records", [2, 3, 5, 10, 50])
 def test_intervals_over_few_records_cover_as_said(records: int) -> None:
-    """Errors and SSIM as of images; 95 % are promised. A percentile bootstrap covers half of the cases with 2 records."""
+    """Errors and SSIM as of images; 95 % are promised. A percentile bootstrap covers half of all cases with 2."""
     draws = np.random.default_rng(0)
     laws = {0.3: draws.beta(3, 7, (1_000, records)), 0.1: draws.beta(4, 36, (1_000, records))}
     for mean, each in laws.items():
