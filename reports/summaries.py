@@ -17,8 +17,8 @@ _Values = dict[int, dict[str, Interval]]  # seed -> name -> value with its limit
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
     """Means of every defense and attack, and of every floor, over the seeds; empty if there is only one.
 
-    The interval (`seed_intervals.over_intervals`) covers what differs between seeds (splits, initial weights, draws). It
-    is never narrower than the attacked records make it.
+    The interval (`seed_intervals.over_intervals`) covers what differs between seeds (splits, initial weights, draws).
+    It is never narrower than the attacked records make it.
     """
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]

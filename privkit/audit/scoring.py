@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
-from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +13,7 @@ from privkit.attacks.scores.image import Values
 from privkit.attacks.scores.nearest import found
 from privkit.errors import DataError, Misbehaved
 from privkit.reports.schema import Metric, Metrics
-from privkit.reports.seed_intervals import over_values
+from privkit.reports.seed_intervals import over_records
 from privkit.shared.interval import clopper_pearson
 from privkit.shared.measures import IDENTIFIED, OF_RECORDS, UNBOUNDED, measure
 
@@ -165,34 +163,19 @@ def share(chances: Values) -> Metric:
 def mean_over(
     values: Values, *, higher_is_closer: bool, within: tuple[float, float] = UNBOUNDED, confidence: float = 0.95
 ) -> Metric:
-    """Mean with Student's interval over records (`over_values`), and the value of the record that came closest.
-
-    A percentile bootstrap is too narrow for few records: with 2 it holds the truth in half of all cases.
-
-    The interval assumes independent records, and a mixing defense makes those of one message dependent.
+    """Mean with its interval over records (`over_records`), and the value of the record that came closest.
 
     Args:
-        values: [N], N ≥ 1, one a record. If all are equal, up to as many others as Clopper–Pearson's limit allows may
-            lie anywhere in the range.
+        values: [N], N ≥ 1, one a record.
         within: the range (low, high) of the values.
         confidence: in (0, 1).
 
     >>> found = mean_over(np.array([0.5, 0.7]), higher_is_closer=True, within=(0.0, 1.0))
     >>> round(found.low, 2), found.worst
     (0.01, 0.7)
-    >>> round(mean_over(np.ones(100), higher_is_closer=True, within=(0.0, 1.0)).low, 3)
-    0.964
     """
-    found, (low, high) = over_values(values.tolist(), confidence, within), within
-    if found.low == found.high and len(values) > 1 and low <= found.value <= high and isfinite(high - low):
-        others = 1 - ((1 - confidence) / 2) ** (1 / len(values))
-        limits = found.value - others * (found.value - low), found.value + others * (high - found.value)
-        found = replace(found, low=limits[0], high=limits[1], method="Clopper–Pearson limit of other values")
-    elif found.method == "smallest and largest value":  # an exact copy has an infinite PSNR, and so has the mean
-        found = replace(found, method="smallest value and infinity")
-    elif found.method.startswith("Student"):
-        found = replace(found, method=f"{found.method}, over records")
     closest = values.max() if higher_is_closer else values.min()
+    found = over_records(values.tolist(), confidence, within)
     return Metric(**vars(found), worst=float(closest), higher_is_closer=higher_is_closer)
 
 
