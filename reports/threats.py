@@ -50,6 +50,7 @@ STRONGER = "a stronger attack is known and was not mounted"  # how the remark on
 _UNCOMPARED = "compared with constant guesses alone"  # the remark on rows without the class mean
 _SEEN = 0.9  # SSIM of a single guess from which on its image is recovered
 _RECOVERED = 0.5  # share of the best constant guess's error below which matched guesses are recovered records
+_LARGE = 0.1  # share of an error from which on a gain that was not ruled out is named
 _NO_CONSTANTS = (START, CLASS_MEAN.name)
 OTHERS = "labels, members, canaries"  # the row of attacks that ask another question than what the records looked like
 
@@ -185,7 +186,7 @@ def _verdict(
                 return made(
                     "class", f"gives away the class only, to {named}; no record to {power}", named, passed, besides
                 )
-            return made("holds", f"holds against {power}", named, passed, besides)
+            return made("holds", f"holds against {power}", named, passed, [_unseen(tried), *besides])
         besides = [f"{classes[0]} gives away the class" if classes else "", *besides]
         return made("not_shown", f"not shown: {why[mine[0]]}; {', '.join(mine)}", mine[0], passed, besides)
     if own and all(row.status == "not_applicable" for row in own):
@@ -205,6 +206,21 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
         if why:
             return why
     return ""
+
+
+def _unseen(rows: Sequence[Row]) -> str:
+    """A remark on how much closer than every constant guess an attack may have come without its being shown.
+
+    No difference that is shown is not no difference: few records show large ones only.
+    """
+    gains = []
+    for row in rows:
+        metric = metric_of(row)
+        floors = {name: floor["unaligned"][metric] for name, floor in row.floors.items() if name not in _NO_CONSTANTS}
+        known = [row.ahead[name][metric].high / as_error(floor) for name, floor in floors.items() if name in row.ahead]
+        gains += [min(known)] if known else []
+    most = min(max(gains, default=0.0), 1.0)
+    return f"an error {100 * most:.0f} % below every constant guess's is not ruled out" if most >= _LARGE else ""
 
 
 def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
