@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from privkit.reports.columns import CONVERGED, START, flat_csv, flattened
+from privkit.reports.columns import CONVERGED, OWN_MATCH, START, flat_csv, flattened
 from privkit.reports.schema import Frozen, Metric, Row, Summary
 from privkit.reports.strongest import (
     Twins,
@@ -289,7 +289,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
     """A remark, if records were recovered, and only whose they are was not, as where groups are secret.
 
     Guesses are then matched to the records of a round by the truth, which makes good ones of bad ones to some extent:
-    an error of half the best constant guess's is none of them.
+    an error of half the best constant guess's is none of them, unless own records match as well (`OWN_MATCH`).
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:
@@ -297,7 +297,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
         sides = {name: floor.get("matched", {}) for name, floor in row.floors.items() if name not in _NO_CONSTANTS}
         floors = [as_error(own[metric]) for own in sides.values() if metric in own]
         matched = row.recovered.get("matched", {}).get(metric)
-        if matched is None or not floors:
+        if matched is None or not floors or any(check.name == OWN_MATCH for check in row.checks):
             continue
         if (1 - matched.low if matched.higher_is_closer else matched.high) < _RECOVERED * min(floors):
             found[as_error(matched)] = row, matched

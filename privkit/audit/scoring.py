@@ -16,6 +16,7 @@ from privkit.reports.schema import Metric, Metrics
 from privkit.reports.seed_intervals import over_records
 from privkit.shared.interval import clopper_pearson
 from privkit.shared.measures import IDENTIFIED, OF_RECORDS, UNBOUNDED, measure
+from privkit.shared.seeds import derive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,6 +117,23 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
     parts = [slice(start, start + batch_size) for start in range(0, len(truth), batch_size)]
     chosen = [linear_sum_assignment(domain.distances(guess[part], truth[part]).T)[1] + part.start for part in parts]
     return np.concatenate(chosen)
+
+
+def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
+    """The first measure [N] of own records that are drawn without the release, once matched to the attacked ones.
+
+    Records of few cells resemble some record of a message by chance, so matching makes good guesses of any records.
+
+    Args:
+        truth: [N, *shape].
+        own: [M, *shape], M ≥ 1.
+        batch_size: records of a round, within which guesses are matched.
+        seed: of the draw.
+    """
+    places = np.random.default_rng(derive(seed, "matched own")).integers(0, len(own), len(truth))
+    drawn = own[places.tolist()].to(truth.device)
+    drawn = drawn[assigned(domain, truth, drawn, batch_size).tolist()]
+    return domain.scores(truth, drawn)[domain.kind.measures[0].name]
 
 
 def unidentified(domain: Domain, truth: Tensor) -> str:

@@ -4,6 +4,8 @@ from math import inf
 
 import pytest
 
+from privkit.reports.columns import OWN_MATCH
+from privkit.reports.schema import Check
 from tests.reports.made import metric
 from tests.reports.test_threats import attacked, judged
 
@@ -17,3 +19,14 @@ def test_a_defense_that_holds_says_what_gain_so_few_records_do_not_exclude(high:
     assert found.outcome == "holds"
     assert ("is not ruled out" in found.sentence) == bool(told)
     assert told in found.sentence
+
+
+def test_guesses_that_match_as_own_records_do_are_not_called_recovered() -> None:
+    row = attacked("unmix", "many_passes", 0.12)
+    mean = row.floors["mean_image"]["unaligned"]
+    matched = {"mse": metric(0.001, 0.0009, 0.0011, worst=0.001, closer=False)}
+    floors = row.floors | {"mean_image": {"unaligned": mean, "matched": mean}}
+    row = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
+    alike = Check(name=OWN_MATCH, passed=False, detail="", decisive=False)
+    told = [judged(one)["many_passes"].sentence for one in (row, row.model_copy(update={"checks": (alike,)}))]
+    assert ["not whose they are" in sentence for sentence in told] == [True, False]

@@ -22,13 +22,13 @@ from privkit.attacks.goals.reconstruct_controls import SHORTER, fails, wins
 from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
-from privkit.audit.findings import cell_findings
+from privkit.audit.findings import cell_findings, own_match
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.scoring import Scores, ahead, check_guesses, directions, scored, summarise
+from privkit.audit.scoring import Scores, ahead, check_guesses, directions, matched_own, scored, summarise
 from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
@@ -105,6 +105,7 @@ def ask(context: AttackContext) -> Row:
     if len(victims):
         _keep(context, victims, result, outcome.scores)
         checks += cell_findings(result.converged, row, went)
+        checks += _matched_by_chance(context, victims, outcome.scores.get("matched", {}))
     else:
         _keep_unscored(context, result.images)
     told, moved = ({}, "") if result.permutation is None else order(context, result.permutation)
@@ -128,6 +129,15 @@ def ask(context: AttackContext) -> Row:
             "notes": tuple(filter(None, said)),
         }
     )
+
+
+def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) -> tuple[Check, ...]:
+    """A finding if own records are as close as the guesses, once both are matched to the truth."""
+    own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
+    if own is None or first.name not in matched or first.higher_is_closer is None:
+        return ()
+    drawn = matched_own(victims.domain, victims.x, own, context.round_size, context.cell.seed)
+    return own_match(matched[first.name], drawn, first.higher_is_closer)
 
 
 def _uncontrolled(defense: Defended | None) -> str:
