@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import exp, isfinite, log, log1p
+from math import exp, hypot, isfinite, log, log1p
 
 import numpy as np
 
@@ -117,7 +117,7 @@ def over_intervals(
 
 
 def _root_of_squares(parts: Sequence[float]) -> float:
-    return sum(part**2 for part in parts) ** 0.5
+    return hypot(*parts)
 
 
 def _logistic(x: float) -> float:
