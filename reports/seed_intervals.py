@@ -108,16 +108,15 @@ def over_intervals(
     below, above = [one.value - one.low for one in found], [one.high - one.value for one in found]
     if not all(map(isfinite, (*below, *above))):
         return over
-    joined = sum if fitted else _root_of_squares
+
+    def joined(parts: Sequence[float]) -> float:
+        return sum(parts) if fitted else hypot(*parts)
+
     low, high = (min(over.low, over.value - joined(below) / n), max(over.high, over.value + joined(above) / n))
     wider = (low, high) != (over.low, over.high)
     return replace(
         over, low=low, high=high, method=f"{over.method}, at least as wide as over records" if wider else over.method
     )
-
-
-def _root_of_squares(parts: Sequence[float]) -> float:
-    return hypot(*parts)
 
 
 def _logistic(x: float) -> float:
