@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 START = "zero_steps"  # key of the attack's start among a row's floors
 CLAIM, DECLARATION = "claim_stands", "declaration_stands"
 """Names of the checks that hold a claimed ε against canaries, and a declared mechanism against its data."""
-LEARNED, CONVERGED = "learned", "converged"
+LEARNED, CONVERGED, OWN_MATCH = "learned", "converged", "matched_beats_own_records"
 """Names of the checks whether a model learned its task, and whether more training would make an attack stronger."""
 DECLARED = "declared_"  # before the name of a number that would be proven if privkit had run the mechanism itself
 _LIMITS = ("advantage", "tpr_at_1_percent")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from privkit.reports.columns import START, flat_csv
 from privkit.reports.schema import Frozen, Metric, Row
-from privkit.reports.seed_intervals import over_values
+from privkit.reports.seed_intervals import over_intervals
 from privkit.reports.strongest import identified, sound, undefended
 from privkit.reports.tables import UNKNOWN, Table, claim_text, interval
 from privkit.reports.threats import STRONGER, Outcome, ThreatVerdict
@@ -200,7 +200,8 @@ def _setting(each: Sequence[Entry]) -> MeasuredSetting:
     victims = max(one.victims for one in each)
     each = sorted((one for one in each if one.victims == victims), key=lambda one: one.seed)
     shares = [one.identified for one in each]
-    found = over_values(shares, 0.95, UNIT) if len(each) > 1 else clopper_pearson(shares[0] * victims, victims)
+    own = [clopper_pearson(share * victims, victims) for share in shares]
+    found = over_intervals(own, 0.95, UNIT) if len(own) > 1 else own[0]
     kept = {name: getattr(each[0], name) for name in ("dataset", "model", "defense", "threat_model", "own", "claim")}
     means = {
         name: _mean([getattr(one, name) for one in each]) for name in ("accuracy", "bare_accuracy", "traffic", "chance")

@@ -6,23 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from privkit.reports.columns import START
 from privkit.reports.schema import Metrics, Row, Summary
-from privkit.reports.seed_intervals import over_values
+from privkit.reports.seed_intervals import over_intervals
+from privkit.shared.interval import Interval
 from privkit.shared.measures import likeness, measure
 
 _Key = tuple[str, str, str, str]  # defense, attack, floor and protocol
-_Values = dict[int, dict[str, float]]  # seed -> name -> value
+_Values = dict[int, dict[str, Interval]]  # seed -> name -> value with its limits
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
     """Means of every defense and attack, and of every floor, over the seeds; empty if there is only one.
 
-    The interval (`seed_intervals.over_values`) covers splits, weights and draws, not the choice of images.
+    The interval (`seed_intervals.over_intervals`) covers splits, weights and draws. It is never narrower than the
+    attacked records make it.
     """
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]
     for row in done:
-        values = _means(row.recovered) | {name: answer.value for name, answer in row.answers.items()}
-        values |= {"accuracy": row.accuracy.value} if row.accuracy else {}
+        values = _means(row.recovered) | row.answers
+        values |= {"accuracy": row.accuracy} if row.accuracy else {}
         groups.setdefault((row.defense, row.attack, "", ""), {})[row.seed] = values
     for row in done:
         for name, metrics in row.floors.items():
@@ -36,7 +38,12 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
             protocol=protocol,
             seeds=tuple(seeds),
             values={
-                name: over_values([values[name] for values in seeds.values()], confidence, measure(name).within)
+                name: over_intervals(
+                    [values[name] for values in seeds.values()],
+                    confidence,
+                    measure(name).within,
+                    fitted=measure(name).fitted,
+                )
                 for name in _common(seeds.values())
             },
         )
@@ -54,13 +61,13 @@ def _merged(groups: Mapping[_Key, _Values]) -> dict[_Key, _Values]:
     return found
 
 
-def _means(metrics: Mapping[str, Metrics]) -> dict[str, float]:
+def _means(metrics: Mapping[str, Metrics]) -> dict[str, Interval]:
     """The unaligned means, and the likeness once matched; nothing of attacks that reconstruct no records."""
-    means = {name: estimate.value for name, estimate in metrics.get("unaligned", {}).items()}
+    means: dict[str, Interval] = dict(metrics.get("unaligned", {}))
     matched = metrics.get("matched", {})
-    return means | {f"matched_{name}": matched[name].value for name in filter(None, [likeness(list(matched))])}
+    return means | {f"matched_{name}": matched[name] for name in filter(None, [likeness(list(matched))])}
 
 
-def _common(values: Iterable[Mapping[str, float]]) -> list[str]:
+def _common(values: Iterable[Mapping[str, Interval]]) -> list[str]:
     first, *others = values
     return [name for name in first if all(name in other for other in others)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from privkit.reports.columns import CONVERGED, START, flat_csv, flattened
+from privkit.reports.columns import CONVERGED, OWN_MATCH, START, flat_csv, flattened
 from privkit.reports.schema import Frozen, Metric, Row, Summary
 from privkit.reports.strongest import (
     Twins,
@@ -35,7 +35,7 @@ Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_appl
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
     "An attack gives away a record if it comes closer to the records than every constant guess and than the mean of "
-    "each record's true class (of images, by MSE: the 95 % interval of the mean difference, record by record, lies "
+    "each record's true class (of images, by MSE: the 99 % interval of the mean difference, record by record, lies "
     "above 0), or if it identifies more of them than any guess by the label does; then the defense falls. It gives "
     "away the class if it beats the constant guesses alone. A defense holds against an attack that wins on the "
     "undefended model with the same seed and budget and that more training would not improve; otherwise that is not "
@@ -50,6 +50,7 @@ STRONGER = "a stronger attack is known and was not mounted"  # how the remark on
 _UNCOMPARED = "compared with constant guesses alone"  # the remark on rows without the class mean
 _SEEN = 0.9  # SSIM of a single guess from which on its image is recovered
 _RECOVERED = 0.5  # share of the best constant guess's error below which matched guesses are recovered records
+_LARGE = 0.1  # share of an error from which on a gain that was not ruled out is named
 _NO_CONSTANTS = (START, CLASS_MEAN.name)
 OTHERS = "labels, members, canaries"  # the row of attacks that ask another question than what the records looked like
 
@@ -185,7 +186,7 @@ def _verdict(
                 return made(
                     "class", f"gives away the class only, to {named}; no record to {power}", named, passed, besides
                 )
-            return made("holds", f"holds against {power}", named, passed, besides)
+            return made("holds", f"holds against {power}", named, passed, [_unseen(tried), *besides])
         besides = [f"{classes[0]} gives away the class" if classes else "", *besides]
         return made("not_shown", f"not shown: {why[mine[0]]}; {', '.join(mine)}", mine[0], passed, besides)
     if own and all(row.status == "not_applicable" for row in own):
@@ -205,6 +206,21 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
         if why:
             return why
     return ""
+
+
+def _unseen(rows: Sequence[Row]) -> str:
+    """A remark on how much closer than every constant guess an attack may have come without its being shown.
+
+    No difference that is shown is not no difference: few records show large ones only.
+    """
+    gains = []
+    for row in rows:
+        metric = metric_of(row)
+        floors = {name: floor["unaligned"][metric] for name, floor in row.floors.items() if name not in _NO_CONSTANTS}
+        known = [row.ahead[name][metric].high / as_error(floor) for name, floor in floors.items() if name in row.ahead]
+        gains += [min(known)] if known else []
+    most = min(max(gains, default=0.0), 1.0)
+    return f"an error {100 * most:.0f} % below every constant guess's is not ruled out" if most >= _LARGE else ""
 
 
 def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
@@ -272,7 +288,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
     """A remark, if records were recovered, and only whose they are was not, as where groups are secret.
 
     Guesses are then matched to the records of a round by the truth, which makes good ones of bad ones to some extent:
-    an error of half the best constant guess's is none of them.
+    an error of half the best constant guess's is none of them, unless own records match as well (`OWN_MATCH`).
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:
@@ -280,7 +296,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
         sides = {name: floor.get("matched", {}) for name, floor in row.floors.items() if name not in _NO_CONSTANTS}
         floors = [as_error(own[metric]) for own in sides.values() if metric in own]
         matched = row.recovered.get("matched", {}).get(metric)
-        if matched is None or not floors:
+        if matched is None or not floors or any(check.name == OWN_MATCH for check in row.checks):
             continue
         if (1 - matched.low if matched.higher_is_closer else matched.high) < _RECOVERED * min(floors):
             found[as_error(matched)] = row, matched

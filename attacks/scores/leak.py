@@ -50,8 +50,9 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
     """Area under one ROC curve of all examples, with DeLong's interval; the farther from 1/2, the larger the leak.
 
     The interval assumes independent examples; gradients of one batch are independent only given the weights. It is
-    computed on the scale ln(AUC/(1 − AUC)). If all pairs are ordered alike, DeLong's deviation is 0, and the limit is
-    Clopper–Pearson's for the number of disjoint pairs.
+    computed on the scale ln(AUC/(1 − AUC)). Of few examples of a kind DeLong's deviation is often too small, so the
+    interval also holds all areas that Hanley and McNeil's deviation, taken at that area, allows. If all pairs are
+    ordered alike, the limit is Clopper–Pearson's for the number of disjoint pairs.
 
     Args:
         scores: [N], finite.
@@ -242,7 +243,30 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
     half = ndtri((1 + confidence) / 2) * variance**0.5 / (auc * (1 - auc))
     odds = np.log(auc / (1 - auc))
     low, high = 1 / (1 + np.exp(-(odds - half))), 1 / (1 + np.exp(-(odds + half)))
-    return float(low), float(high), "DeLong, on the logit scale"
+    least, most = _hanley_mcneil(n, k, auc, confidence)
+    wider = ", and Hanley–McNeil" if least < low or most > high else ""
+    how = f"DeLong, on the logit scale{wider}"
+    return float(min(low, least)), float(max(high, most)), how
+
+
+def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float, float]:
+    """The areas whose own deviation explains the observed one, 0 < AUC < 1, as in Wilson's interval of a share.
+
+    Source: Hanley and McNeil 1982 (the deviation of exponential scores); Newcombe 2006, part 2 (taken at the limit).
+    """
+    from scipy.optimize import brentq
+
+    if auc < 0.5:  # the same deviation whichever kind has the higher scores
+        least, most = _hanley_mcneil(n, k, 1 - auc, confidence)
+        return 1 - most, 1 - least
+    quantile = float(ndtri((1 + confidence) / 2))
+
+    def beyond(area: float) -> float:
+        of_members, of_others = area / (2 - area) - area**2, 2 * area**2 / (1 + area) - area**2
+        variance = (area * (1 - area) + (n - 1) * of_members + (k - 1) * of_others) / (n * k)
+        return (area - auc) ** 2 - quantile**2 * variance
+
+    return float(brentq(beyond, 0.0, auc)), float(brentq(beyond, auc, 1.0))
 
 
 def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], count: int) -> tuple[Array, Array]:

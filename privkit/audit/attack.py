@@ -149,10 +149,10 @@ def attack(
     scores: dict[str, Metrics] = {}
     floors: dict[str, dict[str, Metrics]] = {}
     if truth is not None:
-        scores = _scores(truth, result.images, observation, seed)
+        scores = _scores(truth, result.images, observation)
         for name in ("mid_grey", *(["mean_image"] if auxiliary is not None else [])):
             constant = parse("attacks", name).spec.run(observation, Generator().manual_seed(seed))
-            floors[name] = _scores(truth, constant.images, observation, seed)
+            floors[name] = _scores(truth, constant.images, observation)
     return Attacked(
         guess=result.images,
         result=result,
@@ -172,6 +172,6 @@ def _asked(query: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Generator], Q
     return ask
 
 
-def _scores(truth: Tensor, guess: Tensor, observation: ImageObservation, seed: int) -> dict[str, Metrics]:
+def _scores(truth: Tensor, guess: Tensor, observation: ImageObservation) -> dict[str, Metrics]:
     domain = Images(shape=observation.image_shape)
-    return summarise(scored(domain, truth.cpu(), guess.cpu(), observation.batch_size), seed)
+    return summarise(scored(domain, truth.cpu(), guess.cpu(), observation.batch_size))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from privkit.attacks.escalate import Escalation
-from privkit.reports.columns import CONVERGED, LEARNED, START
+from privkit.attacks.scores.image import Values
+from privkit.audit.scoring import CLOSER, mean_over
+from privkit.reports.columns import CONVERGED, LEARNED, OWN_MATCH, START
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import beats, finished_grade, metric_of
 from privkit.shared.interval import Interval
@@ -53,6 +55,27 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
         learning = went.gains[-1] if went.gains else converged is False
         passed, detail = (False, _STILL if went.gains else detail) if learning else (None, _NOT_LEARNED)
     return Check(name=CONVERGED, passed=passed, detail=detail, decisive=False)
+
+
+def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
+    """A finding if guesses, once matched, are not shown to be closer than own records that were matched likewise.
+
+    Args:
+        matched: [N], the first measure of each attacked record, once matched.
+        own: [N], the same of own records that were drawn without the release.
+
+    >>> import numpy as np
+    >>> [check.detail for check in own_match(np.array([0.8, 0.9]), np.array([0.9, 0.8]), True)]
+    ['once matched, not shown to be closer than own records that were drawn without the release: 0.850 against 0.850']
+    """
+    gains = (matched - own) * (1 if higher_is_closer else -1)
+    if mean_over(gains, higher_is_closer=True, confidence=CLOSER).low > 0:
+        return ()
+    detail = (
+        "once matched, not shown to be closer than own records that were drawn without the release: "
+        f"{matched.mean():.3f} against {own.mean():.3f}"
+    )
+    return (Check(name=OWN_MATCH, passed=False, detail=detail, decisive=False),)
 
 
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:

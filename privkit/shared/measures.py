@@ -26,6 +26,8 @@ class Measure:
     within: tuple[float, float] = UNIT  # its range (low, high), which limits intervals over seeds
     unit: str = ""  # empty for numbers without one
     digits: int = 3  # decimals
+    # whether the truth chooses a threshold or a renaming, so that it is above chance even if nothing is learned
+    fitted: bool = False
     compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
 
     def __post_init__(self) -> None:
@@ -197,9 +199,9 @@ TOLD_APART = (
     Measure(name="auc", title="AUC", heading="AUC → .5", higher_is_closer=None),
     Measure(name="auc_per_batch", heading="AUC, mean of rounds", higher_is_closer=None, compared=False),
     Measure(name="tpr_at_1_percent", heading="TPR at 1 % FPR ↓"),
-    Measure(name="advantage", within=UNBOUNDED),
+    Measure(name="advantage", within=UNBOUNDED, fitted=True),
     Measure(name="label_accuracy", heading="labels ↓", compared=False),
-    Measure(name="cluster_accuracy", compared=False),
+    Measure(name="cluster_accuracy", compared=False, fitted=True),
 )
 """Answers of attacks that score examples: is it a member, has it this label, was this canary sent?"""
 

@@ -34,7 +34,7 @@ def test_the_truth_finds_every_record_and_floors_as_many_as_they_may(domain: Dom
     guesses = floor_guesses(own, attacked, classes=True)
     assert set(guesses) == {floor.name for floor in (*domain.kind.floors, CLASS_MEAN)}
     scores = {name: scored(domain, attacked.x, guess, 30) for name, guess in guesses.items()}
-    floors = chances({name: summarise(found, 0) for name, found in scores.items()}, attacked)
+    floors = chances({name: summarise(found) for name, found in scores.items()}, attacked)
     for name, floor in floors.items():
         found = floor["unaligned"]["identified"]
         if not FLOORS[name].labels:

@@ -132,7 +132,7 @@ def test_scores_that_no_order_hides_stand_in_both_tables_whatever_the_records(na
     rows = [made(seed=seed, cell=f"c{seed}", recovered=found, records=records) for seed in (0, 1)]
     single, over = tables.table(rows), tables.summary_table(over_seeds(rows), rows)
     assert single.rows[0][single.headers.index("matched")] == "0.875"
-    assert over.rows[0][over.headers.index("matched")] == "0.875 [0.875, 0.875]"
+    assert over.rows[0][over.headers.index("matched")] == "0.875 [0.804, 0.946]"
 
 
 def test_a_defense_is_judged_by_its_strongest_attack() -> None:
@@ -156,4 +156,4 @@ def test_seeds_are_told_apart() -> None:
     shown = tables.table([made(seed=0), made(seed=1)])
     assert [row[:3] for row in shown.rows] == [("batch_shuffle", "black_box", seed) for seed in ("0", "1")]
     summary = tables.summary_table(over_seeds([made(seed=0), made(seed=1)]), [])
-    assert summary.rows[0][:4] == ("batch_shuffle", "black_box", "2", "0.900 [0.900, 0.900]")
+    assert summary.rows[0][:4] == ("batch_shuffle", "black_box", "2", "0.900 [0.829, 0.935]")

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privkit.reports.seed_intervals import over_values
-from privkit.shared.measures import MEASURES, UNBOUNDED, UNIT
+from privkit.reports.seed_intervals import over_intervals, over_values
+from privkit.shared.interval import Interval, clopper_pearson
+from privkit.shared.measures import MEASURES, UNBOUNDED, UNIT, measure
 
 REPEATS = 4_000
 
@@ -62,3 +63,20 @@ def test_infinite_and_equal_values() -> None:
     assert over_values([20.0, inf], 0.95, MEASURES["psnr"].within).high == inf
     exact = over_values([1.0, 1.0], 0.95, (0, 1))
     assert (exact.low, exact.high) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.98, 0.995])
+@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("records", [20, 100])
+def test_shares_that_agree_by_chance_are_no_certainty(share: float, seeds: int, records: int) -> None:
+    """Student's interval of shares of 20 records near 1 is a point in most runs, and covers 20 to 84 %."""
+    hits = np.random.default_rng(0).binomial(records, share, (500, seeds))
+    found = [over_intervals([clopper_pearson(int(k), records) for k in row], 0.95, UNIT) for row in hits]
+    assert np.mean([one.low - 1e-12 <= share <= one.high + 1e-12 for one in found]) > 0.92
+
+
+def test_a_best_threshold_is_above_chance_at_every_seed() -> None:
+    """Advantages of scores without a leak: their own limits hold 0, and so does the mean of them."""
+    own = [Interval(value=value, low=0.0, high=0.6, n=100, method="bands") for value in (0.16, 0.17, 0.18)]
+    assert over_intervals(own, 0.95, measure("advantage").within, fitted=measure("advantage").fitted).low <= 0
+    assert over_intervals(own, 0.95).low > 0

@@ -22,13 +22,13 @@ from privkit.attacks.goals.reconstruct_controls import SHORTER, fails, wins
 from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
-from privkit.audit.findings import cell_findings
+from privkit.audit.findings import cell_findings, own_match
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.scoring import Scores, ahead, check_guesses, directions, scored, summarise
+from privkit.audit.scoring import Scores, ahead, check_guesses, directions, matched_own, scored, summarise
 from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
@@ -55,7 +55,7 @@ _CLOSEST = 5  # columns of a table that the row names
 def ask(context: AttackContext) -> Row:
     """Attack the recorded wire and score the guesses."""
     attack: ImageAttack = context.cell.attack.spec
-    seed_data, seed, size, mounting = context.seed_data, context.cell.seed, context.round_size, attack.mounting
+    seed_data, size, mounting = context.seed_data, context.round_size, attack.mounting
     must_be_mountable(context)
     members = context.recording.members[: len(context.recording.members) // mounting.passes]
     seats = members >= 0
@@ -71,7 +71,7 @@ def ask(context: AttackContext) -> Row:
         untaught = mounting.start.run(observation_for(context, known_to(mounting.start)), context.generator()).images
         if len(victims):
             guesses[START] = scored(domain, victims.x, untaught[seats], size, looks, victims.y)
-            floors[START] = summarise(guesses[START], seed, looks)
+            floors[START] = summarise(guesses[START], looks)
     checks = _controls(attack, context)
 
     context.begin()
@@ -90,8 +90,8 @@ def ask(context: AttackContext) -> Row:
             return _Outcome(result, observation)
         result = replace(result, images=result.images[seats])
         scores = scored(domain, victims.x, result.images, size, looks, victims.y)
-        closer = ahead(scores["unaligned"], alone, seed, directions(looks))
-        row = context.row.model_copy(update={"recovered": summarise(scores, seed, looks), "floors": floors})
+        closer = ahead(scores["unaligned"], alone, directions(looks))
+        row = context.row.model_copy(update={"recovered": summarise(scores, looks), "floors": floors})
         return _Outcome(result, observation, scores, row.model_copy(update={"ahead": closer}))
 
     most = context.config.escalate if len(victims) and not mounting.ignores_views else 0
@@ -101,6 +101,7 @@ def ask(context: AttackContext) -> Row:
     if len(victims):
         _keep(context, victims, result, outcome.scores)
         checks += cell_findings(result.converged, row, went)
+        checks += _matched_by_chance(context, victims, outcome.scores.get("matched", {}))
     else:
         _keep_unscored(context, result.images)
     told, moved = ({}, "") if result.permutation is None else order(context, result.permutation)
@@ -124,6 +125,15 @@ def ask(context: AttackContext) -> Row:
             "notes": tuple(filter(None, said)),
         }
     )
+
+
+def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) -> tuple[Check, ...]:
+    """A finding if own records are as close as the guesses, once both are matched to the truth."""
+    own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
+    if own is None or first.name not in matched or first.higher_is_closer is None:
+        return ()
+    drawn = matched_own(victims.domain, victims.x, own, context.round_size, context.cell.seed)
+    return own_match(matched[first.name], drawn, first.higher_is_closer)
 
 
 def _uncontrolled(defense: Defended | None) -> str:

@@ -292,3 +292,11 @@ def test_what_is_missing_is_said(case: str) -> None:
 def test_bad_specifications_are_refused(make: Callable[[], object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()
+
+
+@pytest.mark.parametrize("classes", [2, 5, 10])
+def test_a_renaming_that_the_truth_chose_shows_no_leak_of_random_guesses(classes: int) -> None:
+    """With ten labels and 100 records the value is .25 by chance; limits of it alone held .1 in no run."""
+    draws = np.random.default_rng(0).integers(0, classes, (200, 2, 100))
+    found = [cluster_accuracy(labels, guesses) for labels, guesses in draws]
+    assert np.mean([one.low <= 1 / classes <= one.value for one in found]) > 0.92

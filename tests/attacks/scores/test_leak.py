@@ -61,7 +61,10 @@ def test_delong_against_its_definition() -> None:
     half = norm.ppf(0.975) * variance**0.5 / (auc * (1 - auc))
     odds = np.log(auc / (1 - auc))
     found = pooled_auc(scores, truth).auc
-    assert (found.low, found.high) == pytest.approx(tuple(1 / (1 + np.exp(-(odds + s * half))) for s in (-1, 1)))
+    limits = [1 / (1 + np.exp(-(odds + s * half))) for s in (-1, 1)]
+    assert found.low <= limits[0] + 1e-12
+    assert found.high >= limits[1] - 1e-12
+    assert (found.low, found.high) == pytest.approx(limits, abs=0.02)
 
 
 @settings(max_examples=50)
@@ -101,6 +104,15 @@ def test_intervals_cover_as_often_as_they_say(shift: float) -> None:
         found = pooled_auc(generator.normal(size=60) + shift * truth, truth).auc
         hits += found.low <= expected <= found.high
     assert 0.92 < hits / 400 < 0.98
+
+
+@pytest.mark.parametrize(("members", "others"), [(3, 50), (5, 200), (20, 2_000)])
+@pytest.mark.parametrize("shift", [0.0, 2.0, 3.5])
+def test_intervals_of_few_members_cover_as_often_as_they_say(members: int, others: int, shift: float) -> None:
+    """DeLong's alone covered 80 % with 5 members at an area of .92, and 77 % with 20 at .993."""
+    truth, generator = np.arange(members + others) < members, np.random.default_rng(3)
+    found = [pooled_auc(generator.normal(size=len(truth)) + shift * truth, truth).auc for _ in range(200)]
+    assert np.mean([one.low <= norm.cdf(shift / 2**0.5) <= one.high for one in found]) > 0.915
 
 
 def test_perfect_scores_have_an_interval_all_the_same() -> None:
