@@ -32,7 +32,7 @@ _LOG_SMALLEST = -650.0
 _INTERVAL = 0.5
 """Distance of the grid's nodes in standard deviations of one release's loss, at most; at .75, ε is about 1% larger."""
 _SMALLEST_GRID, _LARGEST_GRID = 512, 2**14
-_BELOW = 4.0
+_BELOW = 6.0
 """Standard deviations of the tilted sum below its mean where the grid begins; what lies below is added at its end."""
 _ABOVE = 4.5  # −ln of the share of δ that sums above the grid may take
 _LOWER, _SMALLER = 6, 3.0
