@@ -60,6 +60,8 @@ AUDIT = 1e-3
 """The same for what an audit computes without training."""
 CHANGED = ("answers.tpr_at_1_percent.", "answers.advantage.")
 """Paths that are not compared: limits are those of the true false positive rate now, in the direction that leaks."""
+LIMITS = (".low", ".high")
+"""Ends of paths that are not compared: limits over records were a percentile bootstrap's, and are Student's now."""
 
 
 QUICK_DEFENSES = ("gaussian_noise", "dp_cutmixsl")
@@ -148,6 +150,7 @@ def differences(part: str, found: Iterable[Record], tolerance: float, paths: tup
             if (
                 not path.startswith(paths)
                 or path.startswith(CHANGED)
+                or path.endswith(LIMITS)
                 or intended(key, path)
                 or fell(key, old, new, path)
             ):
