@@ -33,8 +33,9 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """The attacks that `auto` mounts.
 
-    The table has single defenses, mostly with their default options. For a chain, or options that it lacks, the attacks
-    that it has for the stages or the defense come first, and then the general list.
+    The table has single defenses, mostly with their default options. For other options, the attacks that identified
+    most in the registry of settings come first, and then those that the table has for the defense. For a chain, or
+    options that neither has, the table's attacks on its stages or the defense come first, and then the general list.
 
     Args:
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
@@ -44,6 +45,8 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     ('jigsaw', 'jigsaw_white_box', 'adaptive')
     >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
     'auto has not measured patch_shuffle:positions=keep: all quick attacks are mounted'
+    >>> choose(parse("defenses", "gaussian_noise:sigma=3"), "images").remark  # the registry has it
+    ''
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
     ('vocabulary', 'token_decoder', 'token_search', 'nearest_record')
     >>> choose(parse("defenses", "mixup"), "images", shared=True).attacks
@@ -59,6 +62,8 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     if defense.label in table:
         return Chosen(attacks=tuple(dict.fromkeys((*table[defense.label], *linked))))
     known = tuple(attack for stage in stages for attack in table.get(stage.name, ()))
+    if identifying := _registered().get(defense.label):
+        return Chosen(attacks=tuple(dict.fromkeys((*identifying, *known, *linked))))
     return Chosen(
         attacks=tuple(dict.fromkeys((*known, *KINDS[domain].general, *linked))),
         remark=f"auto has not measured {defense.label}: all quick attacks are mounted",
@@ -78,3 +83,15 @@ def _strongest() -> dict[str, tuple[str, ...]]:
         defense: tuple(dict.fromkeys(picks[model] for model in MODELS if model in picks))
         for defense, picks in found.items()
     }
+
+
+@cache
+def _registered() -> dict[str, tuple[str, ...]]:
+    """Label of a defense -> the attacks that identified most on it, of any dataset and seed of the registry."""
+    from privkit.reports.registry import REGISTRY
+
+    found: dict[str, dict[str, None]] = {}
+    with REGISTRY.open(newline="", encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            found.setdefault(row["defense"], {})[row["attack"]] = None
+    return {defense: tuple(attacks) for defense, attacks in found.items()}

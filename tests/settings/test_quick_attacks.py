@@ -14,6 +14,7 @@ from privkit.defenses import DEFENSES
 from privkit.errors import UsageError
 from privkit.parts.registry import parse
 from privkit.parts.threats import threats_of
+from privkit.reports.registry import REGISTRY
 from privkit.run.plan import plan
 from privkit.settings.quick_attacks import LINKED, MODELS, TABLE, _strongest, choose
 from privkit.settings.resolve import resolve
@@ -26,6 +27,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def mounted(**settings: object) -> dict[str, list[str]]:
     config = resolve({**SMALL, "attack": "auto", **settings})
     return {d.label: [a.label for a in part.attacks_on(d)] for part in config.parts for d in part.defenses}
+
+
+def registry() -> list[dict[str, str]]:
+    with REGISTRY.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
 
 
 def test_it_is_the_default() -> None:
@@ -67,7 +73,17 @@ def test_options_that_were_measured_have_a_choice_of_their_own() -> None:
     assert (bare.attacks, bare.remark) == (("jigsaw", "jigsaw:passes=8"), "")
 
 
-@pytest.mark.parametrize("unmeasured", ["batch_shuffle:keep=0.2", "patch_shuffle+gaussian_noise"])
+def test_options_that_the_registry_has_meet_its_attacks_and_those_on_the_defense() -> None:
+    label = "batch_shuffle:keep=0.2"
+    rows = [row for row in registry() if row["defense"] == label]
+    found = choose(parse("defenses", label), "images")
+    assert found.remark == ""
+    assert rows
+    assert set(found.attacks) == {*(row["attack"] for row in rows), *_strongest()["batch_shuffle"]}
+    assert {parse("attacks", row["attack"]).label for row in registry()} == {row["attack"] for row in registry()}
+
+
+@pytest.mark.parametrize("unmeasured", ["batch_shuffle:keep=0.3", "patch_shuffle+gaussian_noise"])
 def test_what_the_table_does_not_know_meets_all_quick_attacks_and_that_is_said(unmeasured: str) -> None:
     found = choose(parse("defenses", unmeasured), "images")
     assert found.remark == f"auto has not measured {unmeasured}: all quick attacks are mounted"
@@ -95,7 +111,8 @@ def test_mixed_rows_meet_white_boxes_if_their_clients_share_a_segment(given: dic
 
 
 def test_a_defense_without_rows_meets_the_general_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("privkit.settings.quick_attacks._strongest", lambda: {})
+    for rows in ("_strongest", "_registered"):
+        monkeypatch.setattr(f"privkit.settings.quick_attacks.{rows}", lambda: {})
     unknown = choose(parse("defenses", "blur"), "images")
     assert (unknown.attacks, "has not measured blur" in unknown.remark) == (KINDS["images"].general, True)
     assert {threat_model(parse("attacks", name).spec) for name in KINDS["images"].general} == set(MODELS)
