@@ -99,6 +99,8 @@ class CoarseComposition(Bound):
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
     """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all.
 
+    Source: as `CoarseComposition`.
+
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
     >>> round(bound.epsilon(1e-5).value, 3)

@@ -56,6 +56,8 @@ class ComposedBound(Bound):
 def composed_bound(steps: Steps) -> ComposedBound | None:
     """The numerical composition of all steps; None if a step has no profile.
 
+    Source: Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022.
+
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> composed_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).pairs[0][1]
     4
@@ -72,6 +74,8 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
 
 def third_record_bound(steps: Steps) -> ComposedBound | None:
     """The same with the profiles of several rounds of k of n (`third_record`); None if no step has such rounds.
+
+    Source: derived, in `third_record`.
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> run = [(GaussianRelease(mu=1.0, sampling="without_replacement", rate=0.1), 20)]

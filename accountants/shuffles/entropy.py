@@ -161,6 +161,8 @@ def entropy_after_attack(
     `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches), `min_entropy_bits_at_most`
     ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
 
+    Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
+
     >>> found = entropy_after_attack(tokens=196, hits=950, trials=1000, counted="patches")
     >>> round(found.quantities["success_at_least"], 3), round(found.quantities["entropy_bits_at_most"], 1)
     (0.937, 96.6)
