@@ -222,6 +222,7 @@ def test_a_row_is_told_with_a_probability(told: float) -> None:
         profile(1000, 0.3, told)
 
 
+@pytest.mark.slow
 def test_more_records_hide_more_and_larger_shifts_less() -> None:
     places = [(found := hiding(records, 0.4)) and found.places for records in (200, 1000, 5000)]
     assert places == sorted(places, key=lambda one: one or 0)
@@ -254,6 +255,7 @@ def test_records_are_at_least_the_batches() -> None:
         ShuffledEpochs(epoch_rounds=10, records=9)
 
 
+@pytest.mark.slow
 def test_noisy_labels_count_in_the_shift() -> None:
     labelled = credited(labels=OneHot(), noise=Noise(smashed=1.0, labels=10.0))
     assert answer.epsilon(credited(), 1e-5).epsilon < answer.epsilon(labelled, 1e-5).epsilon < 1.2

@@ -116,7 +116,7 @@ def test_pure_noise_shows_the_mean_image() -> None:
     assert 0.97 < error(QUICK, observation(1.0, signal=0.0)) < 1.05
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_contrastive_error_identifies_more_images_that_noise_keeps_from_being_drawn(seed: int) -> None:
     seen, attack = observation(1.0, seed), replace(QUICK, epochs=100, width=256)
