@@ -14,11 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from strongest import Clock, line, read_lines
+from strongest import Clock, line, read_lines, without_controls
 
-from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.settings.budgets import DEFAULT
 from privkit.settings.config import AuditConfig
@@ -79,7 +77,7 @@ def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[tuple[s
 def measured(where: str, config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
     """The cells of one audit as lines; control experiments are left to audits."""
     clock = Clock()
-    with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+    with without_controls():
         run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
     clock.stage("")
     for row in run.rows:

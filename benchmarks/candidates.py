@@ -13,11 +13,9 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from unittest.mock import patch
 
-from strongest import Clock, line, read_lines
+from strongest import Clock, line, read_lines, without_controls
 
-from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.settings.budgets import DEFAULT
 from privkit.settings.config import AuditConfig
@@ -66,7 +64,7 @@ def main(options: Options) -> None:
     """Run what is missing, and append it."""
     for config in audits(options):
         clock = Clock()
-        with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+        with without_controls():
             run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
         clock.stage("")
         for row in run.rows:

@@ -30,14 +30,13 @@ from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any, Literal
-from unittest.mock import patch
 
 import numpy as np
 import torch
 from jigsaw import load
 from run import machine
 from scipy.optimize import linear_sum_assignment
-from strongest import Clock
+from strongest import Clock, without_controls
 from torch import Generator, Tensor, nn
 
 from privkit import run_audit
@@ -46,7 +45,6 @@ from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.drag_reorder import reordered
 from privkit.attacks.order.piece_solver import put
 from privkit.attacks.scores.image import mse, ssim
-from privkit.audit.goals.context import AttackContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.images.domain import Images
@@ -162,7 +160,7 @@ def audited(defense: str, attacks: list[str], seed: int, budget: str, batch: int
     config, clock = replace(config, defenses=config.defenses[-1:], seeds=(seed,)), Clock()
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(AttackContext, "controls", lambda context, mount, **of: ()),
+        without_controls(),
     ):
         rows = run_audit(config, out=Path(folder) / "run", progress=clock).rows
     clock.stage("")

@@ -16,13 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
-from unittest.mock import patch
 
 import torch
 from run import machine
-from strongest import Clock
+from strongest import Clock, without_controls
 
-from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.settings.resolve import resolve
 
@@ -75,7 +73,7 @@ def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
     asked = {"defense": setting.defense, "attack": [setting.attack], "budget": "small:victims=100", "queries": rules}
     config = resolve({**asked, "training": {"batch_size": setting.batch}, "threads": torch.get_num_threads()})
     config, clock = replace(config, defenses=config.defenses[-1:], seeds=(seed,)), Clock()
-    with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+    with without_controls():
         row = run_audit(config, out=folder / f"{name}-{seed}", progress=clock).rows[-1]
     clock.stage("")
     if row.status != "done":

@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from run import machine
-from strongest import Clock, read_lines
+from strongest import Clock, read_lines, without_controls
 
-from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.reports.schema import Row
 from privkit.settings.config import AuditConfig
@@ -94,7 +92,7 @@ def main(options: Options) -> None:
     """Run what is missing, and append it."""
     for cells, config in audits(options):
         clock = Clock()
-        with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+        with without_controls():
             rows = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock).rows
         clock.stage("")
         for cell, row in zip(cells, rows, strict=True):

@@ -13,6 +13,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import process_time
@@ -80,6 +81,11 @@ class Clock(Silent):
         return self.seconds.get(f"attack {row.attack} on {row.defense}, seed {row.seed}", 0.0)
 
 
+def without_controls() -> AbstractContextManager[object]:
+    """Audits inside leave out control experiments, which take longer than an attack and change no guess."""
+    return patch.object(AttackContext, "controls", lambda context, mount, **of: ())
+
+
 def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditConfig]:
     """One audit for each defense and seed, of the attacks that are missing, without the undefended baseline."""
     had = {(line["defense"], line["attack"], line["seed"], line["budget"]) for line in done}
@@ -95,7 +101,7 @@ def audits(options: Options, done: Sequence[dict[str, Any]]) -> Iterator[AuditCo
 def measured(config: AuditConfig, options: Options) -> Iterator[dict[str, Any]]:
     """The cells of one audit as lines, with the CPU seconds of each attack; control experiments are left to audits."""
     clock = Clock()
-    with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+    with without_controls():
         run = run_audit(config, out=Path(options.out) / config.fingerprint, progress=clock)
     clock.stage("")
     for row in run.rows:

@@ -11,12 +11,10 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 from run import machine
-from strongest import Clock
+from strongest import Clock, without_controls
 
-from privkit.audit.goals.context import AttackContext
 from privkit.audit.run import run_audit
 from privkit.reports.seed_intervals import over_values
 from privkit.settings.resolve import resolve
@@ -50,7 +48,7 @@ def lines(options: Options, cut: str, defense: str, seed: int) -> list[dict[str,
     config = resolve(given)
     config = replace(config, defenses=config.defenses[-1:])  # without the undefended model
     out = Path(options.out) / f"{cut}-{defense}-{seed}".replace(":", "-")
-    with patch.object(AttackContext, "controls", lambda context, mount, **of: ()):
+    with without_controls():
         run = run_audit(config, out=out, progress=clock)
     clock.stage("")
     found = []
