@@ -167,6 +167,19 @@ def test_an_attack_that_fails_on_the_undefended_model_meets_no_gate_on_what_it_m
     assert Gate.parse("ssim<=.5").failures([failed]) == []
 
 
+def test_a_defense_on_which_only_constant_guesses_were_mounted_meets_no_gate_on_what_may_be_recovered() -> None:
+    """A build with `--attack mean_image` was green beside the sentence "no reconstruction attack was mounted"."""
+    guess, attack = made(attack="mean_image", cell="mean_image"), made(attack="black_box", cell="black_box")
+    (failure,) = Gate.parse("ssim<=0.4").failures([guess])
+    assert failure.endswith("but it is not shown: only a guess that needs no release gave this number; mount an attack")
+    assert Gate.parse("ssim<=0.4").failures([guess, attack]) == []
+    assert Gate.parse("ssim>=0.2").failures([guess]) == []
+    waits = Gate.parse("ssim<=0.4").findings([guess], {(guess.defense, guess.seed)})
+    assert [met for _, met, _ in waits] == [None]  # an attack may still give it
+    refused = attack.model_copy(update={"status": "not_applicable", "reason": "no lower", "recovered": {}})
+    assert Gate.parse("ssim<=0.4").failures([guess, refused])
+
+
 def test_an_attack_that_failed_its_control_meets_no_gate_on_what_it_may_recover() -> None:
     weak = Check(name="wins_on_identity", passed=False, detail="it lost", decisive=True)
     row = attacked("weights", 0.2).model_copy(update={"checks": (weak,)})
