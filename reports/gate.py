@@ -39,9 +39,9 @@ class Gate:
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
     need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
     defense. The same holds for an attack that failed its control, that fails on the undefended model as well, or that
-    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`). Where nothing but
-    constant guesses gave the number, no defense meets the condition. What an attack began from is an attack, too, of an
-    adversary who stops there: it must meet the condition as well.
+    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`). If only constant
+    guesses gave the number, no defense meets the condition. What an attack began from is an attack, too, of one who
+    stops there: it must meet the condition as well.
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,

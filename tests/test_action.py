@@ -59,10 +59,12 @@ def test_nothing_in_the_arguments_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "broken").exists()
 
 
-@pytest.mark.parametrize("arguments", ["--defense none --gate 'ssim<=0.4", '--gate "ssim<=0.4', "--defense none \\", ""])
+@pytest.mark.parametrize(
+    "arguments", ["--defense none --gate 'ssim<=0.4", '--gate "ssim<=0.4', "--defense none \\", ""]
+)
 def test_arguments_that_cannot_be_split_audit_nothing(tmp_path: Path, arguments: str) -> None:
     """An open quote left no argument at all: the default was audited without any gate, and the build was green."""
-    left = tmp_path / "privkit" / "run" / "report" / "index.html"  # of another job, which must not be kept as this one's
+    left = tmp_path / "privkit" / "run" / "report" / "index.html"  # of another use in the job
     left.parent.mkdir(parents=True)
     left.write_text("clean")
     done = audited(arguments, tmp_path)

@@ -13,7 +13,7 @@ from privkit.cli.accounting import COMMANDS
 from privkit.cli.compare import compare, place, record
 from privkit.cli.described import describe as describe_part
 from privkit.cli.described import described
-from privkit.cli.flags import flag_of, with_flags
+from privkit.cli.flags import EachOnce, flag_of, with_flags
 from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
 from privkit.cli.new import check, new
@@ -87,7 +87,7 @@ def audit(
         _run(config, command, shown)
 
 
-app.command("audit")(with_flags(audit, map(flag_of, FLAGS)))
+app.command("audit", cls=EachOnce)(with_flags(audit, map(flag_of, FLAGS)))
 
 
 def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ MISTAKES = [
     (("audit", "--gate", "sim<3"), "cannot read the gate"),
     (("audit", "--training", "batch_size=1"), "has no effect"),
     (("audit", "--model", "nothing.Lower:nothing.Upper", *SMALL), "cannot import the segment nothing.Lower"),
+    (("audit", "--recorded", "a", "--recorded", "b"), "--recorded is given 2 times, and only one value counts"),
     (("report", "absent"), "absent is no run folder"),
     (("audit", "--training", "batch_size=1000", "--dry-run", *SMALL), "batch_size=1000 is more than"),
     (("audit", "--defense", "none", "--gate", "ssim<=0.0", *SMALL), "a gate judges defenses"),

@@ -63,12 +63,19 @@ def test_a_further_pass_of_a_shuffled_run_is_a_further_release(tmp_path: Path) -
         assert [one and one.turns for one in counted] == [1, 2, 7]
 
 
-def test_npz_holds_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["=", ">", "<"])
+def test_npz_holds_the_same(order: Any, tmp_path: Path) -> None:
     folder = written(tmp_path / "r", tensors="t.npz")
     arrays: dict[str, Any] = {name: value.numpy() for name, value in tensors().items()}
-    np.savez(folder / "t.npz", **arrays)
+    np.savez(folder / "t.npz", **{name: a.astype(a.dtype.newbyteorder(order)) for name, a in arrays.items()})
     redescribed(folder)
     assert torch.equal(read_recording(folder).truth.x, read_recording(written(tmp_path / "s")).truth.x)
+
+
+def test_an_array_of_texts_is_named(tmp_path: Path) -> None:
+    folder = written(tmp_path / "r", tensors="t.npz")
+    np.savez(folder / "t.npz", **{"truth.labels": np.array(["cat", "dog"])})  # type: ignore[arg-type]
+    refused(redescribed(folder), "'truth.labels' holds texts; number them, such as labels from 0")
 
 
 TENSORS: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
