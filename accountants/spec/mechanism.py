@@ -114,7 +114,8 @@ class SplitMechanism(Checked):
         if kind == "poisson":
             if self.relation != "add_or_remove_one":
                 raise ValueError(
-                    "poisson sampling is accounted for under add_or_remove_one; for replace_one sample k of n"
+                    "poisson sampling is accounted for under add_or_remove_one: name it as the relation (of "
+                    "privkit epsilon: --relation add_or_remove_one), or sample k of n (without_replacement)"
                 )
             if ratio is not None:
                 raise ValueError("a Poisson subset has no fixed group to mix; sample k of n (without_replacement)")
