@@ -55,6 +55,7 @@ def seconds(line: str) -> list[int]:
     return [int(number) for number in re.findall(r"(?:about|up to) (\d+) s", line)]
 
 
+@pytest.mark.slow
 def test_the_twin_of_a_failing_attack_is_told_as_the_most() -> None:
     given = {"defense": "gaussian_noise", "attack": "auto", **SMALL, "escalate": 2}
     *lines, last = preview(resolve(given)).splitlines()

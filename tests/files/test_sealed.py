@@ -52,6 +52,7 @@ def test_flipped_bits_of_records_change_no_number(copied: Path, small_run: Audit
     assert flips(model / "trained.json", lambda: read_record(model / "trained.json", model=model.name)) > FLIPS / 2
 
 
+@pytest.mark.slow(but=1)
 def test_flipped_bits_of_arrays_and_checkpoints_are_all_refused(copied: Path, small_run: AuditRun) -> None:
     cell, state = small_run.rows[1].cell, copied / "cells" / "x" / "attack.ckpt"
     save_state(state, {"weights": torch.arange(100.0), "curve": [0.5, 0.25]})

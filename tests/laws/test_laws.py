@@ -40,7 +40,7 @@ PARTS = (
 COUNTER = iter(range(10_000))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_templates_and_our_own_parts_keep_their_laws(part: str) -> None:
     asked = list(laws(part, kind_of(part)))

@@ -76,6 +76,7 @@ def test_coarser_triples_cover_finer_ones() -> None:
             assert any(np.linalg.eigvalsh(matrix - point).min() > -1e-9 for matrix in coarse)
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize(
     ("mu", "places", "deviations"),
     [(0.1, 300, 2.0), (0.1, 300, 4.0), (0.5, 300, 4.0), (1.0, 900, 2.0)],

@@ -85,6 +85,7 @@ def test_is_at_the_floor_on_noise(decoder: Any) -> None:
     assert error(run(BlackBox(decoder=decoder, epochs=1 if decoder == "message" else 6), noise)) > 0.97 * FLOOR
 
 
+@pytest.mark.slow
 def test_beats_its_own_untrained_start() -> None:
     assert error(run(BlackBox(epochs=2))) < 0.5 * error(run(BlackBox(epochs=0)))
 
