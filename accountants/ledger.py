@@ -84,7 +84,7 @@ class Ledger:
         path: the file; made, with its folders, if it is missing.
         budget: what all charges together may spend; None for no limit.
         tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. Close to
-            the budget it can take seconds a charge.
+            the budget it can take seconds per charge.
         adaptive: whether charges may be chosen from earlier releases, as noise or a length that is decided on the way.
             The first charge then fixes one bound (`filters`), and all answers are those of the whole budget. It needs
             a budget, excludes `tight`, and stays with the file.

@@ -24,7 +24,7 @@ class LedgerError(ValueError):
 
 
 class LedgerFile:
-    """An append-only file of JSON objects, one a line. A line starts with its number and ends with a checksum.
+    """An append-only file of JSON objects, one per line. A line starts with its number and ends with a checksum.
 
     The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. A last
     line without its end comes from a kill before `append` returned; it is cut off on opening, and `remarks` say so. A

@@ -1,4 +1,4 @@
-"""Parameter tables: one row a mechanism, each row checked on its own."""
+"""Parameter tables: one row per mechanism, each row checked on its own."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _content(file: Iterable[str]) -> Iterator[str]:
 def _objects(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         wanted = "[[row]] tables" if path.suffix == ".toml" else "a list of objects"
-        raise ValueError(f"{path} must hold {wanted}, one a row")
+        raise ValueError(f"{path} must hold {wanted}, one per row")
     names = dict.fromkeys(spelled(name) for row in value for name in row)
     for row in value:
         yield names | {spelled(name): cell for name, cell in row.items()}

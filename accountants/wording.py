@@ -171,7 +171,7 @@ def _said_of_mixing(mechanism: SplitMechanism) -> list[str]:
             else f"every patch holds {most:,} of the {dimensions:,} coordinates"
         )
     if mechanism.releases > 1 and isinstance(ratio, DirichletRatio | DirichletCounts) and not mechanism.drawn_once:
-        said.append("ratios are drawn once a round or once a release; the bound holds for either")
+        said.append("ratios are drawn once per round or once per release; the bound holds for either")
     if not mechanism.smashed.additive and isinstance(mixing, CutMix):
         said.append(
             "the clip bounds the whole release only: masks are uniform and fresh"

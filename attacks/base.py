@@ -121,7 +121,7 @@ class Observation:
 
     Attributes:
         image_shape: of one private record, (C, H, W) of images; public by the model's architecture.
-        batch_size: records a round, over all clients, which the server sees anyway.
+        batch_size: records per round, over all clients, which the server sees anyway.
         views: the recorded rounds, pass after pass.
     """
 
@@ -132,12 +132,12 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """One score an example, for goals that ask yes or no (is the label 1? was it a member?).
+    """One score per example, for goals that ask yes or no (is the label 1? was it a member?).
 
     Attributes:
         values: float [N]; higher means "yes".
         examples: int64 [N], which released row (or queried example) each score is of.
-        of_labels: float [N, L], one score a label, higher for the likelier; None if the attack asks for one label only.
+        of_labels: float [N, L], one score per label, higher for the likelier; None if the attack asks for one label only.
     """
 
     values: Tensor

@@ -49,7 +49,7 @@ def scores_of(attack: AnyAttack, found: object) -> Scores:
         BadOutput: if it is no `Scores` of as many numbers as examples.
     """
     if not isinstance(found, Scores):
-        raise BadOutput(f"{attack.name} must return Scores, one number an example, got {_seen(found)}")
+        raise BadOutput(f"{attack.name} must return Scores, one number per example, got {_seen(found)}")
     values, examples = found.values, found.examples
     tensors = isinstance(values, Tensor) and isinstance(examples, Tensor)
     if not tensors or values.ndim != 1 or values.shape != examples.shape:

@@ -45,7 +45,7 @@ def assert_claim_stands(
     Raises:
         AssertionError: if the bound exceeds the claimed ε, or so many canaries could never refute it.
         ValueError: if nothing is claimed, a claim of adding or removing a record comes without neighbors, there are
-            fewer than two canaries, or a release is not finite or not one row a record.
+            fewer than two canaries, or a release is not finite or not one row per record.
 
     >>> import torch
     >>> from privkit.shared.certificate import Certificate

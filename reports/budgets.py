@@ -137,7 +137,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Table:
-    """One line a row; numbers in brackets point to `remarks`. `compare` adds the published ε and its ratio."""
+    """One line per row; numbers in brackets point to `remarks`. `compare` adds the published ε and its ratio."""
     numbers = {sentence: number for number, sentence in enumerate(remarks(rows, compare), 1)}
     headers = ("name", "mechanism", "ε", *(("ε published", "published/sound") if compare else ()), "δ", "ε at least")
     lines = []

@@ -150,7 +150,7 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
-    """The table over seeds, unrounded: one line a defense and attack, or a floor."""
+    """The table over seeds, unrounded: one line per defense and attack, or a floor."""
     return flat_csv(
         [
             {

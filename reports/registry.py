@@ -171,7 +171,7 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
 
 
 def to_csv(found: Iterable[Entry]) -> str:
-    """One line an entry, in the order of dataset, defense, adversary and seed."""
+    """One line per entry, in the order of dataset, defense, adversary and seed."""
     models = list(THREAT_MODELS)
     ordered = sorted(found, key=lambda one: (one.dataset, one.defense, models.index(one.threat_model), one.seed))
     return flat_csv([{key: "" if value is None else value for key, value in one} for one in ordered])

@@ -34,7 +34,7 @@ class _Card:
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
-    """One card a defense, in the order of the rows; an attack's start counts where it gives away more."""
+    """One card per defense, in the order of the rows; an attack's start counts where it gives away more."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
     for one in strongest(rows):

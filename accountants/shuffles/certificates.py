@@ -37,7 +37,7 @@ _ONE_ORDER = (
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: N! orderings an image, equally likely given the patches; of nothing if it is one.
+    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches; of nothing if it is one.
 
     The multiplicities say how often each different patch occurs; their sum is N ≥ 1. None if all patches differ.
 
@@ -58,7 +58,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     some = digits > 0
     return Certificate(
         kind="permutation_count" if some else "nothing",
-        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings an image; {NOT_DP}" if some else _ONE_ORDER,
+        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings per image; {NOT_DP}" if some else _ONE_ORDER,
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",

@@ -43,7 +43,7 @@ class SplitMechanism(Checked):
         lower_model: "frozen"; "trained" on raw data; "averaged": trained, and averaged over clients or sent out in
             another way; or `PrivateUpdates`.
         labels: where one record's label lies; None if labels are not released.
-        rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one an epoch).
+        rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one per epoch).
         releases: releases of one unit in a round: the batch size b for clients, 1 for records.
         random_masks: whether masks are drawn uniformly in every round; used for clips of the whole norm.
 

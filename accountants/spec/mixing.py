@@ -157,7 +157,7 @@ class RealizedRatios:
 
     def __post_init__(self) -> None:
         if not self.ratios or len({len(row) for row in self.ratios}) != 1:
-            raise ValueError("realized ratios must be a non-empty table with one column a client")
+            raise ValueError("realized ratios must be a non-empty table with one column per client")
         for row in self.ratios:
             FixedRatio(ratios=tuple(row))
 

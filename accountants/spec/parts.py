@@ -162,7 +162,7 @@ class PrivateUpdates(Checked):
 
     Attributes:
         noise_multiplier: σ over the *replace-one* sensitivity of a step's gradient sum, twice the clipping norm.
-        steps: updates that use one record (one an epoch); with `chosen` and `records`, all updates.
+        steps: updates that use one record (one per epoch); with `chosen` and `records`, all updates.
         chosen: records in an update, drawn without replacement. Give it only if these batches are secret and drawn
             independently of the releases. The server sees who is in a released batch, so an update on that batch earns
             no credit for sampling; this is the default.

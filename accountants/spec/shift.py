@@ -189,7 +189,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
         log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
         return ShiftLaw(mu=np.sqrt(releases * squared), log_weight=log_weight, profile=False)
     # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles. A seat
-    # is taken once a round.
+    # is taken once per round.
     profile = law.ratio.size == 1 or mechanism.releases == 1 or mechanism.drawn_once or mechanism.seated
     mu = np.sqrt(releases * (s * whole**2 + y * label**2))
     found = ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile).merged()

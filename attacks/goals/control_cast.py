@@ -37,7 +37,7 @@ class Cast:
     victim_labels: Tensor
     mean: Tensor  # of the own records that play no victim
     identity: nn.Module  # the lower segment that gives the record itself
-    batch_size: int  # records a round
+    batch_size: int  # records per round
     columns: tuple[int, ...]  # as in `ImageObservation`
     texts: bool  # whether records are sequences of ids
     real: bool  # whether noise has the real form: records are whole, and no lower segment is compared with it
@@ -171,7 +171,7 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
 
     Args:
         own: number of its images; a tenth of them, but at least one message, is held out.
-        batch_size: images a step.
+        batch_size: images per step.
         shorter: factor by which its number of training steps is reduced.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
@@ -210,7 +210,7 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Images of at most `side` pixels a side, smaller ones behind a vector; and the factor of the training steps.
+    """Images of at most `side` pixels per side, smaller ones behind a vector; and the factor of the training steps.
 
     Other records, and images without a limit, stay as they are.
 

@@ -127,7 +127,7 @@ def observe(
         upper: the server's segment: smashed data -> logits [N, L], trained with cross-entropy.
         images: [N, C, H, W].
         targets: their labels, int64 [N].
-        batch_size: images a round.
+        batch_size: images per round.
         known: whether the adversary holds `upper`, too.
 
     >>> lower, upper = nn.Flatten(), nn.Linear(4, 3)

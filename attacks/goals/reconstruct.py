@@ -148,11 +148,11 @@ def check_forms(attack: AnyAttack, views: Sequence[View]) -> None:
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check_inputs` and `check_forms`, and one image a row, for attacks that need this."""
+    """The checks of `check_inputs` and `check_forms`, and one image per row, for attacks that need this."""
     check_inputs(attack, observation)
     check_forms(attack, observation.views)
     if (most := max(view.mixed for view in observation.views)) > 1:
-        raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one a row")
+        raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one per row")
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
@@ -174,7 +174,7 @@ def observe(
     Args:
         lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
         images: the private ones, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
-        batch_size: images a round.
+        batch_size: images per round.
         auxiliary: the adversary's images; with them it can also query `lower`.
         known: whether the adversary holds `lower` itself (white box).
 
@@ -233,7 +233,7 @@ def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, 
     Args:
         truth: [N, C, H, W] in [0, 1].
         guess: the same shape.
-        batch_size: images a message.
+        batch_size: images per message.
 
     Returns:
         "unaligned" (guess n against image n) and "matched" (after `match`) -> metric -> float64 [N].

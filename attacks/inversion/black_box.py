@@ -179,7 +179,7 @@ class _DecoderTraining(Learner):
         # likewise; an epoch's objective is the decoder's error on them, of images the mean square one
         held_out: Tensor,
         *,
-        batch: int,  # images a message
+        batch: int,  # images per message
         epochs: int,  # of this cycle, which set the schedule
         before: int = 0,  # epochs of the cycles before this one
         augment: _Augment,  # as in `BlackBox`

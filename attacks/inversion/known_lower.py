@@ -83,7 +83,7 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
     if given != view.smashed.shape[1:]:
         if not view.whole:
             raise NotApplicable(
-                f"the lower segment gives {given[0]} tokens an image, of which {view.smashed.shape[1]} were released, "
+                f"the lower segment gives {given[0]} tokens per image, of which {view.smashed.shape[1]} were released, "
                 "and nobody knows which: take black_box, which reads any number of tokens"
             )
         raise NotApplicable(

@@ -58,7 +58,7 @@ class NearestRecord(ReconstructingAttack):
         device, batch, query = views[0].smashed.device, observation.batch_size, given(observation.query)
         own = given(observation.auxiliary).to(device)
         if len(own) < batch:
-            raise NotApplicable(f"{self.name} sends {batch} own records a round, got {len(own)}")
+            raise NotApplicable(f"{self.name} sends {batch} own records per round, got {len(own)}")
         draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
         releases, kept = _mean_releases(query, own, batch, self.repeats, draws)
         rounds = [averaged(same) for same in by_round(views, self.passes)]

@@ -163,7 +163,7 @@ def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor
 
 
 def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders: Tensor, held_by: Tensor) -> Fitted:
-    """One regression for all rows or one a client, whichever guesses left-out images better."""
+    """One regression for all rows or one per client, whichever guesses left-out images better."""
     together = cross_fitted(known, targets, folds, wanted)
     clients = senders.unique().tolist()
     if len(clients) < 2:

@@ -33,7 +33,7 @@ class TokenTraining(Learner):
         tokens: [M, T, D].
         labels: of each token, int64 [M, T].
         held: rows that are held out.
-        step_rows: rows a step.
+        step_rows: rows per step.
 
     Attributes:
         middle: mean of the tokens' numbers, [D].

@@ -87,7 +87,7 @@ def records_alone(
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
     """The observation as if each record had been sent by itself, and a map of guesses back to the seats of its rows.
 
-    Views and answers of the new observation have one record a row, client after client; the weights of its positions
+    Views and answers of the new observation have one record per row, client after client; the weights of its positions
     are the explained shares of variance. A query estimates the noise of the `passes` ≥ 1; it draws two numbers from
     `generator`.
 

@@ -353,7 +353,7 @@ def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
     """Whether tokens of queried images came back in other images' rows, and an order over a message can be searched.
 
-    The lower segment is undefended and gives tokens; the answer has one image a row, in messages of at most 1,024
+    The lower segment is undefended and gives tokens; the answer has one image per row, in messages of at most 1,024
     tokens.
     """
     size, released = rows_a_message(answer.view), answer.view.smashed

@@ -65,7 +65,7 @@ class GradientMatching(NamingAttack):
             raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")
         received, numbers, examples = returned_gradients(self.name, views)
         if any(view.mixed > 1 for view in views):
-            raise NotApplicable("gradient_matching tries one label a row, and mixed rows have several")
+            raise NotApplicable("gradient_matching tries one label per row, and mixed rows have several")
         upper = deepcopy(upper).eval().requires_grad_(False)
         parts = []
         for number in numbers.unique().tolist():

@@ -76,7 +76,7 @@ class ModelCompletion(NamingAttack):
         total = sum(len(view.smashed) for view in observation.views)
         if len(records) != total:
             raise NotApplicable(
-                f"model_completion needs the client's own {total} records, one a row, got {len(records)}"
+                f"model_completion needs the client's own {total} records, one per row, got {len(records)}"
             )
         examples = torch.arange(total, device=records.device)
         seeds, labels = seeds_among(examples, observation, self.name)

@@ -22,7 +22,7 @@ _NAMINGS = 50  # starts of the quadratic assignment
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseClustering(NamingAttack):
-    """k-means clusters of gradients or smashed data, one a label, each started and named by a few labeled records.
+    """k-means clusters of gradients or smashed data, one per label, each started and named by a few labeled records.
 
     The adversary is passive: a client without labels, an eavesdropper on its link, or the server of a U-shape, who
     knows the labels of a few of the records. With named_by=likeness it knows none, but has labeled images of its own:

@@ -45,7 +45,7 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
     geometry = replace(Geometry.of(views[0].smashed, observation.image_shape), class_tokens=0)  # it is no piece
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(
-            f"{name} needs at least 4 tokens of patches of at least 2 pixels a side, got {geometry.tokens} tokens of "
+            f"{name} needs at least 4 tokens of patches of at least 2 pixels per side, got {geometry.tokens} tokens of "
             f"{geometry.patch} pixels"
         )
     size = rows_a_message(views[0])

@@ -196,7 +196,7 @@ class PieceTraining(Learner):
     def __init__(
         self,
         network: nn.Module,  # to be trained in place
-        # gives an epoch's losses, one a step, each computed when the step before is done
+        # gives an epoch's losses, one per step, each computed when the step before is done
         losses: Callable[[], Iterator[Tensor]],
         steps: int,  # an epoch
         epochs: int,  # of the whole training, which set the schedule
@@ -302,7 +302,7 @@ def shuffled_losses(
 ) -> Iterator[Tensor]:
     """An epoch of `message_loss` on messages that are shuffled as a client shuffles them.
 
-    Arguments are those of `member_losses`; `shape` is (B, T), images a message, ≥ 2, and tokens an image.
+    Arguments are those of `member_losses`; `shape` is (B, T), images per message, ≥ 2, and tokens per image.
     """
     batch, tokens = shape
     prior, messages = own_prior(batch, keep), max(1, _TOKENS_OF_MESSAGES // (batch * tokens))

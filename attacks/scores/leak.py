@@ -93,7 +93,7 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
     groups = np.asarray(batches)
     if groups.shape != values.shape or groups.dtype.kind not in "iu":
         given = f"{groups.dtype} of shape {list(groups.shape)}"
-        raise ValueError(f"batches must be {values.size} whole numbers, one an example, got {given}")
+        raise ValueError(f"batches must be {values.size} whole numbers, one per example, got {given}")
     numbers, members = np.unique(groups, return_inverse=True)
     areas, counts = _areas(values, truth, members, len(numbers))
     kept = np.isfinite(areas)

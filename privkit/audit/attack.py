@@ -138,7 +138,7 @@ def attack(
     )
     truth = None if truth is None else truth.clone()  # the attack may change its own images in place
     found = spec.run(observation, Generator().manual_seed(seed))
-    several = isinstance(found, Reconstruction) and len(found.images) != rows  # images a row
+    several = isinstance(found, Reconstruction) and len(found.images) != rows  # images per row
     try:
         result = guesses_of(spec, found, len(found.images) if several else rows, shape)
     except BadOutput as error:

@@ -43,7 +43,7 @@ def audit_one_run(
     """Compare the scores of one run's canaries with the run's certificate.
 
     Args:
-        scores: [K], one a canary; higher if the attack believes that it was in.
+        scores: [K], one per canary; higher if the attack believes that it was in.
         inserted: bool [K], fair coins: which canaries were in. Under a replace-one claim, a counterpart takes the place
             of a canary that is not in; under add-or-remove-one its place is empty.
         certificate: of the same run and release, for the unit that one canary is.

@@ -304,7 +304,7 @@ def _over(changes: Sequence[Values], together: Values) -> Interval:
 
 
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
-    """The difference of two numbers whose records are not stored; each has one value a seed.
+    """The difference of two numbers whose records are not stored; each has one value per seed.
 
     Several seeds give Student's interval of the paired differences. One seed combines the limits of two independent
     estimates, which is wider than needed if both rest on the same records.

@@ -67,7 +67,7 @@ def arrangement_scores(
         guess: int64 [N, T], the guessed place of each released token among the B·T places of its message; in each
             message every place once.
         truth: int64 [N, T], likewise; see `true_arrangement`.
-        batch: B, images a message; it divides N.
+        batch: B, images per message; it divides N.
         kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal pieces count as one, in accuracies
             and in bits. Without it all pieces differ.
         confidence: of all limits, in (0, 1).

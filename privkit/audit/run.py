@@ -50,7 +50,7 @@ class AuditRun:
     """A finished audit.
 
     Attributes:
-        rows: one a cell, in the order of the plan.
+        rows: one per cell, in the order of the plan.
         folder: the run on disk.
         report: its HTML page.
         verdict: on cells, checks and gates, as in `verdict.json`.
@@ -84,7 +84,7 @@ class AuditRun:
         return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
-        """Every number: one line a row, the columns of `report/tables/audit.csv`; absent values are missing.
+        """Every number: one line per row, the columns of `report/tables/audit.csv`; absent values are missing.
 
         Raises:
             UsageError: if pandas is not installed.

@@ -32,7 +32,7 @@ _AT_ONCE = 256  # guesses that are held against all attacked records at once
 _ROUNDING = 1e-3  # how far a guess may lie outside its range; half precision rounds by half of it
 
 Scores = dict[str, Values]
-"""Metric -> one value an image."""
+"""Metric -> one value per image."""
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
@@ -175,7 +175,7 @@ def mean_over(
     """Mean with its interval over records (`over_records`), and the value of the record that came closest.
 
     Args:
-        values: [N], N ≥ 1, one a record.
+        values: [N], N ≥ 1, one per record.
         within: the range (low, high) of the values.
         confidence: in (0, 1).
 

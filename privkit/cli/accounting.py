@@ -174,7 +174,7 @@ def calibrate(
 
 def permutations(
     tokens: Annotated[int, typer.Option(parser=whole_number, help="N, patches an image.")],
-    batch: Annotated[int, typer.Option(parser=whole_number, help="B, images a batch; 1 is patch shuffling.")] = 1,
+    batch: Annotated[int, typer.Option(parser=whole_number, help="B, images per batch; 1 is patch shuffling.")] = 1,
     keep: Annotated[float | None, typer.Option(help="k, share of patches that stay with their image. [0.4]")] = None,
     variant: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",
     as_json: Json = False,

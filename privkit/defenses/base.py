@@ -127,7 +127,7 @@ class Defense(Checked, ABC):
             false.
         position_embedding: whether tokens may carry a position embedding when they reach it; False if their order is
             the secret.
-        smallest_batch: images a message below which it has no effect.
+        smallest_batch: images per message below which it has no effect.
         group: k, the number of clients whose smashed data are mixed into one message; 1 without mixing.
         level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
         images_only: whether it also reads the images themselves, and so needs the domain of images. True for every
@@ -229,12 +229,12 @@ class Defense(Checked, ABC):
         return None
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """A term that the clients add to the task's loss, [M], one value a client; or None.
+        """A term that the clients add to the task's loss, [M], one value per client; or None.
 
         Args:
             images: [M, B, C, H, W] in [0, 1].
             smashed: [M, B, ...], before `apply`.
-            companion: the networks of `companion`, one a client, called with all messages' images at once, [M·B, ...].
+            companion: the networks of `companion`, one per client, called with all messages' images at once, [M·B, ...].
         """
         return None
 

@@ -33,7 +33,7 @@ class _MixedClients(Defense):
 
     Attributes:
         shuffled: whether the mixed positions are permuted, so that the release shows ratios and no masks.
-        side: pixels a side of a position of a feature map or an image; None if tokens are positions.
+        side: pixels per side of a position of a feature map or an image; None if tokens are positions.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"mixes"})

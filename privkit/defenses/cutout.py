@@ -59,7 +59,7 @@ class RandomCutout(Defense):
         return self.input_patch if self.patch is None and self.level == "input" else self.patch
 
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
-        """Masks bool [M, T] of positions that are kept, one a client, which its images share."""
+        """Masks bool [M, T] of positions that are kept, one per client, which its images share."""
         total = positions(self.name, smashed, self.side, leading=2)
         return uniform_permutations(len(smashed), total, generator) < round(self.payload * total)
 

@@ -72,7 +72,7 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
 
 
 def uniform_permutations(rows: int, length: int, generator: Generator) -> Tensor:
-    """Uniform permutations of 0..length−1, one a row, int64 [rows, length], on the generator's device.
+    """Uniform permutations of 0..length−1, one per row, int64 [rows, length], on the generator's device.
 
     It sorts float64 uniforms. A tie, which would favor one order, has a probability below rows·length²·2⁻⁵³.
     """

@@ -61,7 +61,7 @@ def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
 def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
     targets = pool.targets()
     if targets.ndim != 1:
-        raise DataError(f"{name} has several labels a record, so it has no classes to choose from; leave classes= out")
+        raise DataError(f"{name} has several labels per record, so it has no classes to choose from; leave classes= out")
     number = np.full(max(*classes, int(targets.max(initial=0))) + 1, -1)
     number[list(classes)] = np.arange(len(classes))
     labels = number[targets]

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.shared.measures import Records
 
-Values = NDArray[np.float64]  # one number a record, [N], or a pair of them
+Values = NDArray[np.float64]  # one number per record, [N], or a pair of them
 
 
 class Domain(Protocol):
@@ -53,7 +53,7 @@ class Domain(Protocol):
         """
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash a record; records with equal hashes count as the same."""
+        """One hash per record; records with equal hashes count as the same."""
 
     def warning(self, x: Tensor) -> str:
         """Why every attack on these records would look successful; empty without a reason."""

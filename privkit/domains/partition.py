@@ -54,7 +54,7 @@ class Iid(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sizes == ():
-            raise ValueError("sizes must be whole numbers >= 1, one a client, got []")
+            raise ValueError("sizes must be whole numbers >= 1, one per client, got []")
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         images = len(labels)
@@ -152,7 +152,7 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
 
 
 def _on_host(labels: Rows | Tensor) -> Rows:
-    """Labels [N] as a numpy array; each combination of several labels a record is a class of its own."""
+    """Labels [N] as a numpy array; each combination of several labels per record is a class of its own."""
     values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     return np.unique(values, axis=0, return_inverse=True)[1].ravel() if values.ndim == 2 else values
 
@@ -216,7 +216,7 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
     rounds = images // (clients * batch_size)
     if rounds == 0:
         raise UsageError(
-            f"{clients} clients with batch_size={batch_size} send {clients * batch_size} images a round, but there are "
+            f"{clients} clients with batch_size={batch_size} send {clients * batch_size} images per round, but there are "
             f"{images}; lower batch_size or clients"
         )
     return rounds
@@ -238,7 +238,7 @@ def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, 
 
     Args:
         shares: on the generator's device.
-        batch_size: B ≥ 1, images a client and round.
+        batch_size: B ≥ 1, images per client and round.
         rounds: R ≥ 1.
 
     Returns:

@@ -206,7 +206,7 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
     if release.labels.shape != ((*lead, CLASSES) if soft else lead):
         return f"its labels are {list(release.labels.shape)}; give one for each of {list(lead)} records"
     if release.weights is not None and (release.weights.ndim, *release.weights.shape[:2]) != (3, 2, defense.group):
-        return f"its weights are {list(release.weights.shape)}; give [2, {defense.group}, T], one a member and position"
+        return f"its weights are {list(release.weights.shape)}; give [2, {defense.group}, T], one per member and position"
     return ""
 
 
@@ -292,7 +292,7 @@ def _refuses_bad_shapes(defense: Defense) -> str:
 
 
 def _penalties_train(defense: Defense) -> str:
-    """A penalty is one finite number a client, and trains the lower segment or the companion."""
+    """A penalty is one finite number per client, and trains the lower segment or the companion."""
     images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
     smashed = torch.rand(2, 4, TOKENS, WIDTH, generator=generator(1), requires_grad=True)
     companion = defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0)

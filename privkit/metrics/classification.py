@@ -56,7 +56,7 @@ Whole = NDArray[np.int64]
 class TaskScores:
     """How well a model solves its task on some records; higher is better."""
 
-    # share of records whose class is right; of several labels a record, the share of labels that are right; of
+    # share of records whose class is right; of several labels per record, the share of labels that are right; of
     # predicted texts, the share of tokens
     accuracy: Interval
     # Matthews' correlation coefficient in [-1, 1], 0 for a constant guess; None for predicted texts
@@ -75,8 +75,8 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     """Accuracy, MCC and AUC of a classifier.
 
     Args:
-        scores: [N, L], one for each class, higher for likelier ones; with several labels a record, above 0 means yes.
-        labels: [N], the class of each record; or [N, L] of 0 and 1, several labels a record.
+        scores: [N, L], one for each class, higher for likelier ones; with several labels per record, above 0 means yes.
+        labels: [N], the class of each record; or [N, L] of 0 and 1, several labels per record.
 
     >>> found = task_scores(np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1]))
     >>> round(found.accuracy.value, 3), found.mcc.value, found.auc.value
@@ -128,7 +128,7 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     limit of the error rate, at the observed class shares.
 
     Args:
-        labels: [N], 0..classes−1; or [N, L], several labels a record, which are then resampled together.
+        labels: [N], 0..classes−1; or [N, L], several labels per record, which are then resampled together.
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
     without errors are derived.

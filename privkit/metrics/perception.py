@@ -117,7 +117,7 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Metric -> one value an image, for [N, C, H, W] in [0, 1]; without labels [N] nothing is classified."""
+        """Metric -> one value per image, for [N, C, H, W] in [0, 1]; without labels [N] nothing is classified."""
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}

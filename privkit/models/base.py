@@ -12,7 +12,7 @@ from torch import nn
 from privkit.constraints import Checked, choice
 from privkit.errors import UsageError
 
-SMALL_IMAGE = 64  # pixels a side below which models for 224 pixels take smaller patches and strides
+SMALL_IMAGE = 64  # pixels per side below which models for 224 pixels take smaller patches and strides
 
 Depth = Annotated[int, Ge(1), Le(1000)]  # blocks or layers in both segments together
 

@@ -75,7 +75,7 @@ class Cnn(NamedCuts):
 CNN = Cnn()  # the network of accurate_sl on MNIST, cut after its first linear layer
 
 
-_SMALLEST = 12  # pixels a side, which leave 1×1 after the second pooling
+_SMALLEST = 12  # pixels per side, which leave 1×1 after the second pooling
 
 
 @dataclass(frozen=True, kw_only=True)

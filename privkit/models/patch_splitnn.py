@@ -36,7 +36,7 @@ class _SharedConv(nn.Conv2d):
 class SharedNorm(nn.BatchNorm2d):
     """One batch normalization that processes P patches one after another.
 
-    So each patch is normalized by its own batch, and the running statistics move P times a step.
+    So each patch is normalized by its own batch, and the running statistics move P times per step.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
             part.num_features *= len(networks)
         elif next(part.parameters(recurse=False), None) is not None:
             raise TypeError(
-                f"only convolutions and batch normalizations can stand one a patch, got {type(part).__name__}"
+                f"only convolutions and batch normalizations can stand one per patch, got {type(part).__name__}"
             )
         for name, _ in list(part.named_parameters(recurse=False)):
             setattr(part, name, nn.Parameter(torch.cat([getattr(copy, name).detach() for copy in copies])))
@@ -236,7 +236,7 @@ class PatchSplitNN(NamedCuts):
         if self.models not in (None, 1, count):
             raise UsageError(
                 f"models={self.models} is neither 1 nor the number of patches: patch={self.patch} and "
-                f"stride={self.stride} make {count} of them; leave models out for one network a patch"
+                f"stride={self.stride} make {count} of them; leave models out for one network per patch"
             )
         apart = self.models != 1 and count > 1
         with seeded(torch.device("cpu"), seed):
@@ -261,7 +261,7 @@ class PatchSplitNN(NamedCuts):
         return nn.Sequential(OrderedDict(named[:below])), dict(named[below:])
 
     def _adaptation(self, lower: nn.Module, domain: Images, patches: int, classes: int) -> nn.Module:
-        """AdaptationNet on feature maps of all patches, one for all or one a patch (table 1)."""
+        """AdaptationNet on feature maps of all patches, one for all or one per patch (table 1)."""
         lower.eval()
         with torch.no_grad():
             *_, maps, side, _ = lower(torch.zeros(1, *domain.shape)).shape

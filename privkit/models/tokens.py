@@ -146,7 +146,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 
     Args:
         images: [N, C, H, W]; pixels beyond the last whole patch are left out.
-        side: pixels a side of a patch.
+        side: pixels per side of a patch.
         stride: pixels from one patch to the next; patches overlap where it is below `side`.
 
     >>> patches(torch.arange(16.0).view(1, 1, 4, 4), 2, 2)[0, 1]

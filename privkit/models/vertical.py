@@ -88,7 +88,7 @@ def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: 
 
 @dataclass(frozen=True, kw_only=True)
 class Vertical(Checked):
-    """One segment a party; the server joins their outputs and classifies them.
+    """One segment per party; the server joins their outputs and classifies them.
 
     Images are cut into strips from left to right, tables into runs of columns, dense and categorical ones alike. Where
     a table knows its parties (`party_files`), each holds the columns of its file. The smashed data [N, parties·width]

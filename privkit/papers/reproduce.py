@@ -168,7 +168,7 @@ def methods_of(name: str, one: Work) -> set[tuple[str, str]]:
 
 
 def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in place of an experiment's own, for digits in seconds a cell."""
+    """Settings in place of an experiment's own, for digits in seconds per cell."""
     model = str(settings.get("model", ""))
     cut = "embedding" if "cut=embedding" in model else "block1"
     small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}

@@ -17,7 +17,7 @@ from privkit.papers.orderings import Judged, Measured, OrderingVerdict, measured
 from privkit.papers.values import printed, printed_values
 
 Scale = Literal["tiny", "small", "medium", "paper"]
-"""On embedded digits in seconds a cell; at reduced size on the paper's own data; with the paper's network as well; or
+"""On embedded digits in seconds per cell; at reduced size on the paper's own data; with the paper's network as well; or
 as in the paper."""
 SCALES: tuple[Scale, ...] = get_args(Scale)
 

@@ -299,7 +299,7 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
         most, one = int(recording.truth.y.sum(1).max()), isinstance(mechanism.labels, OneHot)
         found.hold("the range of labels", f"one-hot labels, but a record has {most}" if one and most > 1 else "")
     elif recording.several:
-        found.unchecked.append("the range of several labels a record")
+        found.unchecked.append("the range of several labels per record")
     if not sent:
         found.unchecked.append("the noise of labels (none were recorded)")
         return

@@ -108,13 +108,13 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
         if labels.shape[1] != (classes or labels.shape[1]) or not 2 <= labels.shape[1] <= MOST_CLASSES:
             allowed = f"2..{MOST_CLASSES}" if classes is None else f"{classes}, as classes says"
             raise DataError(
-                f"{what} has {labels.shape[1]} labels a record, and the number must be {allowed}; give a column for "
-                "each label, or one class number a record as [N]"
+                f"{what} has {labels.shape[1]} labels per record, and the number must be {allowed}; give a column for "
+                "each label, or one class number per record as [N]"
             )
         if not bool(((labels == 0) | (labels == 1)).all()):
             raise DataError(
-                f"{what} has several labels a record, which must be 0 or 1 each, got {int(labels.min())}.."
-                f"{int(labels.max())}; give one class number a record as [N]"
+                f"{what} has several labels per record, which must be 0 or 1 each, got {int(labels.min())}.."
+                f"{int(labels.max())}; give one class number per record as [N]"
             )
         return
     # As many columns are made as the largest one has.

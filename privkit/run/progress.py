@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Progress):
-    """Plain lines for logs and CI: one a stage, one a cell, and one every `_SILENCE` seconds of a long stage."""
+    """Plain lines for logs and CI: one per stage, one per cell, and one every `_SILENCE` seconds of a long stage."""
 
     def __init__(self) -> None:
         self._begun = self._cell_start = self._start = self._heard = perf_counter()

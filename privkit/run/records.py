@@ -28,7 +28,7 @@ STRIP = "reconstructions.png"  # in a cell's folder: the first images above thei
 GUESSES = "guesses.npz"
 """In a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H, W, C]
 for images, and as ids or fields for others."""
-TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one a line
+TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one per line
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
 LOG = "log.txt"  # in a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own
 BEGUN = "start"  # text of the first line that a computation writes into the log

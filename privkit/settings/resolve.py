@@ -199,7 +199,7 @@ def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSetti
 def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) -> TrainingSpec:
     from privkit.training.spec import TrainingSpec
 
-    batch = max(5, 50 // protocol.spec.clients)  # fifty records a round over all clients, but at least five of each
+    batch = max(5, 50 // protocol.spec.clients)  # fifty records per round over all clients, but at least five of each
     options = {"batch_size": batch, **wished}
     training: TrainingSpec = specify("training", TrainingSpec, options)
     training.check_epochs(budget.epochs)

@@ -128,7 +128,7 @@ class AuditSettings:
     protocol: Any = _setting(f"{_PART} such as psl:clients=4.", absent="sl; cutmixsl for a defense that mixes clients")
     partition: Any = _setting("iid or dirichlet:alpha=0.1.", default="iid")
     seed: tuple[int, ...] = _setting(
-        "Repeatable: everything once a seed.",
+        "Repeatable: everything once per seed.",
         kind=int,
         many=True,
         default=[0],

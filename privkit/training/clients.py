@@ -250,7 +250,7 @@ class Clients(nn.Module):
         if soft := [stage.name for stage in stages if stage.soft_labels]:
             if labels.ndim > 2:
                 raise UsageError(
-                    f"{soft[0]} reads one label a record, and these records have several, or predict their own text; "
+                    f"{soft[0]} reads one label per record, and these records have several, or predict their own text; "
                     "choose a defense that leaves labels as they are"
                 )
             labels = nn.functional.one_hot(labels, self.classes).float()

@@ -37,7 +37,7 @@ def evaluate(
     Args:
         upper: the server's segment; its first output holds the scores of the classes.
         images: on the clients' device; images that do not fill a last round are left out.
-        batch_size: images a client and round.
+        batch_size: images per client and round.
         stage: name of the stage; each stage has randomness of its own.
         noise_free: leave out the defense's noise, and masks and scaling against it.
 

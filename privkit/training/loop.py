@@ -31,7 +31,7 @@ from privkit.training.round import Round, split_round
 from privkit.training.spec import TrainingSpec
 from privkit.training.u_shape import UShaped
 
-COMPILE_FROM_STEPS = 10_000  # torch.compile took 14 s and saved 1.6 ms a step (docs/results/gpu.md)
+COMPILE_FROM_STEPS = 10_000  # torch.compile took 14 s and saved 1.6 ms per step (docs/results/gpu.md)
 CAPTURE_FROM_STEPS = 50  # capturing a step takes a tenth of a second
 
 
@@ -323,10 +323,10 @@ def _check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> N
 
 
 def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
-    """Refuse, by a `UsageError`, labels outside 0..classes−1, and several labels a record for cross-entropy."""
+    """Refuse, by a `UsageError`, labels outside 0..classes−1, and several labels per record for cross-entropy."""
     if several(labels):
         if labels.shape[1] != classes:
-            raise UsageError(f"several labels a record must be [N, {classes}], got {list(labels.shape)}")
+            raise UsageError(f"several labels per record must be [N, {classes}], got {list(labels.shape)}")
         if own_loss(upper) is None:
             raise UsageError(
                 f"each record has {classes} labels, and cross-entropy takes one; use --training loss=multi_label"

@@ -91,14 +91,14 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
         outputs: of M·B rows.
         labels: [M, B]; [M, B, L] if mixed, or if records have several labels; [M, B, T] of texts. The last two need the
             segment's own loss.
-        own: the upper segment's, which must give one value a record; None for cross-entropy.
+        own: the upper segment's, which must give one value per record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)
     if own is not None:
         losses = own(outputs, rows if rows.ndim == 1 else rows.float()).float()
         if losses.shape != rows.shape[:1]:
             raise ValueError(
-                f"the upper segment's loss must give one value a record, shape {[len(rows)]}, got {list(losses.shape)}"
+                f"the upper segment's loss must give one value per record, shape {[len(rows)]}, got {list(losses.shape)}"
             )
         return losses.view(len(labels), -1).mean(1)
     logits = class_scores(outputs).float()

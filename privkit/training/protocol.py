@@ -25,7 +25,7 @@ class SplitProtocol(Checked):
         average: when lower segments are averaged with weights d_i: "never", after every "round" or "epoch" (FedAvg).
         gradient: which cut-layer gradient a client gets: "unicast" (its own part, masked and scaled), "broadcast" (its
             whole mixing group's: the CutMix gradient) or "average" (over all messages, for every client: SplitAvg).
-        updates: the server's steps a round: one for all messages together ("round"), or n ("message", CutMixSL's ×n
+        updates: the server's steps per round: one for all messages together ("round"), or n ("message", CutMixSL's ×n
             variant): one for each client, with a message of its group that is mixed anew and whose gradient flows to
             this client alone.
         grouping: how mixing groups are made: "random" (drawn every round), "round_robin" (every client meets every

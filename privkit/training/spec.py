@@ -92,7 +92,7 @@ class TrainingSpec(OptimizerSpec):
     optimizer or schedule is taken over only if both sides use the same one.
 
     Attributes:
-        batch_size: B, images a message: of each client in each round. A batch-level defense mixes within it.
+        batch_size: B, images per message: of each client in each round. A batch-level defense mixes within it.
         freeze_lower: whether the clients' segments keep their initial weights, as in the patch-shuffling paper.
         fraction: of the private images that are used, with the class shares of all.
         augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too,

@@ -38,7 +38,7 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
     Args:
         victims: images on the clients' device, a multiple of one round's images; the first `batch_size` of each round
             belong to client 0, and so on.
-        batch_size: images a client and round.
+        batch_size: images per client and round.
         seed: of groups, and of the draws of defense and lower segments.
         passes: P ≥ 1, how often the same images are sent, in the same order, each time with new draws.
     """

@@ -207,7 +207,7 @@ def test_own_parts_are_rows_of_a_run_that_resumes_and_verifies(home: Path) -> No
             "missing",
             r"metric largest failed: NameError: .* \(.*mine_.py, line \d+\); repair it",
         ),
-        ("max(axis=(1, 2, 3))", "max()", r"metric largest must give 20 numbers, one an image, got \[\]"),
+        ("max(axis=(1, 2, 3))", "max()", r"metric largest must give 20 numbers, one per image, got \[\]"),
         ("np.abs(truth - guess)", "(truth * np.nan)", "metric largest gave NaN or infinity"),
         ("digits():", "digits():\n    missing", r"mine_:digits\(\) failed: NameError"),
     ],
@@ -256,7 +256,7 @@ def test_entry_points_bring_parts_of_each_kind(home: Path, monkeypatch: pytest.M
     ("result", "message"),
     [
         ("images", r"mine_:digits\(\) must return \(images, labels\) or .*, got ndarray"),
-        ("images, labels[1:]", r"1797 images need labels \[1797\], got \[1796\]; give one a row"),
+        ("images, labels[1:]", r"1797 images need labels \[1797\], got \[1796\]; give one per row"),
         ("images * 255, labels", "images must lie in .0, 1., got 0 to 255; divide them by 255"),
         ("images, labels - 0.5", "labels must be whole numbers from 0"),
         ("images, images[:0], labels", "got tuple of 3"),

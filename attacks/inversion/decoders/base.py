@@ -66,7 +66,7 @@ class Decoder(nn.Module):
 class MapGeometry:
     """The layout of a release as a picture."""
 
-    channels: int  # features a cell
+    channels: int  # features per cell
     rows: int  # cells from top to bottom; 1 for vectors, as are the columns
     columns: int  # cells from left to right
     image_shape: tuple[int, int, int]  # (C, H, W)

@@ -119,7 +119,7 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
         present: [K, ...], the canaries' rows, round by round and in each round client by client.
         candidates: images [N, C, H, W]; every client tries all of them, each in another order.
         clients: n, the number of clients that differ.
-        batch: images a client and round.
+        batch: images per client and round.
     """
     rounds = -(-len(candidates) // batch)
     order = (torch.arange(rounds * batch, device=candidates.device) % len(candidates)).view(rounds, batch)
@@ -152,7 +152,7 @@ def seen_alone(edge: Clients, size: int) -> Look:
 
 
 def _seen_through(query: Query, size: int, draws: Generator) -> Look:
-    """The mean row that each image is released in, over several queries of `size` images a round."""
+    """The mean row that each image is released in, over several queries of `size` images per round."""
 
     def look(images: Tensor) -> Tensor:
         own = Generator(images.device).manual_seed(int(torch.randint(2**31, (1,), generator=draws)))

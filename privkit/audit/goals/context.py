@@ -195,10 +195,10 @@ def must_read(attack: AnyAttack, domain: Domain) -> None:
 
 
 def must_have_one_label(context: AttackContext) -> None:
-    """Refuse an attack that reads one label a record if records have several, by a `NotApplicable`."""
+    """Refuse an attack that reads one label per record if records have several, by a `NotApplicable`."""
     if several(context.seed_data.victims.y):
         name = context.cell.attack.name
-        raise NotApplicable(f"{name} reads one label a record, and these records have several each")
+        raise NotApplicable(f"{name} reads one label per record, and these records have several each")
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:

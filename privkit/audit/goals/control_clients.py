@@ -78,7 +78,7 @@ class HonestClients:
 
     edge: Clients
     domain: Domain
-    batch_size: int  # records a client and round
+    batch_size: int  # records per client and round
 
     def __post_init__(self) -> None:
         edge = self.edge
@@ -106,7 +106,7 @@ class HonestClients:
         told = marked and tokens.ndim == 3 and isinstance(own, Images)
         if block is not None and (tokens.ndim != 3 or tokens.shape[2] > smashed.shape[2]):
             raise NotApplicable(
-                f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers a token, and the record "
+                f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers per token, and the record "
                 f"itself has {tokens.shape[-1]}"
             )
         if told:

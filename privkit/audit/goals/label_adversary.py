@@ -187,7 +187,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label a record, [N]; of several labels [N, L], `positive` if the record has it, otherwise another number.
+    """One label per record, [N]; of several labels [N, L], `positive` if the record has it, otherwise another number.
 
     >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
     [1, 2]

@@ -57,7 +57,7 @@ class Rehearsal(TrainedContext):
         return self.config.training.batch_size
 
     def sized(self, batch_size: int) -> Rehearsal:
-        """The same cell with another number of records a client and round."""
+        """The same cell with another number of records per client and round."""
         clients = self.config.protocol.spec.clients
         own = self.records.take(np.arange(ROUNDS * clients * batch_size)).to(self.device)
         rows = torch.arange(len(own)).view(clients, -1)

@@ -181,6 +181,6 @@ def must_get_gradients(context: TrainedContext) -> None:
     """Refuse, by a `NotApplicable`, clients to whom no gradient comes back, or one of many messages."""
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
-        raise NotApplicable("updates=message mixes every record several times a round, and one message would be read")
+        raise NotApplicable("updates=message mixes every record several times per round, and one message would be read")
     if context.config.training.freeze_lower or not learns(context.model.edge):
         raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")

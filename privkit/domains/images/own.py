@@ -47,9 +47,9 @@ class Folder(Checked):
     grey: bool = False
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        home = _given(self.name, self.path, "the folder that holds one folder of pictures a class")
+        home = _given(self.name, self.path, "the folder that holds one folder of pictures per class")
         if not home.is_dir():
-            raise DataError(f"folder: {home} is no folder; pass the one that holds one folder of pictures a class")
+            raise DataError(f"folder: {home} is no folder; pass the one that holds one folder of pictures per class")
         parts = [home / part for part in _PARTS if (home / part).is_dir()]
         return opened_folders(
             self.name, parts if len(parts) == len(_PARTS) else [home], self.size, "PATH", grey=self.grey
@@ -79,7 +79,7 @@ class Arrays(Checked):
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         path = _given(self.name, self.path, "an .npz, .safetensors or .npy file")
         if path.suffix == ".npy":
-            labels = _given(self.name, self.labels, "the .npy file of the labels, one a row of the images", "labels")
+            labels = _given(self.name, self.labels, "the .npy file of the labels, one per row of the images", "labels")
             return _pools(f"arrays: {path}", {"images": _read(path), "labels": _read(labels)})
         held = _read(path)
         if not isinstance(held, Mapping):
@@ -175,7 +175,7 @@ def _pool(what: str, images: object, labels: object, first_id: int) -> ArrayPool
         raise DataError(f"{what}: {error}") from None
     if numbers.ndim != 1 or len(numbers) != len(pixels):
         raise DataError(
-            f"{what}: {len(pixels)} images need labels [{len(pixels)}], got {list(numbers.shape)}; give one a row"
+            f"{what}: {len(pixels)} images need labels [{len(pixels)}], got {list(numbers.shape)}; give one per row"
         )
     if not len(pixels):
         raise DataError(f"{what}: there is no image; add some")

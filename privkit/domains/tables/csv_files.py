@@ -40,7 +40,7 @@ def csv_columns(
     # spreadsheets begin a file with a byte-order mark, which is part of no name
     text = (line.decode("utf-8-sig", "surrogateescape") for _, line in numbered_lines(name, root, file))
     lines = csv.reader(text)
-    with one_sentence(name, path, "save it as CSV, one row a line"):
+    with one_sentence(name, path, "save it as CSV, one row per line"):
         header = next(lines, [])
     if _FOREIGN.search("".join(header)):
         raise DataError(f"{name}: the header of {path} is not UTF-8 text; save the file as UTF-8")
@@ -61,7 +61,7 @@ def csv_columns(
         return row
 
     numbered = ((f"line {lines.line_num}", row) for row in lines if row)
-    with one_sentence(name, path, "save it as CSV, one row a line"):
+    with one_sentence(name, path, "save it as CSV, one row per line"):
         rows, notes = good_rows(name, path, numbered, even, skip_bad=skip_bad)
     return dict(zip(header, zip(*rows, strict=True), strict=True)), notes
 
@@ -79,10 +79,10 @@ def dense_and_categorical(
 
 
 def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
-    """Refuse a label column that has one value a record, as ids and measurements have.
+    """Refuse a label column that has one value per record, as ids and measurements have.
 
     Raises:
-        DataError: if 20 labels or more have fewer than two records a class.
+        DataError: if 20 labels or more have fewer than two records per class.
     """
     if len(labels) >= 20 and 2 * len(classes := set(labels)) > len(labels):
         raise DataError(

@@ -20,7 +20,7 @@ _Columns = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class PartyFiles:
-    """Several CSV files in the data root, one a party, with columns of the same people, joined by an id column.
+    """Several CSV files in the data root, one per party, with columns of the same people, joined by an id column.
 
     Records that some party lacks are left out, and the row of an audit counts them. The order of the rows in a file
     does not matter, since records are sorted by id. Ids themselves are no column of a record. `vertical` gives each

@@ -182,7 +182,7 @@ def test_what_cannot_be_solved_is_refused() -> None:
 
 
 def mixed_messages(own_ratios: bool, noise: float, seed: int) -> Tensor:
-    """24 messages [24, 4, 4, 16] of 2 of 5 clients each, with one ratio a message or one for each position."""
+    """24 messages [24, 4, 4, 16] of 2 of 5 clients each, with one ratio per message or one for each position."""
     draws = Generator().manual_seed(seed)
     clients = torch.randn(5, 4, 4, 16, generator=draws) + 0.5
     pairs = torch.rand(24, 5, generator=draws).argsort(1)[:, :2]

@@ -48,8 +48,8 @@ def test_a_users_table_has_dense_and_categorical_columns(tmp_path: Path) -> None
         ("a,owns\n", "holds no row"),
         ("owns\nyes\nno\n", "no column that is part of a record; add one"),
         ("", "no column 'owns'; begin it with a header"),
-        ("a,owns\r1,yes\r", "cannot be read .*; save it as CSV, one row a line"),
-        ("a,owns\n" + "1" * 140_000 + ",yes\n", "cannot be read .*; save it as CSV, one row a line"),
+        ("a,owns\r1,yes\r", "cannot be read .*; save it as CSV, one row per line"),
+        ("a,owns\n" + "1" * 140_000 + ",yes\n", "cannot be read .*; save it as CSV, one row per line"),
         ("\udce9,owns\n1,yes\n", "header of .* is not UTF-8 text; save the file as UTF-8"),
     ],
 )
