@@ -92,7 +92,7 @@ class Ledger:
         remarks: sentences about what was found on opening: a torn line that was dropped, a missing lock.
 
     Raises:
-        LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.
+        LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
 
     Source: composition of charges fixed in advance. Gaussians of constant shift: √Σμ² (Dong, Roth and Su 2022,
     Corollary 3.3), exact without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of

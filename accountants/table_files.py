@@ -62,7 +62,7 @@ def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mappi
 def _check_kind(path: Path) -> None:
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no file")
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is not a file")
 
 
 def _whole_text(path: Path) -> str:
@@ -84,7 +84,7 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
     lines = _content(counted)
     first = next(lines, "")
     if "\0" in first:
-        raise ValueError(f"{where} is no text: it holds zero bytes; save the table as CSV in UTF-8")
+        raise ValueError(f"{where} is not text: it holds zero bytes; save the table as CSV in UTF-8")
     if not first.strip():
         raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
     headers = {mark: [spelled(name) for name in next(csv.reader([first], delimiter=mark))] for mark in _DELIMITERS}
@@ -120,7 +120,7 @@ class _Counted:
 
 
 def _content(file: Iterable[str]) -> Iterator[str]:
-    """The lines without comments and without empty lines before the header; a line inside quotes is no comment."""
+    """The lines without comments and without empty lines before the header; a line inside quotes is not a comment."""
     quoted, begun = False, False
     for line in file:
         if not quoted and (line.lstrip().startswith("#") or not (begun or line.strip())):

@@ -137,7 +137,8 @@ class Scores:
     Attributes:
         values: float [N]; higher means "yes".
         examples: int64 [N], which released row (or queried example) each score is of.
-        of_labels: float [N, L], one score per label, higher for the likelier; None if the attack asks for one label only.
+        of_labels: float [N, L], one score per label, higher for the likelier; None if the attack asks for one label
+            only.
     """
 
     values: Tensor

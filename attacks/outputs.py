@@ -24,7 +24,7 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
         shape: of a record.
 
     Raises:
-        BadOutput: if it is no `Reconstruction` of a tensor [rows, *shape].
+        BadOutput: if it is not a `Reconstruction` of a tensor [rows, *shape].
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> guesses_of(MidGrey(), None, 2, (1, 8, 8))
@@ -46,7 +46,7 @@ def scores_of(attack: AnyAttack, found: object) -> Scores:
     """What an attack on labels, membership or canaries returned.
 
     Raises:
-        BadOutput: if it is no `Scores` of as many numbers as examples.
+        BadOutput: if it is not a `Scores` of as many numbers as examples.
     """
     if not isinstance(found, Scores):
         raise BadOutput(f"{attack.name} must return Scores, one number per example, got {_seen(found)}")

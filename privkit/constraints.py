@@ -107,7 +107,7 @@ def real(
     """A number inside the bounds, as a Python float. Infinity is allowed only if `most` is infinite.
 
     Raises:
-        ValueError: with the name, what is allowed and what was given; booleans and NaN are no numbers.
+        ValueError: with the name, what is allowed and what was given; booleans and NaN are not numbers.
 
     >>> real("sigma", 2, above=0)
     2.0

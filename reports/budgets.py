@@ -53,7 +53,7 @@ class BudgetRow(Checked):
     published: _Amount | None = None  # ε by the paper's own formula, if there is one; `inf` is allowed
     published_order: _Amount | None = None  # the Rényi order of that formula that gives the least ε at this δ
     published_at_order_2: _Amount | None = None  # the same formula at the order 2, which the paper's own table fixes
-    objection: str = ""  # why the published value is no bound; empty if it is one, or if there is none
+    objection: str = ""  # why the published value is not a bound; empty if it is one, or if there is none
     notes: tuple[str, ...] = ()  # caveats for the reader, one sentence each
     given: tuple[tuple[str, str], ...] = ()  # (column, text) of the parameter table's row, which CSV and JSON repeat
     terms: tuple[tuple[str, str], ...] = ()  # (term, text) in the terms of NIST SP 800-226, if asked for; in JSON alone
@@ -206,7 +206,7 @@ def _own_remarks(row: BudgetRow) -> list[str]:
 
 
 def _objections(row: BudgetRow) -> list[str]:
-    """What a published value was converted with, whether it undercuts the sound one, and why it is no bound."""
+    """What a published value was converted with, whether it undercuts the sound one, and why it is not a bound."""
     said = [] if row.published_order is None else [_ORDERS]
     said += ["the published ε undercuts the sound one"] if row.factor is not None and row.factor < 1 else []
     return [*said, *([f"as published no bound: {row.objection}"] if row.objection else [])]

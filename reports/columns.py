@@ -38,7 +38,7 @@ OF_DEFENSE = frozenset((*_TASK, *_PROVEN, *(field.name for field in fields(Costs
 """Columns of a defense, which no attack on it changes."""
 SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
 """Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
-OWN = "own_"  # before the name of a metric that is no metric of privkit's
+OWN = "own_"  # before the name of a metric that is not a metric of privkit's
 GATED = (
     *_TASK,
     *OF_RECORDS,
@@ -77,7 +77,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
     `epsilon` is proven of the release, and infinite if nothing is. A certificate of the labels alone has
     `epsilon_of_labels`. A declared certificate has `declared_epsilon` or `declared_epsilon_of_labels` in their place. A
-    formula that is no proof has neither. `empirical_epsilon` is the lower bound of canaries.
+    formula that is not proof has neither. `empirical_epsilon` is the lower bound of canaries.
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:

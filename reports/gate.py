@@ -159,7 +159,7 @@ class Gate:
     def _shown(self, value: Interval | float | None) -> str:
         """A number in words, with the end that is judged."""
         if value is None:
-            return "no number"
+            return "not a number"
         middle, judged = ends(self.column, value)[0], self._judged(value)
         if not isinstance(value, Interval) or middle == judged:
             return _digits(middle)

@@ -223,7 +223,7 @@ def _record_metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _of_records(names: Iterable[str]) -> list[str]:
-    """Those of records that are no pictures, in the order of the measures; undeclared ones last."""
+    """Those of records that are not pictures, in the order of the measures; undeclared ones last."""
     held = dict.fromkeys(names)
     undeclared = [name for name in held if name not in MEASURES and not name.startswith((OWN, "matched_"))]
     return [name for name in OF_RECORDS if name in held and name not in _PICTURED] + undeclared

@@ -154,7 +154,7 @@ class _Runs:
         return _Runs(losses=self.losses.reverse(), rounds=self.rounds, owner=self.owner, deltas=self.deltas)
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number proves nothing
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not a number proves nothing
 def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     """[R] ε of runs, each at its δ."""
     sizes = np.array([len(run) for run in runs])

@@ -7,7 +7,7 @@ Let y = e^{μx − μ²/2} be the likelihood ratio of a Gaussian shifted by μ, 
 cell's mass goes to its ends such that both probabilities of the cell are kept; above the last node, P(x) − y·Q(x)
 becomes an infinite loss. The result dominates the Gaussian pair, and sampling keeps dominance: the sampled ratio
 L = 1 − q + q·y has the same nodes and masses. A release from k of n has the profile of y ≥ 1 in both directions. A
-public shift has the masses of all its values, weighted by their probabilities. A release that is no Gaussian brings
+public shift has the masses of all its values, weighted by their probabilities. A release that is not a Gaussian brings
 the distribution of its loss, whose masses are moved to the same kind of nodes.
 
 Source: derived. Discretization: Doroshenko et al. 2022, Algorithm 1; dominance under sampling: Zhu, Dong and Wang 2022,

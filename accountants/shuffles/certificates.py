@@ -32,12 +32,13 @@ NO_POSTERIOR = (
 
 _ONE_ORDER = (
     "nothing is claimed: an image of one token, or of equal ones, has one order, which is no secret; use more tokens "
-    "an image, such as of images whose side is no prime; no differential privacy"
+    "an image, such as of images whose side is not a prime; no differential privacy"
 )
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches; of nothing if it is one.
+    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches; of nothing if
+    there is one order.
 
     The multiplicities say how often each different patch occurs; their sum is N ≥ 1. None if all patches differ.
 

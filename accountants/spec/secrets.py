@@ -55,7 +55,7 @@ class ShuffledEpochs(Checked):
         epoch_rounds: batches of an epoch, B ≥ 1.
         records: n ≥ 2, those of one client, each of which is alone in one row of an epoch; None credits nothing.
 
-    Source: Chua et al. 2024 (shuffled batches are no Poisson sample); the charge and the credit are derived.
+    Source: Chua et al. 2024 (shuffled batches are not a Poisson sample); the charge and the credit are derived.
     """
 
     kind: ClassVar[str] = "shuffled_epochs"

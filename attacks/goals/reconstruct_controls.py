@@ -29,7 +29,7 @@ SHORTER = 5  # the noise control has so many times fewer steps: what leaks besid
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
 closer to their own records than to so many others, by an interval of this confidence over the records. The mean alone
-is no bound: another constant may be better, and few records are closer to some guess by chance. Below the last number
+decides nothing: another constant may be better, and few records are closer to some guess by chance. Below the last number
 of records an interval shows nothing, and the error alone decides."""
 
 
@@ -54,7 +54,7 @@ def controls(
     >>> own = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0))
     >>> views = [View(round=0, smashed=torch.zeros(5, 64))]
     >>> seen = ImageObservation(views=views, image_shape=(1, 8, 8), batch_size=5, auxiliary=own)
-    >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is no attack, and wins nowhere
+    >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is not an attack, and wins nowhere
     [False, True]
     """
     won, *others = wins(attack, observation, seed, defended)

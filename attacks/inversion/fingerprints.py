@@ -74,7 +74,7 @@ class Fingerprints(ReconstructingAttack):
         """Collect own sets, find their places, learn the laws, read the attacked rows and decode them.
 
         Raises:
-            NotApplicable: if releases are no grid of tokens, rows cannot be linked, own images are fewer than five
+            NotApplicable: if releases are not a grid of tokens, rows cannot be linked, own images are fewer than five
                 rounds, tokens do not come back, or owners cannot be told apart.
         """
         check_inputs(self, observation)

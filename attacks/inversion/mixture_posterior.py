@@ -71,7 +71,7 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Its controls refine with few steps; the posterior alone is no start, because it has learned already."""
+        """Its controls refine with few steps; the posterior alone is not a start, because it has learned already."""
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),

@@ -79,7 +79,7 @@ class AttackData:
 
         Raises:
             NotApplicable: if something is missing, rows were mixed by hidden coins, there are too few images, labels
-                are no whole numbers, or the server's segment does not classify such rows.
+                are not whole numbers, or the server's segment does not classify such rows.
         """
         check_inputs(attack, observation)
         check_forms(attack, observation.views)

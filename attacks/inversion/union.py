@@ -65,7 +65,7 @@ class Union(ReconstructingAttack):
         """Collect the tokens of own images and of the attacked ones, train a decoder on the former, decode the latter.
 
         Raises:
-            NotApplicable: if releases are no tokens, rows cannot be linked, or tokens do not come back.
+            NotApplicable: if releases are not tokens, rows cannot be linked, or tokens do not come back.
         """
         check_inputs(self, observation)
         rounds = by_round(observation.views, self.passes, mixed=True)

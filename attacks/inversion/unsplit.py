@@ -43,7 +43,7 @@ class UnSplit(ReconstructingAttack):
     are taken to come in order.
 
     The curve is the objective of the images after each alternation, the matching error being a share of the release's
-    variance. It is no error of images, which this attack cannot know.
+    variance. It is not an error of images, which this attack cannot know.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """

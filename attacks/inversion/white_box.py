@@ -87,7 +87,7 @@ class WhiteBox(ReconstructingAttack):
         parallel: images optimized at a time, ≥ 1.
 
     The curve is what the attack minimizes, after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is no error of
+    variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is not an error of
     images, which this attack cannot know.
 
     If its session says so (`privkit.attacks.escalate`), the attack goes on in cycles: each has the steps of all before

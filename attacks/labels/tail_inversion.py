@@ -51,7 +51,7 @@ class TailInversion(NamingAttack):
         """Score every row for every label.
 
         Raises:
-            NotApplicable: if the tail is no linear layer on these features.
+            NotApplicable: if the tail is not a linear layer on these features.
 
         >>> from privkit.attacks.goals.labels import observe
         >>> tail, rows, labels = nn.Linear(4, 9), torch.rand(30, 4), torch.arange(30) % 9

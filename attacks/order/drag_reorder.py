@@ -34,7 +34,7 @@ _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 class DragReorder(ReconstructingAttack):
     """Predicts each token's place from that token alone, and gives every token of a row a different place.
 
-    The published attack goes on with guided diffusion, whose network is no part of this package: here the patch behind
+    The published attack goes on with guided diffusion, whose network is not part of this package: here the patch behind
     each token is decoded by a linear map. `jigsaw_white_box` inverts an order that a solver found.
 
     Attributes:

@@ -138,7 +138,7 @@ def in_recognized_places(observation: ImageObservation, draws: Generator, later:
     `later` rounds of queries are left to be asked.
 
     Raises:
-        NotApplicable: as `followed`; if rows hold mixtures, or tokens are no square grid.
+        NotApplicable: as `followed`; if rows hold mixtures, or tokens are not a square grid.
     """
     views = observation.views
     if any(view.mixed > 1 for view in views):

@@ -43,7 +43,7 @@ _SURE = 0.99  # share of a patch's odds on one token, above which it is taken fo
 def rows_a_message(view: View) -> int:
     """B, the number of rows of each message of a view; `NotApplicable` if messages differ."""
     if view.messages < 1 or len(view.smashed) % view.messages:
-        raise NotApplicable(f"{len(view.smashed)} rows are no {view.messages} messages of one size")
+        raise NotApplicable(f"{len(view.smashed)} rows are not {view.messages} messages of one size")
     return len(view.smashed) // view.messages
 
 

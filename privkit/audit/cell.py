@@ -198,7 +198,7 @@ def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tu
     edited = [name for name, pairs in lent.items() if not all(same(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
-            f"a part of this cell changed {', '.join(changed)} in place, so that its numbers are no measurement; let "
+            f"a part of this cell changed {', '.join(changed)} in place; its numbers then measure nothing; let "
             "it compute on a copy (x.clone(), deepcopy(module)); other cells have copies of their own"
         )
 

@@ -75,7 +75,7 @@ def arrangement_scores(
             than a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
 
     Raises:
-        ValueError: if shapes differ, an order is no permutation, or N is no multiple of B.
+        ValueError: if shapes differ, an order is not a permutation, or N is not a multiple of B.
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
     numbers (`patch_entropy_bits`). It holds for any law of the order, any guess, and equal pieces: at most (T − j)!

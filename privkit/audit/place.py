@@ -28,7 +28,7 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
         A place for each setting and adversary, and where the runs behind the registry differ, one sentence each.
 
     Raises:
-        RunFolderError: if it is no run folder.
+        RunFolderError: if it is not a run folder.
         UnfinishedRun: if no cell is finished.
         UsageError: if no defended record was attacked, or nothing comparable is registered.
     """

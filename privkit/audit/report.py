@@ -44,7 +44,7 @@ def build(
             none of them, and RUN/cells still does.
 
     Raises:
-        RunFolderError: if it is no run folder.
+        RunFolderError: if it is not a run folder.
         UnfinishedRun: if no cell is finished.
         DamagedFile: if one of its files is damaged.
     """
@@ -109,7 +109,7 @@ def _pictured(row: Row) -> bool:
 
 
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
-    """The first records of a cell that are no images, in words, and the guesses at them."""
+    """The first records of a cell that are not images, in words, and the guesses at them."""
     if _pictured(row):
         return []
     arrays = _arrays(cell / PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}

@@ -36,7 +36,7 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Refuse guesses [N, *domain.shape] that are no valid records: on another scale they would look like a failure.
+    """Refuse guesses [N, *domain.shape] that are not valid records: on another scale they would look like a failure.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -59,7 +59,7 @@ def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
     try:
         domain.check(guess)
     except DataError as error:
-        raise Misbehaved(f"the guesses of {attack} are no {domain.records}: {error}") from None
+        raise Misbehaved(f"the guesses of {attack} are not {domain.records}: {error}") from None
 
 
 def scored(

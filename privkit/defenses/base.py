@@ -234,7 +234,8 @@ class Defense(Checked, ABC):
         Args:
             images: [M, B, C, H, W] in [0, 1].
             smashed: [M, B, ...], before `apply`.
-            companion: the networks of `companion`, one per client, called with all messages' images at once, [M·B, ...].
+            companion: the networks of `companion`, one per client, called with all messages' images at once, [M·B,
+                ...].
         """
         return None
 

@@ -19,7 +19,7 @@ from privkit.shared.certificate import Certificate
 Mixing = NoMixing | Mixup | CutMix
 
 WORTH_COMPOSING = 1e3
-"""ε from which on a tighter bound would still be no protection, and numerical composition takes seconds."""
+"""ε from which on a tighter bound would still be not protection, and numerical composition takes seconds."""
 
 _IDEAL = (
     "noise counts as real numbers from a secret seed: neither the low bits of floats nor an attack on the generator is "

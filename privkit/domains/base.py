@@ -23,7 +23,7 @@ def several(y: Tensor) -> bool:
 
 
 def check_labels(y: Tensor | NDArray[np.generic]) -> None:
-    """Refuse labels that are no class numbers [N], nor 0 and 1 in [N, L], by a `DataError`."""
+    """Refuse labels that are not class numbers [N], nor 0 and 1 in [N, L], by a `DataError`."""
     values = torch.as_tensor(y)
     if values.ndim not in (1, 2):
         raise DataError(

@@ -35,7 +35,7 @@ class Domain(Protocol):
         """Shape of one record."""
 
     def check(self, x: Tensor) -> None:
-        """Refuse values that are no records of this domain by a `DataError`, with advice on common mistakes."""
+        """Refuse values that are not records of this domain by a `DataError`, with advice on common mistakes."""
 
     def zeros(self, count: int) -> Tensor:
         """Valid records of zeros [count, *shape], to find a network's output shapes."""

@@ -22,7 +22,7 @@ def need_root(name: str, root: Path | None, inside: str) -> Path:
             f"{name} needs a data root: pass --data-root DIR (or set PRIVKIT_DATA) to the folder that holds {inside}"
         )
     if not os.path.isdir(root):  # unlike Path.is_dir, False also where permission is denied
-        raise DataError(f"the data root {root} is no folder; create it, or pass the one that holds {inside}")
+        raise DataError(f"the data root {root} is not a folder; create it, or pass the one that holds {inside}")
     return root
 
 

@@ -216,7 +216,7 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
     rounds = images // (clients * batch_size)
     if rounds == 0:
         raise UsageError(
-            f"{clients} clients with batch_size={batch_size} send {clients * batch_size} images per round, but there are "
+            f"{clients} clients with batch_size={batch_size} send {clients * batch_size} images per round; there are "
             f"{images}; lower batch_size or clients"
         )
     return rounds

@@ -191,7 +191,7 @@ def load_state(path: Path) -> dict[str, Any] | None:
     try:
         state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or _holds_nan(state):
-            raise ValueError("it is no dictionary of finite numbers")
+            raise ValueError("it is not a dictionary of finite numbers")
     except MemoryError:
         raise
     except Exception as error:  # torch raises whatever its reader meets

@@ -206,7 +206,7 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
     if release.labels.shape != ((*lead, CLASSES) if soft else lead):
         return f"its labels are {list(release.labels.shape)}; give one for each of {list(lead)} records"
     if release.weights is not None and (release.weights.ndim, *release.weights.shape[:2]) != (3, 2, defense.group):
-        return f"its weights are {list(release.weights.shape)}; give [2, {defense.group}, T], one per member and position"
+        return f"its weights are {list(release.weights.shape)}; give [2, {defense.group}, T], for member and position"
     return ""
 
 

@@ -215,7 +215,7 @@ class PatchSplitNN(NamedCuts):
         """g, the number of patches in a row and in a column.
 
         Raises:
-            UsageError: if the image is no square, or patches of this size and stride do not reach its edge exactly.
+            UsageError: if the image is not a square, or patches of this size and stride do not reach its edge exactly.
         """
         if height != width:
             raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")

@@ -116,7 +116,7 @@ class Vertical(Checked):
     domain: ClassVar[str] = "any"
     quick_attacks: ClassVar[tuple[str, ...]] = ("ridge", "release_clustering")
 
-    parties: Annotated[int, Ge(2), "one party is no vertical split"] = 2
+    parties: Annotated[int, Ge(2), "one party is not a vertical split"] = 2
     width: Count = 32
     hidden: Count = 64
     aggregate: Literal["concatenate", "sum"] = "concatenate"

@@ -250,7 +250,7 @@ def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str,
     """Rows of a run folder or of a file of JSON lines; by default those of a size that ship with the package.
 
     Raises:
-        UsageError: if there is no such file, or a line is no row.
+        UsageError: if there is no such file, or a line is not a row.
     """
     if path is None:
         name = ROWS_OF[size]
@@ -276,7 +276,7 @@ def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str,
             if isinstance(row.get("accuracy"), dict):  # a line of a run folder's results.jsonl
                 row["accuracy"] = row["accuracy"]["value"]
         except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{name}, line {number}, is no row of an audit: {error}") from error
+            raise UsageError(f"{name}, line {number}, is not a row of an audit: {error}") from error
         rows.append(row)
     return rows
 

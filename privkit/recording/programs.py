@@ -67,7 +67,7 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     objects |= any(b'"use_pickle": true' in held[member] for member in held if member.endswith("_config.json"))
     if not (scripted or exported) or (exported and objects):
         raise DataError(
-            f"{here} is no program without pickled objects; save the segment with torch.jit.save or "
+            f"{here} is not a program without pickled objects; save the segment with torch.jit.save or "
             "torch.export.save, or name a builder and weights"
         )
     if exported and not is_trusted(_EXPORTED, trust):
@@ -104,7 +104,7 @@ def _strange(held: dict[str, bytes]) -> str:
     for member in held:
         folder, _, inside = member.partition("/")
         if not _MEMBER.fullmatch(inside) or folder != next(iter(held)).partition("/")[0]:
-            return f"holds {member!r}, which is no part of a TorchScript program"
+            return f"holds {member!r}, which is not part of a TorchScript program"
     if len({member.casefold() for member in held}) < len(held):
         return "holds two members whose names differ in their case alone"
     read = (content for member, content in held.items() if not _UNREAD.search(member))

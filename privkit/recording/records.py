@@ -75,7 +75,7 @@ def records(
         kind: "own" or "truth".
 
     Raises:
-        DataError: if they are no records of the domain, or the labels do not fit.
+        DataError: if they are not records of the domain, or the labels do not fit.
     """
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")

@@ -178,8 +178,8 @@ def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
     """How many records moved how many rows, where more rows moved than records; (0, 0) if nowhere.
 
     Records are replaced by their neighbors, half of a batch at a time: those with a 1, or a 0, in one binary digit of
-    their place. So any two are told apart by one of the 2·⌈log₂ N⌉ halves. Rows in another order are no meeting: each
-    record still moves one.
+    their place. So any two are told apart by one of the 2·⌈log₂ N⌉ halves. Rows in another order are not a meeting:
+    each record still moves one.
 
     The batch [N, ...] has the size that crossed the cut. A `ValueError` says that equal batches get different answers.
 

@@ -92,7 +92,7 @@ def segment_fields(
 
 
 def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> str:
-    """Why a trace failed: either the module does not take what was recorded, or it is no program."""
+    """Why a trace failed: either the module does not take what was recorded, or it is not a program."""
     try:
         module(sample)
     except Exception as other:

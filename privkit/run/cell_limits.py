@@ -22,7 +22,8 @@ _STATUS = Path("/proc/self/status")
 
 
 class OverLimit(BaseException):
-    """A cell exceeded a limit. It is no `Exception`, so that code in the cell does not catch it as its own failure."""
+    """A cell exceeded a limit. It is not an `Exception`, so that code in the cell does not catch it as its own
+    failure."""
 
 
 def _written_memory(size: int) -> str:

@@ -149,7 +149,7 @@ def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
 
 
 def _file(name: str, module: ModuleType | None) -> Path | None:
-    """Where a module's source lies, None for built-in modules, namespaces and names that are no module."""
+    """Where a module's source lies, None for built-in modules, namespaces and names that are not module."""
     if module is not None:
         file = getattr(module, "__file__", None)
         return Path(file) if file else None

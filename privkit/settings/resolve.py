@@ -54,7 +54,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
     except TomlError as error:
-        raise UsageError(f"{path} is no valid TOML: {error}") from None
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
     for key in settings:
         if key == "trust":
             raise UsageError(

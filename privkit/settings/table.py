@@ -289,7 +289,7 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, with defaults for those that are absent or None; a `UsageError` for a name that is no setting."""
+    """Settings, with defaults for those that are absent or None; a `UsageError` for a name that is not a setting."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting", str(key), KEYS)

@@ -29,7 +29,7 @@ class Certificate:
         relation: neighboring relation; None if no differential privacy is claimed.
         unit: what neighbors differ in; None likewise.
         covers: "release" (the smashed data, and labels if they are sent) or "labels" alone.
-        sound: False for formulas that are reproduced as published although they are no bound.
+        sound: False for formulas that are reproduced as published although they are not bounds.
         objection: the reason in one sentence, if `sound` is False.
         quantities: named numbers behind the statement (log10 of counts, shares, the calibrated σ), JSON-able.
         assumptions: what must hold for the statement, one sentence each.

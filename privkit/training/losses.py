@@ -98,7 +98,8 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
         losses = own(outputs, rows if rows.ndim == 1 else rows.float()).float()
         if losses.shape != rows.shape[:1]:
             raise ValueError(
-                f"the upper segment's loss must give one value per record, shape {[len(rows)]}, got {list(losses.shape)}"
+                f"the upper segment's loss must give one value per record, shape {[len(rows)]}, "
+                f"got {list(losses.shape)}"
             )
         return losses.view(len(labels), -1).mean(1)
     logits = class_scores(outputs).float()

@@ -166,7 +166,7 @@ def _one_by_one(
         with clients.mixed_precision(images.device):
             sent = clients.release(images, labels, draws, number, groups=turn)
         if seat:
-            sent = replace(sent, penalty=None)  # which is no message's
+            sent = replace(sent, penalty=None)  # which is not a message's
         gradients: list[Tensor] = []
         for smashed, soft in zip(sent.release.smashed, sent.release.labels, strict=True):
             message = Release(smashed=smashed.unsqueeze(0), labels=soft.unsqueeze(0))

@@ -105,7 +105,7 @@ class TrainingSpec(OptimizerSpec):
             of its own keeps that (`privkit.training.losses.OwnLoss`).
         keep: which epoch's model is measured on the test images and attacked: the "last", or the "best" on the
             validation images of the budget. Both are stored. "best_test" chooses on the test images themselves: the
-            best accuracy during training, which some papers print, is no estimate for new images.
+            best accuracy during training, which some papers print, is not an estimate for new images.
         best_by: what makes an epoch the best: "accuracy", "mcc" or "auc"; of equal ones the first.
         precision: of products and convolutions: "float32", "bfloat16" (weights and losses stay float32), or "auto" for
             bfloat16 on a GPU that has it and float32 elsewhere. A CPU with avx512_bf16 is about twice as fast in it.

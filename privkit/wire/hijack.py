@@ -35,7 +35,8 @@ HONEST_ROUNDS = 250
 """Of honest training that a hijack's detection is held against, or as many as it took: 15 CPU seconds in an audit."""
 _LOUD = 100.0
 _TRIED = 16
-"""Scale, and images per message, of the random smashed data on which a defense is tried; clipping shows on them, too."""
+"""Scale, and images per message, of the random smashed data on which a defense is tried; clipping shows on them,
+too."""
 
 
 class LiveClients:

@@ -139,7 +139,7 @@ def test_lines_that_are_missing_swapped_or_from_elsewhere_are_found(path: Path) 
 def test_a_foreign_file_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match="is no ledger"):
+    with pytest.raises(LedgerError, match="is not a ledger"):
         Ledger(path)
     assert path.read_bytes() == content
 

@@ -62,7 +62,7 @@ def test_what_reads_one_label_a_record_says_so_and_the_rest_runs(tmp_path: Path)
         "gradient_matching": server,
         "sdar": server,
         "label_leak": "",
-        "label_leak:positive=3": "positive=3 is no label: there are 3 classes",
+        "label_leak:positive=3": "positive=3 is not a label: there are 3 classes",
         "nearest_record": "",
     }
     found = rows(tmp_path, *expected)

@@ -116,7 +116,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"schema_version": "1"}, "schema_version: "),
     ({"batch_sise": 3}, "unknown field 'batch_sise'; did you mean 'batch_size'?"),
     ({"rounds": 0}, "rounds: "),
-    ({"passes": 2, "rounds": 3}, "2 passes of 3 rounds are no whole number of rounds each"),
+    ({"passes": 2, "rounds": 3}, "2 passes of 3 rounds are not a whole number of rounds each"),
     ({"defense": "gaussian_noise"}, "there is no lower; add it, or drop defense"),
     ({"lower": {"builder": HALF, "program": "lower.pt"}}, "give either a program, or a builder"),
     ({"measured": {"accuracy": 0.9}}, "accuracy and test_images belong together"),
@@ -154,7 +154,7 @@ def test_an_old_recording_is_read_and_what_it_leaves_out_is_known(tmp_path: Path
 def test_what_is_no_recording(tmp_path: Path) -> None:
     refused(tmp_path, "holds no recording: cannot read recording.json")
     (tmp_path / "recording.json").write_text("{")
-    refused(tmp_path, "is no JSON")
+    refused(tmp_path, "is not JSON")
 
 
 def pickled() -> dict[str, bytes]:

@@ -67,7 +67,7 @@ BAD: list[tuple[dict[str, Tensor | None], int | None, str]] = [
         "truth.labels has several labels per record, which must be 0 or 1 each, got 0..2",
     ),
     ({"own.labels": -OF_OWN}, None, "own.labels has several labels per record, which must be 0 or 1 each, got -1..0"),
-    ({**SENT, "round_1.labels": FACTS[:ROWS] + 1}, None, "round_1.labels has several labels per record, which must be 0"),
+    ({**SENT, "round_1.labels": FACTS[:ROWS] + 1}, None, "round_1.labels has several labels per record, which must be"),
     ({"truth.labels": FACTS}, 5, "truth.labels has 3 labels per record, and the number must be 5, as classes says"),
     (SENT, 2, "round_0.labels has 3 labels per record, and the number must be 2, as classes says"),
     (

@@ -76,7 +76,7 @@ class MapGeometry:
         """Read the geometry off tokens [N, T, D] or [N, T + 1, D] (class token), maps [N, D, h, w] or vectors [N, D].
 
         Raises:
-            NotApplicable: if the tokens are no square grid, or the release has another number of axes.
+            NotApplicable: if the tokens are not a square grid, or the release has another number of axes.
 
         >>> import torch
         >>> [MapGeometry.of(torch.zeros(*shape), (1, 28, 28)).rows for shape in ((2, 16, 96), (2, 96))]

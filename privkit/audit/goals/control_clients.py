@@ -139,7 +139,7 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of the records that the release contains; all of it if they are no images."""
+        """The part of the records that the release contains; all of it if they are not images."""
         if not isinstance(self.domain, Images):
             return apart
         shape = (-1, self.edge.lowers.copies, self.batch_size)

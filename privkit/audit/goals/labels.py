@@ -122,7 +122,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
     if attack.mounting.labeled:
         must_have_one_label(context)
     if attack.positive >= many:
-        raise NotApplicable(f"positive={attack.positive} is no label: there are {many} classes")
+        raise NotApplicable(f"positive={attack.positive} is not a label: there are {many} classes")
     return cuts, many
 
 

@@ -49,7 +49,7 @@ class Folder(Checked):
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         home = _given(self.name, self.path, "the folder that holds one folder of pictures per class")
         if not home.is_dir():
-            raise DataError(f"folder: {home} is no folder; pass the one that holds one folder of pictures per class")
+            raise DataError(f"folder: {home} is not a folder; pass the one that holds one folder of pictures per class")
         parts = [home / part for part in _PARTS if (home / part).is_dir()]
         return opened_folders(
             self.name, parts if len(parts) == len(_PARTS) else [home], self.size, "PATH", grey=self.grey
@@ -139,7 +139,7 @@ def _read(path: Path) -> Any:
             return load_file(path)
         if path.suffix not in (".npz", ".npy"):
             raise DataError(
-                f"arrays: {path} is no .npz, .safetensors or .npy file; a pickle could run a program, so save the "
+                f"arrays: {path} is not an .npz, .safetensors or .npy file; a pickle could run a program, so save the "
                 "arrays with numpy.savez or safetensors"
             )
         read = np.load(path, allow_pickle=False)

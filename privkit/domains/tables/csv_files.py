@@ -15,7 +15,7 @@ from privkit.domains.files import BadRow, good_rows, numbered_lines, one_sentenc
 from privkit.errors import DataError, shortened
 
 _FOREIGN = re.compile("[\udc80-\udcff]")
-"""What stands for a byte that is no UTF-8."""
+"""What stands for a byte that is not an UTF-8."""
 
 
 def csv_columns(
@@ -34,7 +34,7 @@ def csv_columns(
 
     Raises:
         DataError: if the file, a needed column or every row is missing, if two columns have one name, if a row is bad,
-            or if the file is no CSV.
+            or if the file is not CSV.
     """
     path = root / file
     # spreadsheets begin a file with a byte-order mark, which is part of no name
@@ -95,15 +95,15 @@ def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """A sentence on each categorical column that would be dense but for fewer than half of its cells.
 
     >>> nearly_dense({"age": ["30", "", "40", "N/A"], "city": ["Rome", "4", "Bonn"]})
-    ("the column 'age' is categorical, as 1 of its 4 cells is no number, such as 'N/A'; empty it for a dense column",)
+    ("the column 'age' is categorical: 1 of its 4 cells is not a number, such as 'N/A'; empty it for a dense column",)
     """
     found = []
     for name, cells in categorical.items():
         words = [cell for cell in cells if _numbers([cell]) is None]
         if 0 < 2 * len(words) < len(cells):
-            are, them = ("is no number", "it") if len(words) == 1 else ("are no numbers", "them")
+            are, them = ("is not a number", "it") if len(words) == 1 else ("are not numbers", "them")
             found.append(
-                f"the column {shortened(name)} is categorical, as {len(words)} of its {len(cells)} cells {are}, such "
+                f"the column {shortened(name)} is categorical: {len(words)} of its {len(cells)} cells {are}, such "
                 f"as {shortened(words[0])}; empty {them} for a dense column"
             )
     return tuple(found)

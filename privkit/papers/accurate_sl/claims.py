@@ -1,4 +1,4 @@
-"""Accurate split learning as published: Theorems 3.5 and 3.7 and its Laplace noise, and where they are no bound."""
+"""Accurate split learning as published: Theorems 3.5 and 3.7 and its Laplace noise, and where they are not bounds."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
         features: X [n].
         label: the true class, 0 or 1.
         sigma: standard deviation of the noise, > 0.
-        lam: λ = 1/α in [0, 1]; 1 is no scaling.
+        lam: λ = 1/α in [0, 1]; 1 is not a scaling.
 
     Source: Xu et al., Theorem 3.4, both sides; the quadrature is derived.
 

@@ -1,4 +1,4 @@
-"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1 and Corollary 1, and where they are no bound."""
+"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1 and Corollary 1, and where they are not bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.shared.certificate import Certificate
 
 
 def smashed_rdp(setting: GroupRelease, order: float) -> float:
-    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; refused if σ is so small that it is no finite number."""
+    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; refused if σ is so small that it is not a finite number."""
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
@@ -163,7 +163,7 @@ def _certificate(
 
 
 def _objections(setting: GroupRelease, order: float) -> list[str]:
-    """Why Theorem 1 is no bound for this release; empty if it is one."""
+    """Why Theorem 1 is not a bound for this release; empty if it is one."""
     objections = []
     ratio, mixes = setting.ratio, setting.mechanism != "dp_sl" and setting.group > 1
     if mixes and setting.concentration is not None and ratio < 1:  # λ_max = 1 bounds every draw
@@ -203,7 +203,7 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
 
 
 def _rdp(order: float, width: float, dimensions: int, name: str, sigma: float) -> float:
-    """α·D·(width/σ)²/2, refused if it is no finite number."""
+    """α·D·(width/σ)²/2, refused if it is not a finite number."""
     ratio = float(width) / float(sigma)
     divergence = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
     if not isfinite(divergence):

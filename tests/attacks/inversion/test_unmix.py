@@ -174,7 +174,7 @@ def test_what_cannot_be_solved_is_refused() -> None:
     with pytest.raises(NotApplicable, match="16 positions, but the release is"):
         run(RandomCutMix(level="input"), Unmix(passes=2, epochs=1))
     edge = clients(Mixup())
-    with pytest.raises(NotApplicable, match="4 views are no multiple of 3"):
+    with pytest.raises(NotApplicable, match="4 views are not a multiple of 3"):
         Unmix(passes=3, epochs=1).run(seen(edge, passes(edge, 2)), Generator())
     few = replace(seen(edge, passes(edge, 2)), auxiliary=OWN.x[:19])
     with pytest.raises(NotApplicable, match="20 images"):

@@ -64,7 +64,7 @@ def test_a_column_that_a_few_cells_make_categorical_is_named(tmp_path: Path, cel
     pools = opened(tmp_path, f"{CSV}{cell},Oslo,yes\n")
     assert pools.train.domain.categorical == ("age", "city")
     (note,) = pools.notes
-    assert note.startswith("the column 'age' is categorical, as 1 of its 4 cells is no number, such as ")
+    assert note.startswith("the column 'age' is categorical: 1 of its 4 cells is not a number, such as ")
     assert not opened(tmp_path, "age,owns\nN/A,yes\n1,no\n").notes
 
 
