@@ -89,7 +89,7 @@ class Memory:
         return known.made
 
     def keep(self, key: str, made: Any, seconds: float) -> None:
-        """Hold a result that took so many seconds, and forget the oldest if there is too much."""
+        """Hold a result with the seconds that it took, and forget the oldest results if there are too many."""
         self._kept[key] = _Kept(made, seconds, _numbers(made))
         self._met.add(key)
         while sum(kept.numbers for kept in self._kept.values()) > _MOST:

@@ -1,4 +1,5 @@
-"""The registry: settings of defenses under the strongest mounted attacks, and the place of one's own among them."""
+"""The registry: settings of defenses under the strongest mounted attacks, and the place of a run's settings among
+them."""
 
 from __future__ import annotations
 

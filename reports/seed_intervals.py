@@ -61,7 +61,7 @@ def over_records(values: Sequence[float], confidence: float, within: tuple[float
     """Mean over records, with the interval of `over_values`.
 
     A percentile bootstrap is too narrow for few records: with 2 it holds the mean in half of all cases. If all values
-    are equal, as many others as Clopper–Pearson's limit allows may lie anywhere in the range.
+    are equal, the share of records that Clopper–Pearson's limit leaves open may lie anywhere in the range.
 
     Records count as independent, and a mixing defense makes those of one message dependent.
 

@@ -7,8 +7,8 @@ family; if that is wrong, the bound may lie far above the truth. The strength of
 0.
 
 In a single run, a fair coin makes each canary a member. A split that fair coins give with probability below 1e-9 is
-refused. `ceiling_…` is the largest ε that a bound can reach with so many canaries or runs, whatever their scores. A
-claim at or above this ceiling cannot be refuted, so a passed test of it says nothing.
+refused. `ceiling_…` is the largest ε that a bound can reach with the given number of canaries or runs, whatever their
+scores. A claim at or above this ceiling cannot be refuted, so a passed test of it says nothing.
 """
 
 from __future__ import annotations

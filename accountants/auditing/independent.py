@@ -94,7 +94,7 @@ def epsilon_independent(
 def ceiling_independent(
     canaries: int, *, confidence: float, delta: float, family: Family | None = None, test: Test = "errors"
 ) -> float:
-    """The largest bound that `epsilon_independent` can give with so many canaries, when every guess is right.
+    """The largest bound that `epsilon_independent` can give with these numbers of canaries, if every guess is right.
 
     Arguments are those of `epsilon_independent`, with canaries ≥ 1.
 

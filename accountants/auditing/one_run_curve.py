@@ -104,7 +104,7 @@ def ceiling_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> float:
-    """The largest bound that `epsilon_one_run_curve` can give with so many canaries (≥ 1 each).
+    """The largest bound that `epsilon_one_run_curve` can give with these numbers of canaries (≥ 1 each).
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
-    """So many equal things ≥ 1 joined into one, by squaring.
+    """`count` ≥ 1 equal things joined into one, by squaring.
 
     >>> by_squaring("a", 5, lambda left, right: left + right)
     'aaaaa'
@@ -41,7 +41,7 @@ def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
 
 
 class GridTooLarge(ValueError):
-    """The grid would have too many nodes, or so many rounds that rounding errors exceed the answer."""
+    """The grid would have too many nodes, or there are so many rounds that rounding errors exceed the answer."""
 
     def __init__(self, nodes: float, interval: float, sentence: str = "") -> None:
         wanted = f"a grid of {nodes:.3g} nodes at interval {interval:g} is too large: choose a larger interval"

@@ -78,7 +78,8 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
 
 
 def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """−log10 of the most likely outcome's probability: to the best guess, the release is one of so many outcomes.
+    """−log10 of the most likely outcome's probability: the number of equally likely outcomes to which the best guess is
+    equivalent.
 
     Under "algorithm_2" and "final_shuffle" it is Eq. 7: the final shuffle adds outcomes, but the best guess stays as
     likely. With patches kept in place it is only (B·N′)!.

@@ -1,4 +1,4 @@
-"""Labels from the gradient at the second cut of a U-shape, by whoever knows the last layer."""
+"""Labels from the gradient at the second cut of a U-shape, by an adversary who knows the last layer."""
 
 from __future__ import annotations
 

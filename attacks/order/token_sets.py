@@ -30,7 +30,7 @@ class Shown:
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """Of images [n, C, H, W] and patches of so many pixels per side.
+        """From images [n, C, H, W] and patches of `side` pixels per side.
 
         >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
         torch.Size([3, 4, 21])

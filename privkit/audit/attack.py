@@ -35,7 +35,7 @@ class Attacked:
 
     Attributes:
         guess: images [N, C, H, W] in [0, 1], one for each released row, views concatenated.
-        result: the attack's own output, with its curve and the order that it found.
+        result: the attack's own output, with its training curve and, for shuffles, the order that it found.
         controls: the attack's control experiments; empty for constant guesses, or without auxiliary images.
         scores: alignment -> metric -> value with interval; empty if no truth was given.
         floors: constant guess -> alignment -> metric -> value; empty if no truth was given.

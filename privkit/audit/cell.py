@@ -57,7 +57,7 @@ from privkit.wire.channel import RecordedRounds, record_rounds
 def run_cell(
     config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
 ) -> Row:
-    """Compute one cell; an error in its computation becomes a row with the reason, and other cells go on."""
+    """Compute one cell. An error becomes a row that names the reason, so the other cells go on."""
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(

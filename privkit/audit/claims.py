@@ -60,8 +60,8 @@ def audit_one_run(
             alone. The bound is then far closer to the truth; scores ≥ 0 are guessed "in".
 
     Raises:
-        ValueError: if shapes differ, all canaries are on one side, a δ is given that is not the certificate's, or a
-            Gaussian curve is to be tested but none is claimed.
+        ValueError: if shapes differ, all canaries are on one side, a δ is given that differs from the certificate's, or
+            a Gaussian curve is to be tested but none is claimed.
 
     Source: `epsilon_independent`; else Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri
     2025. Their proofs flip one coin at a time, so they hold for any two inputs that the claim calls neighbors.

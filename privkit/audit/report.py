@@ -40,8 +40,8 @@ def build(
     Args:
         rows: its rows in the order to show; None for those of `results.jsonl`.
         gates: the user's; None for those of the last command on this run.
-        pictures: whether the page shows the first private records and the guesses at them; without, RUN/report holds
-            none of them, and RUN/cells still does.
+        pictures: whether the page shows the first private records and the guesses at them; without them, RUN/report
+            shows no record, but RUN/cells still holds them.
 
     Raises:
         RunFolderError: if it is not a run folder.

@@ -123,8 +123,9 @@ def calibrate(
 
     The target is an ε, an advantage of any attack, or a true positive rate at a false positive rate.
 
-    The flags describe the mechanism. The search starts at the mechanism's own value of the parameter. A target that any
-    noise or any number of rounds meets is refused. Randomized response has a noise_parameter in place of a sigma.
+    The flags describe the mechanism. The search starts at the mechanism's own value of the parameter. A target that
+    every noise or every number of rounds meets is refused. Randomized response has a noise_parameter instead of a
+    sigma.
     """
     from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of

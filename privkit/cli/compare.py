@@ -1,4 +1,4 @@
-"""Finished runs: `compare` compares two, `place` puts one into the registry, `record` writes a model as a recording."""
+"""Commands on finished runs: `compare` two of them, `place` one among the registered defenses, `record` its model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def place(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     as_json: Json = False,
 ) -> None:
-    """Say between which registered defenses a run's lie: accuracy, and the share of records that attacks identify.
+    """Compare a run with the registered defenses, by accuracy and by the share of records that attacks identify.
 
     The registry holds privkit's own defenses at several strengths, on the same data under the strongest quick attacks.
     """

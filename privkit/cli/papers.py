@@ -255,7 +255,8 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows: the verdict on each ordering; with verdicts at tiny scale, these and the new seeds, too."""
+    """Heading and rows: the verdict on each ordering; with verdicts at tiny scale, these verdicts and the new seeds,
+    too."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:

@@ -77,7 +77,8 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """One line for each check and gate of a verdict that is not met; a sentence on several cells stands once."""
+        """One line for each check and gate of a verdict that is not met; a sentence that holds for several cells
+        appears once."""
         failed: dict[str, None] = {}
         for check in verdict.checks:
             if check.met is False:

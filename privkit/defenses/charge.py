@@ -279,7 +279,8 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The claim about the smashed data, given the labels, if labels travel without noise; its first assumption says so.
+    """The claim about the smashed data, given the labels, for labels that are sent without noise; its first assumption
+    says so.
 
     Args:
         certificate: differential privacy of the smashed data, computed for neighbors with equal labels.

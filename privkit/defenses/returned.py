@@ -1,4 +1,4 @@
-"""What a stage returned, checked before the wire and the receipts read it: its types, its shapes, its count."""
+"""Checks of what a stage returned, before anything else reads it: types, shapes and number of rows."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def several(y: Tensor) -> bool:
 
 
 def check_labels(y: Tensor | NDArray[np.generic]) -> None:
-    """Refuse labels that are not class numbers [N], nor 0 and 1 in [N, L], by a `DataError`."""
+    """Raise `DataError` unless labels are class numbers [N], or 0 and 1 in [N, L]."""
     values = torch.as_tensor(y)
     if values.ndim not in (1, 2):
         raise DataError(
@@ -158,7 +158,8 @@ class DatasetSpec(Protocol):
         Args:
             root: the data root, or None if the user named none.
             download: whether files may be fetched into the root.
-            train_images: how many training records are needed, so that a dataset in parts opens no more.
+            train_images: how many training records are needed; a dataset of several files opens only as many files as
+                these need.
 
         Raises:
             DataError: with one sentence, if files are missing or damaged.

@@ -60,7 +60,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
-    """A block that turns errors of torchvision and its decoders about files into one sentence."""
+    """A block that turns errors of torchvision and its decoders about a file into an error of one sentence."""
     try:
         yield
     except (DataError, MemoryError):

@@ -25,7 +25,7 @@ class Partition(Protocol):
     name: ClassVar[str]
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
-        """Deal the images out; a `UsageError` if there are too few images for so many clients.
+        """Distribute the images; a `UsageError` if there are too few images for this number of clients.
 
         Args:
             labels: integers [N].
@@ -233,8 +233,8 @@ def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
 def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
     """Draw an epoch: every client permutes its own images and takes them in turn, starting again at the end.
 
-    An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and twice in one batch only if its client has fewer than B
-    images.
+    An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and more than once in one batch only if its client has fewer
+    than B images.
 
     Args:
         shares: on the generator's device.

@@ -218,7 +218,7 @@ def save_module(path: Path, module: nn.Module) -> str:
 
 
 def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
-    """Tensors as a safetensors file; those that share memory, as tied weights do, are written twice."""
+    """Tensors as a safetensors file; tensors that share memory, such as tied weights, are written twice."""
     import torch
     from safetensors.torch import save
 

@@ -1,4 +1,4 @@
-"""Laws of an attack: it succeeds where success is easy, learns nothing from noise, and sees only its observation."""
+"""Laws of an attack: it succeeds where success is easy, recovers nothing from noise, and sees only its observation."""
 
 from __future__ import annotations
 

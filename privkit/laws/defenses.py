@@ -73,7 +73,8 @@ def equal(a: Release, b: Release) -> bool:
 
 
 def called(law: str, defense: Defense) -> str:
-    """The name of a law that a stage keeps in its own way: without drawing, or by a gradient that it declares."""
+    """The name of a law, with a remark if the stage satisfies it in a special way: it draws nothing, or declares
+    another gradient."""
     if law == SEEDED and not draws(defense):
         return UNSEEDED
     return STRAIGHT if law == DERIVATIVE and defense.straight_through else law

@@ -97,7 +97,7 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
 
 
 def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
-    """Share of right tokens in whole texts [N, T], 0 where there is none, with its interval over texts.
+    """Share of right tokens of texts [N, T] (id 0 is padding and does not count), with its interval over texts.
 
     The interval is over texts since the tokens of one text are not independent.
 
@@ -124,8 +124,8 @@ def accuracy(labels: Whole, predicted: Whole) -> Interval:
 def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     """Matthews' correlation coefficient, for any number of classes; 0 if guesses or labels are constant.
 
-    Without errors the delta method does not apply. The limit is then that of a classifier with Clopper–Pearson's upper
-    limit of the error rate, at the observed class shares.
+    If no guess is wrong, the delta method does not apply. The lower limit is then the MCC of a classifier whose error
+    rate is Clopper–Pearson's upper limit, at the observed class shares.
 
     Args:
         labels: [N], 0..classes−1; or [N, L], several labels per record, which are then resampled together.

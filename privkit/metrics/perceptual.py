@@ -94,7 +94,7 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
         net: "alex", "vgg" or "squeeze"; to be stated in the row with the version, 0.1.
 
     Raises:
-        DataError: without the package `lpips`, or where the weights of its trunk (torchvision's) cannot be had.
+        DataError: without the package `lpips`, or if the weights of its trunk (torchvision's) are not available.
 
     Source: Zhang et al. 2018, "The unreasonable effectiveness of deep features as a perceptual metric".
     """
@@ -229,7 +229,7 @@ def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> 
     given = classifier(known.x[:2]).shape[1]
     if given != classes:
         raise UsageError(
-            f"{classifier.label} gives {given} scores per image, but there are {classes} classes; bring a classifier of "
+            f"{classifier.label} gives {given} scores per image, but there are {classes} classes; bring one of "
             "these classes, or take classifier, which is trained on the auxiliary images"
         )
     return classifier

@@ -1,8 +1,9 @@
 """When an ordering counts as decided: by its first three seeds, or by a number of new ones that is fixed beforehand.
 
-Three seeds decide large differences. For another one they say, by their mean and spread, how many seeds would decide
-it. So many *new* seeds are run, and they alone are judged, once: the first three chose them, and seeds are not added
-until a verdict pleases. Both looks have an error of 5 %: equal methods are called unequal in 9 % of cases (simulated).
+Three seeds decide large differences. For a smaller difference, their mean and spread tell how many seeds would decide
+it. That number of *new* seeds is run, and they alone are judged, once. The first three only chose the number, and no
+seeds are added until a verdict pleases. Both looks have an error of 5 %: equal methods are called unequal in 9 % of
+cases (simulated).
 """
 
 from __future__ import annotations

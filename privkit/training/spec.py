@@ -176,7 +176,7 @@ class TrainingSpec(OptimizerSpec):
         return OptimizerSpec(**chosen)
 
     def check_epochs(self, epochs: int) -> None:
-        """Refuse, by a `UsageError`, milestones that a run of so many epochs does not reach."""
+        """Raise `UsageError` for milestones that a run of this many epochs does not reach."""
         for side in (self.lower, self.upper):
             if side.milestones and side.milestones[-1] >= epochs:
                 raise UsageError(

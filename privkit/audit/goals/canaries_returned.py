@@ -1,4 +1,5 @@
-"""Canaries that are labels: gradients that come back for either of two labels, in rounds without a training step."""
+"""Canaries that are labels: which of two labels was used, by the gradients that come back in rounds without a training
+step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Canaries that are images: their counterparts, how they are sent, and the expected row with and without each."""
+"""Canaries that are images: their counterparts, how they are sent, and the expected row with and without each
+canary."""
 
 from __future__ import annotations
 
@@ -174,7 +175,7 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected row with each canary and without, [P, K, ...] each; other members count half present, half absent.
+    """The expected rows with each canary and without it, [P, K, ...] each; every other member counts as half present.
 
     Args:
         views: pass after pass, with public shares.

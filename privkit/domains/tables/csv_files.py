@@ -25,7 +25,7 @@ def csv_columns(
 
     Args:
         file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
-        needed: options of the dataset and the column that each names, which the file must have.
+        needed: options of the dataset -> the column that each names; the file must have these columns.
         filled: columns that have no empty cell, if the file has them.
         skip_bad: whether bad rows are left out: those with missing or extra cells, or without one of `filled`.
 
@@ -92,7 +92,7 @@ def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
 
 
 def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """A sentence on each categorical column that would be dense but for fewer than half of its cells.
+    """A sentence on each categorical column of which more than half of the cells are numbers.
 
     >>> nearly_dense({"age": ["30", "", "40", "N/A"], "city": ["Rome", "4", "Bonn"]})
     ("the column 'age' is categorical: 1 of its 4 cells is not a number, such as 'N/A'; empty it for a dense column",)
