@@ -27,7 +27,7 @@ _LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     """Feature similarity per image: |cosine| of the features of an original and its guess; higher is closer.
 
-    It says little without its floors (`f_sim_floors`): unrelated pictures are far from 0.
+    Read it beside its floors (`f_sim_floors`): unrelated pictures are far from 0.
 
     Returns:
         float64 [N], in [0, 1]; 0 if all features are 0.
@@ -67,8 +67,8 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     """Whether a guess gives its original away: 1 or 0 an image; the mean is the share of identities.
 
-    The guess is looked up among all originals by cosine, and counts where the nearest one is its own (rank-1
-    identification). The floor of a guess at random is 1/N.
+    A guess counts if, by cosine, the nearest of all originals is its own (rank-1 identification). The floor of a guess
+    at random is 1/N.
 
     Args:
         network: of features; for people's identities one for faces.
@@ -162,9 +162,9 @@ _JITTER = 0.1  # standard deviation of the noise on the images it learns from: g
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
-    """Whether the classifier sees the original's class in its guess: 1 or 0 an image; the mean is an accuracy.
+    """Whether the classifier assigns the original's class to the guess: 1 or 0 per image; the mean is an accuracy.
 
-    It says little without its floors and its ceiling (`recognized_floors`).
+    Read it beside its floor and its ceiling (`recognized_floors`).
 
     Args:
         classifier: images -> one score per class.

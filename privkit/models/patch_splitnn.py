@@ -1,4 +1,4 @@
-"""Patch SplitNN: each patch of an image goes through a network of its own, and the server joins the feature maps."""
+"""Patch SplitNN: each patch of an image goes through a network of its own, and the server joins their feature maps."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Patches(nn.Module):
 class Concatenate(nn.Module):
     """Place the feature maps of P = g·g patches where the patches lie in the image.
 
-    The map is larger than that of the whole image if patches overlap.
+    If patches overlap, the joined map is larger than the map of the whole image.
     """
 
     def __init__(self, grid: int) -> None:

@@ -96,8 +96,9 @@ class Whole(nn.Module):
 class T2tVit(NamedCuts):
     """T2T-ViT with the transformer type of its tokens-to-token module.
 
-    Tokens stand for 16 pixels at 224 pixels. Soft splits overlap, so tokens reveal their neighbors even without
-    positions: `SplitModel.hides_places` is False. Positions are sinusoids and are not learned.
+    For images of 224 pixels per side, a token represents 16 pixels per side. Soft splits overlap, so tokens reveal
+    their neighbors even without positions: `SplitModel.hides_places` is False. Positions are sinusoids and are not
+    learned.
 
     Attributes:
         width: token size D: 384 for T2T-ViT-14, 512 for T2T-ViT-24.

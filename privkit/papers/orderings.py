@@ -1,4 +1,4 @@
-"""Orderings of methods that papers publish, judged on the rows of audits: does "A is more accurate than B" show?
+"""Orderings of methods that papers publish, judged on the rows of audits: do they show that A is more accurate than B?
 
 An ordering compares one quantity, the accuracy or the error of an attack, with the larger value first.
 """
@@ -40,7 +40,7 @@ OrderingVerdict = Literal["agrees", "ordering agrees", "reversed", "undecided", 
 
 
 def floor_of(row: Row) -> float | None:
-    """The MSE of the mean own image, which a guess without a release has."""
+    """The MSE of the mean of the adversary's own images, a guess that needs no release."""
     floor = row.floors.get(FLOOR, {}).get("unaligned", {}).get("mse")
     return None if floor is None else floor.value
 
@@ -177,8 +177,8 @@ def recorded(paper: str) -> dict[Size, list[Measured]]:
 def on_record(paper: str) -> list[Judged]:
     """The verdict on each ordering of a paper, on the rows that ship with the package.
 
-    The largest size at which both methods have all of the first three seeds is judged, whatever it says. An ordering
-    that these leave open is judged by new seeds alone; see `further_seeds.counted`.
+    The verdict is that of the largest size at which both methods have all of the first three seeds. An ordering that
+    these seeds leave open is judged by new seeds alone; see `further_seeds.counted`.
 
     >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
     True

@@ -1,4 +1,4 @@
-"""A user's own part by its import path: what it must have, and which part a function gives."""
+"""A user's own part by its import path: the attributes that it must have, and the part that a function stands for."""
 
 from __future__ import annotations
 

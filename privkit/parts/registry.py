@@ -312,7 +312,7 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """A value in the notation of the command line.
+    """A value as it is written on the command line.
 
     >>> as_written(None), as_written(True), as_written((1, 2))
     ('none', 'true', '[1,2]')
@@ -323,7 +323,7 @@ def as_written(value: Any) -> str:
 
 
 def is_pair(given: object) -> bool:
-    """Whether a model was given as two segments by import path, and as no part of one.
+    """Whether a model was given as two segments by import path (`lower:upper`), and not as one part.
 
     >>> is_pair("mynets.Lower:mynets.Upper"), is_pair("mynets.models:Net"), is_pair("vit_micro:cut=embedding")
     (True, False, False)

@@ -45,12 +45,13 @@ _REACHES_OUT = frozenset(
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     """A TorchScript program, or an exported one, neither of which may hold a pickled object.
 
-    TorchScript may call operators that compute, and no others. The reader of exported programs evaluates text, so it
-    must be trusted by name.
+    TorchScript may call operators that compute, and no others. torch's reader of exported programs evaluates text, so
+    the command must trust this reader by name.
 
     Raises:
         Untrusted: if it is an exported program, and the command does not trust the reader.
-        DataError: if it is damaged, holds what no segment needs, or calls what reaches out of its tensors.
+        DataError: if it is damaged, contains something that a segment does not need, or calls an operator that reaches
+            beyond tensors.
     """
     data, here = files.content(name), files.folder / name
     try:

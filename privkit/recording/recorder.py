@@ -40,7 +40,7 @@ class _Round:
         self.y = None if y is None else _kept(y)
 
     def crossing(self, value: Tensor | Array, name: str) -> Tensor:
-        """A copy of what crosses a cut, whose gradient is kept under this name when it comes back."""
+        """A copy of the tensor that crosses a cut; the gradient that comes back is kept under this name."""
         if isinstance(value, Tensor) and value.requires_grad:
             value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
         return _kept(value)
@@ -140,8 +140,8 @@ class Recorder:
 
         The last round is sent again through the written `lower`. If the result is farther than `FAR` from the release,
         `lower` is written in training mode as well, where batch normalization and dropout differ. The closer one is
-        kept, and `recording.json` has its mode and its distance. A warning says which rounds `lower` did not make, as
-        those before an optimizer's last step.
+        kept, and `recording.json` has its mode and its distance. A warning names the rounds that `lower` did not make,
+        such as those before the optimizer's last step.
 
         Args:
             folder: new or empty.

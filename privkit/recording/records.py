@@ -99,7 +99,7 @@ def records(
 
 
 def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> None:
-    """Refuse what is neither a class of each record [N] nor its several labels [N, L], by a `DataError`."""
+    """Raise `DataError` unless there is one class per record [N], or several labels per record [N, L]."""
     if labels.is_floating_point() or labels.ndim > 2:
         raise DataError(
             f"{what} must be whole numbers, [N] from 0 or [N, L] of 0 and 1, got {labels.dtype} {list(labels.shape)}"
@@ -124,9 +124,9 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 
 
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
-    """Refuse labels of both kinds in one file, or different numbers of several labels, by a `DataError`.
+    """Raise `DataError` if one file mixes both kinds of labels, or records with different numbers of labels.
 
-    Labels of rounds may be float beside classes: they were mixed or noised, and have columns.
+    Labels of rounds may be float [N, L] beside classes [N], since they may have been mixed or noised.
     """
     labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)

@@ -22,7 +22,7 @@ class Progress:
         """Show one line that stays."""
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """Note that a cell begins, the `number`-th of `total`, counted from 1; cells of an earlier command count."""
+        """Report that cell `number` of `total` begins, counted from 1; cells of an earlier command count, too."""
 
     def ended(self, status: str) -> None:
         """Note that the cell ended: "done", "not_applicable" or "error"."""

@@ -53,12 +53,12 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 class AuditConfig(ExecutionSettings):
     """Everything that a run depends on; the settings of its execution are inherited fields.
 
-    A field is the setting of its name in `privkit.settings.table`, checked: `attacks` of `attack`, `held` of `parts`.
-    These differ:
+    A field is the checked value of the setting with its name in `privkit.settings.table` (`attacks` of `attack`, `held`
+    of `parts`). These fields differ:
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
-        attacks: the attacks to mount on each defense; empty if `automatic` has them all.
+        attacks: the attacks to mount on each defense; empty if all are in `automatic`.
         automatic: label of a defense -> further attacks, which `--attack auto` mounts on it.
         remarks: label of a defense -> a sentence, if `auto` has not measured it.
         also: the same run for the defenses under other protocols, one configuration a protocol; see `parts`.

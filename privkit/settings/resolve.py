@@ -47,7 +47,7 @@ _OF_TRAININGS = ("data_root", "download", "tune")
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a configuration file; unknown keys are errors with a suggestion.
 
-    A file may name a `preset`, a paper's own settings, in whose place its own stand.
+    A file may name a `preset` (a paper's settings); the file's own settings replace those of the preset.
     """
     try:
         settings = parse_toml(read_text(path))

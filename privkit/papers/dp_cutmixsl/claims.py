@@ -55,7 +55,8 @@ def conversion(order: float, delta: float) -> float:
 def best_order(setting: GroupRelease, delta: float) -> float:
     """The order α > 1 at which the converted bound ε(α) + ε_o(δ) is least: 1 + √(ln(1/δ)/c), since ε(α) = αc.
 
-    Corollary 1 grows with that sum, so the order is its best one, too. It is often below the 2 that the paper takes.
+    Corollary 1 grows with that sum, so this order is the best for it, too. It is often below the 2 that the paper
+    takes.
 
     >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> round(best_order(table_1("dp_sl", group=2, sigma=16 / 255), 1e-5), 4)
@@ -98,8 +99,8 @@ def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certifica
 def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
     """Certificate of Corollary 1: Theorem 1, converted at one order, with credit for sampling k of n clients.
 
-    It is at δ; with real sampling, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It is unsound if
-    Theorem 1 is, and for round-robin groups, in which everyone takes part.
+    The certificate is at δ. With real sampling, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It
+    is unsound if Theorem 1 is, and for round-robin groups, in which everyone takes part.
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
 
