@@ -120,7 +120,8 @@ def first_of_each(labels: Tensor, count: int) -> Tensor:
 def observe(
     lower: nn.Module, upper: nn.Module, images: Tensor, targets: Tensor, *, batch_size: int, known: bool = False
 ) -> LabelObservation:
-    """The gradients that a client gets back in rounds without training, for attacks without an audit.
+    """Send images through a client and collect the gradients that come back, without training; for attacks without an
+    audit.
 
     Args:
         lower: the client's segment: images [N, ...] -> smashed data.

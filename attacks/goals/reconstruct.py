@@ -51,7 +51,7 @@ class ImageObservation(Observation):
         clients: the clients in training from their start, for an attack that takes training over.
         imitate: function that applies the clients' defense to one round of smashed data [N, ...], with random numbers
             of the adversary's own; differentiable, and of the same shape.
-        memory: what attacks on the same records learned before; it spares work and changes no answer.
+        memory: what attacks on the same records learned before; it saves work and changes no result.
     """
 
     image_shape: tuple[int, int, int]
@@ -69,7 +69,7 @@ class ImageObservation(Observation):
     memory: Memory | None = None
 
     def seen_through(self, change: Callable[[View], View]) -> ImageObservation:
-        """The observation with its views, and those in answers to queries, changed in the same way."""
+        """The observation with its views, and the views in answers to queries, changed by the same function."""
         ask = self.query
 
         def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -79,7 +79,8 @@ class ImageObservation(Observation):
         return replace(self, views=[change(view) for view in self.views], query=None if ask is None else query)
 
     def of_usual_size(self) -> ImageObservation:
-        """The observation behind a public factor that gives its releases numbers of a usual size."""
+        """The observation with all releases multiplied by one public factor, so that their numbers have a usual
+        size."""
         unit = usual_unit(torch.cat([view.smashed.flatten() for view in self.views]))
         return self if unit == 1 else self.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
 
@@ -156,7 +157,8 @@ def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The adversary's images in two parts: images to learn from, and one round of others to try choices on."""
+    """The adversary's images in two parts: images to learn from, and one round of other images on which choices are
+    tried."""
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size

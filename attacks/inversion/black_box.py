@@ -101,7 +101,7 @@ class BlackBox(ReconstructingAttack):
         session: Session | None = None,
         begin: Callable[[Decoder], object] = lambda decoder: None,
     ) -> Reconstruction:
-        """`run` with a decoder that has prior knowledge; `begin` passes this knowledge to the new decoder."""
+        """`run` with prior knowledge, which `begin` passes to the new decoder."""
         epochs = planned_epochs(self.epochs)
         check_inputs(self, observation)
         device = observation.views[0].smashed.device

@@ -29,7 +29,7 @@ class NearestRecord(ReconstructingAttack):
 
     If the attacked records are among the own ones (`--auxiliary candidates`), it links releases to records. Behind
     Gaussian noise of one strength, the nearest mean release is that of the most likely record. Behind Laplace noise it
-    sums absolute differences, if these find more of its own records again.
+    sums absolute differences instead, if this identifies more of its own records.
 
     Attributes:
         repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.

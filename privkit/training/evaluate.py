@@ -30,7 +30,7 @@ def evaluate(
 ) -> TaskScores:
     """Accuracy, MCC and AUC through the defended release, in whole batches; of predicted texts, accuracy alone.
 
-    Stages are given the labels of other images: what reads the true ones would be as accurate as they are.
+    Stages get the labels of other images: a stage that leaks the true labels would otherwise look accurate.
 
     With n clients, images go through their lower segments in turn, so the result is a mean over clients.
 

@@ -107,9 +107,9 @@ def release_count(
         spec: batch size, and whether lower segments are frozen.
         recorded: the attacked images, which cross the wire again after training in whole rounds.
         passes: how often they cross it.
-        others: whether the recorded images are not private ones. A record is then released either in training or after
-            it, and is charged for the larger number. For a client all rounds count, because its trained segment affects
-            every release.
+        others: whether the recorded images are other images than the private ones. A record is then released either in
+            training or after it, and is charged for the larger number. For a client all rounds count, because its
+            trained segment affects every release.
     """
     protocol = clients.protocol
     total = int(private.sizes.sum())
@@ -182,9 +182,10 @@ def train(
         play: computes a round; `privkit.wire.transcript.Transcript` also records what crossed the wire.
         validation: images on which every epoch is measured, to keep the best one beside the last; they change no
             weight and no draw.
-        goes_on: asked before the first release of each epoch, with its number from 0; training ends at the first no.
-            `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded. If the answer depends on
-            releases, a receipt's certificate over `release_count` is not proven; that of an adaptive ledger is.
+        goes_on: asked before the first release of each epoch, with its number from 0; training ends when it first
+            returns False. `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded. If the answer
+            depends on releases, a receipt's certificate over `release_count` is not proven; that of an adaptive ledger
+            is.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.

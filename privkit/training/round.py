@@ -26,7 +26,7 @@ class Round:
     Attributes:
         losses: [M], of each message, detached.
         sent: the clients' forward pass.
-        cut_gradient: [M, B, ...], of each message's own loss at the cut, as the server sent it back.
+        cut_gradient: [M, B, ...], the gradient of each message's own loss at the cut, as the server sent it back.
         second: what crossed the second cut of a U-shape; None without one.
     """
 

@@ -94,9 +94,9 @@ class TrainingSpec(OptimizerSpec):
     Attributes:
         batch_size: B, images per message: of each client in each round. A batch-level defense mixes within it.
         freeze_lower: whether the clients' segments keep their initial weights, as in the patch-shuffling paper.
-        fraction: of the private images that are used, with the class shares of all.
+        fraction: share of the private images that are used; class shares stay those of all.
         augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too,
-            "histology" for upside down and random colors, too.
+            "histology" for flips upside down and random colors, too.
         private: train the lower segments by DP-SGD: each client clips the gradient of every record and adds noise to
             their sum. Needs `clip` and `noise`.
         clip: of DP-SGD, the largest norm C of one record's gradient.

@@ -40,7 +40,7 @@ too."""
 
 
 class LiveClients:
-    """The clients of one run, trained from the start; satisfies `privkit.attacks.base.TrainingClients`.
+    """The clients of one run, in training from the start; satisfies `privkit.attacks.base.TrainingClients`.
 
     Images, orders, defenses, averaging and the clients' optimizer are those of the honest training. The learning rate
     stays at its peak, since the end of a hijack is unknown. A defense of the server that changes the gradient is not
