@@ -1,4 +1,4 @@
-"""What an attack returned, checked before anything is computed from it: its type, its shape, its count."""
+"""Checks of what an attack returned, before anything is computed from it: type, shape and number of rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BadOutput(Exception):
 
 
 def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ...]) -> Reconstruction:
-    """What an attack that reconstructs returned.
+    """The checked guesses of an attack that reconstructs.
 
     Args:
         rows: how many guesses there must be.
@@ -43,7 +43,7 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
 
 
 def scores_of(attack: AnyAttack, found: object) -> Scores:
-    """What an attack on labels, membership or canaries returned.
+    """The checked scores of an attack on labels, membership or canaries.
 
     Raises:
         BadOutput: if it is not a `Scores` of as many numbers as examples.

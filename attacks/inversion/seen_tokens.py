@@ -1,6 +1,7 @@
-"""Seen tokens: a linear guess at an image from just those of its tokens that a row holds.
+"""Seen tokens: a linear guess at an image from only those of its tokens that a row shows.
 
-A mask hides tokens, but attention before the cut spreads every patch over all of them. What is left tells the rest.
+A mask hides tokens, but attention before the cut spreads every patch over all tokens. So the remaining tokens reveal
+the hidden patches, too.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """Regresses own images on those of their tokens that a row holds, for each attacked row anew.
+    """For each attacked row, regresses own images on the tokens at the places that this row shows.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give, for any set of places, the best linear guess from the tokens there. Public weights tell which
-    tokens of a mixed row are an image's own; without mixing, a token of zeros is one that was cut. Where tokens are
-    missing from a row, their places are recognized (`dropped_places`).
+    tokens of a mixed row are an image's own; without mixing, a token of zeros was masked. Where tokens are missing from
+    a row, their places are recognized (`dropped_places`).
 
     Attributes:
         repeats: how often each own image is sent at most, ≥ 1.
-        components: numbers that a regression looks at, at most, in equal parts of each token: its largest principal
-            components.
+        components: largest number of inputs of a regression, shared equally by the tokens: each token's largest
+            principal components.
 
-    The curve is one number, the MSE on a third of the own images, at most 100, that the penalty was chosen by.
+    The curve is one number, the MSE on a third of the own images (at most 100), by which the penalty was chosen.
 
     Source: privkit's own; the conditional mean of normal variables, in the form of ridge regression (Hoerl and Kennard
     1970).

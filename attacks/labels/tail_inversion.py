@@ -22,11 +22,11 @@ class TailInversion(NamingAttack):
     """Names each row's label by the gradient that the known last layer would give for it.
 
     The server of a U-shape computes the features h itself. If it knows the last layer, softmax(Wh + b), it also knows
-    the gradient Wᵀ(p − e_y) of each label y. Its length depends on weights of records, which are the clients'; so the
-    score of a label is the cosine to the gradient that came up. Of the right label it is 1.
+    the gradient Wᵀ(p − e_y) of each label y. Its length depends on weights of records that only the clients know; so
+    the score of a label is the cosine between its gradient and the one that came up. For the right label it is 1.
 
-    The layer is the one before training. A published model's is known; a drawn one is its client's secret. Clients
-    train it in every round, so that the first epoch is read best.
+    The server uses the layer as it was before training. That of a published model is known; a randomly drawn one is its
+    client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
 
     Attributes:
         on: the gradient's "direction", or its "line" if a defense such as `max_norm` may have turned it around; two

@@ -1,4 +1,4 @@
-"""DRAG's reorder step: each token's place is predicted from the token, and patches are shown in these places."""
+"""DRAG's reorder step: each token's place is predicted from the token, and its patch is drawn there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Reading own tokens by chosen queries: copies of one image come back unmixed, and repeated patches label their tokens.
 
 A message of copies of one image holds each of its tokens as often as there are copies, wherever a shuffle dealt them.
-An image in which one patch lies once, the next twice and so on names the token of each patch by how often it comes.
-From these pairs follows what any patch looks like behind the cut, and so which token of an own image lies where.
+In an image that holds one patch once, the next twice and so on, the number of copies shows which token belongs to which
+patch. These pairs show what any patch looks like after the cut, and so the place of each token of an own image.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """What `read` reads by further rounds, or read before from the same; its rounds count in both cases.
+        """The result of `read`, which sends further rounds, or an earlier result for equal inputs; its rounds count in
+        both cases.
 
         Args:
-            given: the answers so far, which tell one adversary's clients from another's, and all that is read next.
+            given: the answers so far, which identify the clients, and all inputs of what is read next.
         """
         left = self.left
 
@@ -344,7 +345,8 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
 
 
 def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The token that each prediction most likely means, if each token is meant about once, and whether it is sure.
+    """The token that most likely belongs to each prediction, if each token is taken about once, and whether the match
+    is sure.
 
     From predictions and tokens [M, K, D]: int64 [M, K] and bool [M, K].
 
