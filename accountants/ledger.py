@@ -89,7 +89,7 @@ class Ledger:
             The first charge then fixes one bound (`filters`), and all answers are those of the whole budget. It needs
             a budget, excludes `tight`, and stays with the file.
         rounds: all charged rounds.
-        remarks: sentences about what was found on opening: a torn line that was dropped, a missing lock.
+        remarks: sentences about problems on opening: an incomplete last line that was dropped, a missing lock.
 
     Raises:
         LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
@@ -224,7 +224,8 @@ class Ledger:
         return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
-        """What the charges of an adaptive ledger have spent, true at every moment of the run at once (`odometer`).
+        """What the charges of an adaptive ledger have spent; the statement holds at all moments of the run together
+        (`odometer`).
 
         A ValueError if the ledger is not adaptive. δ in (0, 1) is fixed before the first release.
         """

@@ -104,7 +104,7 @@ def plain_text(value: object) -> str:
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
     """Every field, unrounded, as CSV lines, one at a time; infinities are "inf", missing values are empty.
 
-    The columns of the parameter table are those of the first row.
+    The parameter columns are those of the first row.
     """
     rows, out = iter(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -1,4 +1,4 @@
-"""Every number of a row by the name of its column, for the CSV, gates and data frames."""
+"""Name of column -> number, for every number of a row; used by the CSV, gates and data frames."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ _OF_ROW = {
 
 
 def gated(name: str) -> str | None:
-    """The column that a gate names; None if there is none. Only the run knows whether a user's own metric exists.
+    """The column that a gate names; None if there is no such column. Whether a user's own metric exists is known only
+    in a run.
 
     >>> gated("ssim"), gated("own_edges"), gated("matched_own_edges_worst"), gated("sim")
     ('unaligned_ssim', 'unaligned_own_edges', 'matched_own_edges_worst', None)
@@ -107,7 +108,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """What an empirical ε assumes, printed behind the number; empty for other columns."""
+    """What an empirical ε assumes, printed after the number; empty for other columns."""
     if name != "empirical_epsilon":
         return ""
     bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]

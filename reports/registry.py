@@ -189,9 +189,9 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 
 
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
-    """The settings over their seeds, those that give away most first.
+    """The settings, summarized over their seeds; those that give away most come first.
 
-    Seeds with fewer victims than another of the setting are left out: their share is another quantity.
+    Seeds with fewer victims than another seed of the same setting are left out: their shares are not comparable.
     """
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
@@ -226,7 +226,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
-    """Whether a setting is no less accurate and gives away no more, and is better in one."""
+    """Whether a setting is at least as accurate and gives away no more, and is better in one of the two."""
     gains = (one.accuracy - other.accuracy, other.identified.value - one.identified.value)
     return min(gains) >= 0 and max(gains) > 0
 
@@ -243,8 +243,8 @@ def place(
 ) -> list[Place]:
     """Where settings lie among the registered ones; those without a peer are left out.
 
-    A peer has the same dataset, adversary and number of attacked records. The rows of the run say which attacks were
-    mounted; None if that is not asked.
+    A peer has the same dataset, adversary and number of attacked records. `rows` are those of the run and tell which
+    attacks were mounted; None skips this comparison.
     """
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):

@@ -128,7 +128,8 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a curve is rejected: v right ones of c guesses have at most the probability `error` under it.
+    """Whether a curve is rejected: under it, at least v right ones among c guesses have at most the probability
+    `error`.
 
     m canaries are those about which a guess can be right: all, or on average half if all guesses are of one kind.
 

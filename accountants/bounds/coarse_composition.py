@@ -1,4 +1,4 @@
-"""Composition of sampled releases on a coarse grid, for many runs at once: what fast answers rest on.
+"""Composition of sampled releases on a coarse grid, for many runs at once; fast answers rest on it.
 
 The losses of one release lie on a few nodes (`truncated_losses`). Their Rényi curve, converted at the best order, gives
 a first ε. Then the nodes are moved to a grid about as coarse as the spread of one release's loss, and all rounds are
@@ -97,7 +97,7 @@ class CoarseComposition(Bound):
 
 
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
-    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all.
+    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all steps.
 
     Source: as `CoarseComposition`.
 

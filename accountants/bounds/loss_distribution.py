@@ -77,9 +77,9 @@ Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one di
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:
     """Loss distributions of a mechanism by connecting the dots of its privacy profile: valid upper bounds.
 
-    There is one distribution for a profile δ(ε ≥ 0) if both directions are alike (replace-one), and two for the
-    profiles of both; both are to be composed, and the larger δ holds. The interval between the grid's nodes has an
-    error in the composed ε of about T·interval²/12. Beyond the node where δ falls below the tail, losses are infinite.
+    If both directions are alike (replace-one), there is one profile δ(ε ≥ 0) and one distribution. Otherwise there are
+    two: compose both, and take the larger δ. The interval between the grid's nodes has an error in the composed ε of
+    about T·interval²/12. Beyond the node where δ falls below the tail, losses are infinite.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
@@ -114,7 +114,8 @@ def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
-    """The distance of nodes: at most a hundredth of the spread of one round's loss, unless the grid would be too large.
+    """The distance of nodes: at most a hundredth of the standard deviation of one round's loss, unless the grid would
+    be too large.
 
     A `wanted` interval is taken as it is.
     """

@@ -83,7 +83,7 @@ class TruncatedLosses:
         )
 
     def reverse(self) -> TruncatedLosses:
-        """The same with P and Q exchanged; ratios near 0 become infinite losses."""
+        """The losses with P and Q exchanged; ratios near 0 become infinite losses."""
         loss = self.loss[:, :-1]
         return replace(
             self,
@@ -109,7 +109,7 @@ class TruncatedLosses:
         return value, first, np.maximum(second, 0.0)
 
     def summed(self, values: Array) -> Array:
-        """[J] over the shifts of each piece, [S]."""
+        """Sums of [J] values over the shifts of each piece, [S]."""
         return np.asarray(np.add.reduceat(values, self.starts))
 
 
@@ -140,7 +140,7 @@ def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[Trunc
 
 
 def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array) -> TruncatedLosses:
-    """Nodes and masses of S pieces of one shift; their infinite losses cost about `spent` [S] of δ."""
+    """Nodes and masses of S pieces of one shift; their infinite losses use up about `spent` [S] of δ."""
     mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]
@@ -201,7 +201,7 @@ def _between(x: Array) -> Array:
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
-    """A loss sampled at rate γ > 0, from k of n clients, on the nodes of `discretized`; alike in both directions.
+    """A loss after sampling k of n clients at rate γ > 0, on the nodes of `discretized`; equal in both directions.
 
     Infinite losses cost about `spent` of δ. The result: [N] losses, [N] masses under Q, and P's infinite mass.
 

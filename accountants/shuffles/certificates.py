@@ -74,7 +74,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
 
 
 def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "final_shuffle") -> Certificate:
-    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and what they count in this variant.
+    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and their meaning in this variant.
 
     `log10_permutations` is the number of equally likely orders to which the best guess is equivalent: Eq. 7, except for
     patches kept in place. `log10_target_share` is the probability that an output is its own image in order. K in 0..N

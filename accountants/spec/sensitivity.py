@@ -1,4 +1,4 @@
-"""Clip sets and their sensitivities. A sensitivity always has a relation and a norm."""
+"""Clip sets and their sensitivities. A sensitivity always belongs to a neighboring relation and a norm."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class WordMeans:
     Args:
         tokens: [M, T, D] of known texts, without noise.
         texts: their words, int64 [M, T].
-        own: how many of them, the first ones, are texts as people write them; the others are drawn.
+        own: how many of them, the first ones, are texts as people write them; the others were drawn word by word.
         words: how many there are.
 
     Attributes:
