@@ -40,8 +40,7 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprints(ReconstructingAttack):
-    """Finds the owner and the place of each token in a shuffled mixture, by the distribution of the tokens of each
-    client and place.
+    """Finds the owner and place of each token in a shuffled mixture, by the token laws of each client and place.
 
     Own images are sent many times. Tokens that come back in several rows of one image and client are a set without
     order, whose places follow from what the image shows (`TokenMaps`). These maps read all rows of own images, which
