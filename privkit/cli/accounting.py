@@ -50,7 +50,7 @@ def epsilon(
     ] = None,
     delta: _Delta = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Beside it the published formula, and the factor.")
+        bool, typer.Option("--compare", help="Print the published ε and its ratio to ours, too.")
     ] = False,
     fast: Fast = False,
     terms: Annotated[
@@ -174,7 +174,7 @@ def calibrate(
 
 
 def permutations(
-    tokens: Annotated[int, typer.Option(parser=whole_number, help="N, patches an image.")],
+    tokens: Annotated[int, typer.Option(parser=whole_number, help="N, patches per image.")],
     batch: Annotated[int, typer.Option(parser=whole_number, help="B, images per batch; 1 is patch shuffling.")] = 1,
     keep: Annotated[float | None, typer.Option(help="k, share of patches that stay with their image. [0.4]")] = None,
     variant: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",

@@ -64,8 +64,8 @@ def place(
 def record(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path, typer.Option(help="Folder of the recording, new or empty.")],
-    defense: Annotated[str | None, typer.Option(help="Which of the run's, as its table shows it. [the last]")] = None,
-    seed: Annotated[int | None, typer.Option(parser=whole_number, help="Which of the run's. [the first]")] = None,
+    defense: Annotated[str | None, typer.Option(help="Defense of the run, as its table shows it. [the last]")] = None,
+    seed: Annotated[int | None, typer.Option(parser=whole_number, help="Seed of the run. [the first]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
 ) -> None:
     """Write a trained model of a run as a recording: the attacked release, weights, own records and truth.

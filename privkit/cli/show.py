@@ -16,7 +16,7 @@ import typer
 from privkit.cli.say import say, say_json, show
 from privkit.errors import UsageError, tell, unknown
 
-AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: an event a line, the result last.")]
+AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: one event per line, then the result.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no tables: failures and the exit code alone.")]
 Junit = Annotated[Path | None, typer.Option(help="Write cells, checks and gates as JUnit XML.")]
 Annotations = Annotated[

@@ -65,7 +65,7 @@ class AuditConfig(ExecutionSettings):
         auxiliary: "disjoint" (same distribution), "training" (the client's own training images, the patch-shuffling
             paper's worst case), "candidates" (disjoint ones with the attacked ones among them) or another dataset.
         victims: None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
-        recording: a recording of a training, in place of a training here; None to train.
+        recording: a recording of a training, which replaces the training; None to train.
         settings: the settings from which `privkit.settings.resolve.resolve` made this, as JSON; empty if it was made
             otherwise.
     """

@@ -22,7 +22,7 @@ def total_permutations(tokens: int, batch: int, kept: int) -> int:
     """Permutations to traverse for the whole batch: (C(N,K)·K!)^B · (B·N′)!, with N′ = N − K.
 
     Args:
-        tokens: N ≥ 1 patches an image.
+        tokens: N ≥ 1 patches per image.
         batch: B ≥ 1 images per batch.
         kept: K in 0..N patches that stay with their image.
 
@@ -57,7 +57,7 @@ def distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -
     there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle that is (N!)²·Σ_{t≥K} C(N,t)².
 
     Args:
-        tokens: N ≥ 1 patches an image.
+        tokens: N ≥ 1 patches per image.
         batch: B ≥ 1 images per batch.
         kept: K in 0..N.
         variant: "algorithm_2", "final_shuffle" or "kept_in_place".
