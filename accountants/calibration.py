@@ -153,7 +153,8 @@ def _calibrated(
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """The same mechanism with the noise on smashed data and labels times a factor. It refuses randomized response."""
+    """The mechanism with its noise on smashed data and labels multiplied by a factor. It refuses randomized
+    response."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(

@@ -88,7 +88,7 @@ class GaussianPrior:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorFloor:
-    """What the mean squared error of any reconstruction cannot go below, for records drawn from the stated prior.
+    """A lower bound on the mean squared error of any reconstruction, for records drawn from the stated prior.
 
     Source: van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3; Gill and Levit 1995.
     """

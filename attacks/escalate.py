@@ -29,7 +29,7 @@ class Escalation:
 
     @property
     def doublings(self) -> int:
-        """Of its budget."""
+        """Number of doublings of its budget."""
         return len(self.errors) - 1
 
     @property

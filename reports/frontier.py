@@ -50,7 +50,7 @@ class Point:
 
     @property
     def guesses(self) -> str:
-        """Whose guesses these are, in words."""
+        """The source of the guesses, in words."""
         said = {BEFORE: self.start, ", which failed its control": not self.sound}
         return self.attack + "".join(words for words, so in said.items() if so)
 

@@ -123,7 +123,7 @@ class Place(Frozen):
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
-    """What the rows of a run with one seed show of each defended setting and adversary."""
+    """The results of a run's rows with one seed, for each defended setting and adversary."""
     bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
     made = []
     for model, one in ((model, one) for one in verdicts for model in THREAT_MODELS if model == one.threat_model):

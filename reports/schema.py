@@ -38,7 +38,7 @@ Metrics = dict[str, Metric]
 
 
 class Seconds(Frozen):
-    """What a cell took, in CPU seconds over all threads; if a GPU computed, in seconds as they passed.
+    """The time of a cell in CPU seconds over all threads; in elapsed seconds if a GPU computed.
 
     Several cells share a model and an attack's control experiments, which a run pays for once.
     """

@@ -140,7 +140,7 @@ class _Runs:
         return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))
 
     def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
-        """Those of some runs."""
+        """The losses of some runs."""
         pieces, number = runs[self.owner], np.cumsum(runs) - 1
         return _Runs(
             losses=self.losses.chosen(pieces),

@@ -70,7 +70,7 @@ class TruncatedLosses:
         return np.asarray(np.maximum.reduceat(np.abs(self.loss).max(1), self.starts))
 
     def chosen(self, pieces: NDArray[np.bool_]) -> TruncatedLosses:
-        """Those of some pieces."""
+        """The losses of some pieces."""
         sizes, shifts = self.sizes[pieces], np.repeat(pieces, self.sizes)
         return TruncatedLosses(
             loss=self.loss[shifts],

@@ -162,11 +162,12 @@ class PrivateUpdates(Checked):
 
     Attributes:
         noise_multiplier: σ over the *replace-one* sensitivity of a step's gradient sum, twice the clipping norm.
-        steps: updates that use one record (one per epoch); with `chosen` and `records`, all updates.
-        chosen: records in an update, drawn without replacement. Give it only if these batches are secret and drawn
-            independently of the releases. The server sees who is in a released batch, so an update on that batch earns
-            no credit for sampling; this is the default.
-        records: records of the client.
+        steps: number of updates that use one record (one per epoch); if `chosen` and `records` are given, that of all
+            updates.
+        chosen: number of records in an update, drawn without replacement. Give it only if these batches are secret and
+            drawn independently of the releases. By default an update uses the released batch; the server sees who is in
+            it, so sampling earns no credit.
+        records: number of records of the client.
     """
 
     kind: ClassVar[str] = "private"

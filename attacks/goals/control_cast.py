@@ -81,7 +81,7 @@ class Cast:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a record."""
+        """The shape of one record."""
         return tuple(self.victims.shape[1:])
 
     @property

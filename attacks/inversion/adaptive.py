@@ -50,7 +50,7 @@ _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(ReconstructingAttack):
-    """Combines several releases of the same victims, and trains a decoder on own images combined likewise.
+    """Combines several releases of the same victims, and trains a decoder on own images combined in the same way.
 
     The server is assumed to know which rows of different passes are the same image and, for "intersect", to get them in
     the same messages: so the result is an upper bound for an adversary who must link the rows first. The lower segment

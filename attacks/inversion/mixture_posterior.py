@@ -71,7 +71,8 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Its controls refine with few steps; the posterior alone is not a start, because it has learned already."""
+        """Its controls refine with few steps; the posterior alone does not count as the untrained start, because it has
+        learned already."""
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),
@@ -172,7 +173,7 @@ class _Sending:
         return [fold.flatten() for fold in rounds.tensor_split(min(_FOLDS, len(rounds)))]
 
     def rows(self, some: Tensor) -> Rows:
-        """What some own images give, int64 [n], each sent once."""
+        """The answers for some own images, int64 [n], each sent once."""
         return Rows.of(self.query, self.own, some, self.batch, self.draws)
 
     def played(self, some: Tensor, passes: int) -> _Played:

@@ -67,7 +67,8 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Its controls refine with few steps; the regression alone is not a start, because it has learned already."""
+        """Its controls refine with few steps; the regression alone does not count as the untrained start, because it
+        has learned already."""
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,

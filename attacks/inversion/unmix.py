@@ -70,7 +70,7 @@ class Unmix(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Unmix the passes, train a decoder on own images that were mixed and unmixed likewise, and decode.
+        """Unmix the passes, train a decoder on own images that were mixed and unmixed in the same way, and decode.
 
         Raises:
             NotApplicable: if coins are hidden and cannot be found, or the mixed positions are not positions of the

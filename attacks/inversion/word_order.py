@@ -12,7 +12,7 @@ _NUMBERS = 2**23  # numbers of tables that are held at once
 
 
 class WordPairs:
-    """Which word follows which in own texts: bigrams, with the words' frequencies where a pair is rare.
+    """A bigram model of own texts, which falls back on the words' frequencies for rare pairs.
 
     Args:
         texts: int64 [N, T], own ones, N ≥ 1.

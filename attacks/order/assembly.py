@@ -51,7 +51,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Puzzles:
-    """M puzzles of one frame, as many pieces as places."""
+    """M puzzles of one frame, each with as many pieces as places."""
 
     unary: Array  # [M, S, S], log-odds of piece i in place s
     pairs: Array  # [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i

@@ -31,7 +31,7 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceLaws:
-    """A normal law of the token at each of T places, of principal components of tokens."""
+    """For each of T places, a normal distribution of its token, in principal components of tokens."""
 
     middle: Tensor  # [D]
     basis: Tensor  # [D, q]

@@ -196,7 +196,8 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], told by how often it came among tokens [L, T, D] in any order.
+    """The token of each repeated patch [L, K, P], recognized by its number of copies among tokens [L, T, D] in any
+    order.
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -297,7 +298,8 @@ class AffineMap:
 
 
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
-    """Order the tokens that came back for the adversary's own images, though a shuffle hides whose is whose.
+    """Order the tokens that came back for the adversary's own images, although a shuffle hides to which image each
+    belongs.
 
     Messages [M, B, T, D] came back for the own images' patches [M, B, T, P] in order. The mean over a row knows no
     order: how rows differ from their message in tokens, against how they differ in patches, gives a first affine map

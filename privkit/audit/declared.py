@@ -53,7 +53,7 @@ class Declared:
 
     @property
     def distance(self) -> float | None:
-        """Of the last round; None if unknown."""
+        """The distance of the last round's release from its replay; None if unknown."""
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:

@@ -130,7 +130,8 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """What each of a user's own stages releases of the same made-up records, with the same draws; None if it cannot."""
+    """The release of each of a user's own stages for fixed artificial records and random draws; None if a stage cannot
+    take them."""
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
         with seeded(torch.device("cpu"), 0):

@@ -15,7 +15,7 @@ from privkit.shared.own_records import hold_attacked
 
 
 def entries_of(rows: Sequence[Row]) -> list[Entry]:
-    """What a run found about each defended setting and adversary, seed by seed."""
+    """The results of a run for each defended setting and adversary, seed by seed."""
     seeds = dict.fromkeys(row.seed for row in rows)
     each = [[counted(row) for row in rows if row.seed == seed] for seed in seeds]
     return [found for own in each for found in entries(own, threats_of(own))]

@@ -280,7 +280,7 @@ def _print_found(
 
 
 def without_infinities(value: Any) -> Any:
-    """The same value for JSON, which has no infinity: None in its place."""
+    """The value for JSON, with None for infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: without_infinities(part) for key, part in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value

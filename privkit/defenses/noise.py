@@ -106,7 +106,8 @@ def require_one_hot(name: str, labels: Tensor, images: tuple[int, ...]) -> None:
 
 
 def require_images(name: str, smashed: Tensor) -> int:
-    """Coordinates of one image's smashed data [M, B, ...]; a ValueError for other shapes or whole numbers."""
+    """The number of coordinates of one image in smashed data [M, B, ...]; a ValueError for other shapes or for
+    integers."""
     if smashed.ndim < 3 or not smashed.is_floating_point() or not smashed.numel():
         raise ValueError(
             f"{name} needs smashed data of M messages of B images, float [M, B, ...], got {smashed.dtype} of shape "

@@ -316,7 +316,7 @@ class _Segment(nn.Module):
         return door
 
     def train(self, mode: bool = True) -> _Segment:
-        """As in evaluation, always: weights learn, and nothing is dropped."""
+        """Keep evaluation mode: weights learn, but there is no dropout."""
         return super().train(False)
 
 

@@ -117,7 +117,7 @@ def orderings(paper: str) -> tuple[_Ordering, ...]:
 
 
 def on_other_data(method: str) -> bool:
-    """Whether a method was run on embedded digits, which none of the papers has.
+    """Whether a method was run on embedded digits, a dataset that no paper uses.
 
     >>> on_other_data("SL, digits"), on_other_data("PSL")
     (True, False)
@@ -247,7 +247,7 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """Rows of a run folder or of a file of JSON lines; by default those of a size that ship with the package.
+    """The rows of a run folder or of a file of JSON lines; by default the rows of this size that ship with the package.
 
     Raises:
         UsageError: if there is no such file, or a line is not a row.

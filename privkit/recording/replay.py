@@ -75,9 +75,9 @@ class Replay:
         """The variance of the release divided by that of the outputs, if it is clearly below 1; else None.
 
         An honest release is one more draw of the same outputs. It counts as quieter if it lies nearer to the mean of
-        all draws than every other draw, by more than twice the range of the other draws' distances. For normal sizes
-        this has probability 1.5e-4 (measured), and less for the skewed ones of few numbers or of one draw for a whole
-        batch.
+        all draws than every other draw, by more than twice the range of the other draws' distances. An honest release
+        is called quieter with probability 1.5e-4 if the sizes are normally distributed (measured), and less often if
+        they are skewed, as with few numbers or one draw for a whole batch.
 
         Args:
             variance: of noise that is added to the output, as in `distance`.

@@ -132,7 +132,7 @@ class Description(_Frozen):
 
 
 def parsed(data: bytes, path: Path) -> Any:
-    """What JSON says; a `DataError` if it is none."""
+    """The parsed JSON; a `DataError` if it is not JSON."""
     try:
         fields = json.loads(data)
         json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept

@@ -33,7 +33,7 @@ class Cell:
 
     @property
     def in_words(self) -> str:
-        """What it is, with all options, which its id leaves out."""
+        """The cell in words, with all options, which its id does not show."""
         return f"{self.defense.label} / {self.attack.label}, seed {self.seed}"
 
 

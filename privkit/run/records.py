@@ -55,7 +55,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """The time of a cell's last computation, from the times in its log; None without such a log."""
+    """The time of a cell's last computation, from the times in its log; None if there is no such log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()

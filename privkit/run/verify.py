@@ -73,7 +73,7 @@ class _Examination:
             self.fault(path, said.partition(";")[0], cure)
 
     def found(self, path: Path, cure: str, read: Callable[[], Found | None]) -> Found | None:
-        """What is read from a file; None if it is missing or damaged."""
+        """The content of a file; None if it is missing or damaged."""
         try:
             found = read()
         except PrivkitError as error:
@@ -84,7 +84,7 @@ class _Examination:
         return found
 
     def record(self, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
-        """The fields of a record, likewise."""
+        """The fields of a record; None if it is missing or damaged."""
         return self.found(path, cure, partial(read_record, path, **identity))
 
     def listed(self, home: Path, files: object, cure: str) -> None:

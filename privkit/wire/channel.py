@@ -22,7 +22,7 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRounds:
-    """What crossed the wire, and information for the trusted side only."""
+    """The recorded rounds: what crossed the wire, and information that only the trusted side has."""
 
     views: list[View]  # for the adversary, pass after pass
     receipts: list[Receipt]  # for the accountant, one a view

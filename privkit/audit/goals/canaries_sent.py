@@ -206,7 +206,7 @@ def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
 
 
 def noiseless(edge: Clients) -> Clients:
-    """The same clients with negligible noise, to compute the expected rows."""
+    """A copy of the clients with negligible noise, to compute the expected rows."""
     silent = deepcopy(edge).eval()
     silent.defense = edge.defense.noiseless()
     return silent

@@ -318,7 +318,7 @@ class _Reconstruct(AuditGoal):
         """Any recording can be attacked."""
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> ImageObservation | None:
-        """Nothing for constant guesses."""
+        """The observation to time the attack on; None for constant guesses."""
         if context.attack.mounting.ignores_views:
             return None
         must_be_mountable(context)
