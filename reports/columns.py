@@ -78,7 +78,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
     `epsilon` is proven of the release, and infinite if nothing is. A certificate of the labels alone has
     `epsilon_of_labels`. A declared certificate has `declared_epsilon` or `declared_epsilon_of_labels` in their place. A
-    formula that is not proof has neither. `empirical_epsilon` is the lower bound of canaries.
+    formula that is not a proof has neither. `empirical_epsilon` is the lower bound of canaries.
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:

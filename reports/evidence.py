@@ -104,7 +104,7 @@ def recorded(row: Row) -> bool:
 
 
 def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
-    """The conclusion; it repeats no claim that this run refutes, or that is not proof."""
+    """The conclusion; it repeats no claim that this run refutes, or that is not a proof."""
     fallen = [claim.privacy for claim in claims if claim.defense == one.defense and claim.standing in _FALLEN]
     return one.model_copy(update={"claim": "; ".join(fallen)}) if fallen else one
 
