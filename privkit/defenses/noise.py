@@ -172,8 +172,8 @@ class GaussianNoise(AddedNoise):
     Attributes:
         sigma: standard deviation, > 0, in units of the smashed data.
         clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. After a tanh, 1
-            changes nothing. clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed
-            data to L2 norm c.
+            changes nothing.
+        clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
 
     Source: accurate_sl §3 (noise on the output of the cut's Tanh); patch_shuffling Table I, "GN".
 
