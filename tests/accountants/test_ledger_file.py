@@ -296,5 +296,5 @@ def test_places_that_keep_nothing_are_refused(path: Path, tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot open"):
         Ledger(tmp_path / "file" / "ledger")
-    with pytest.raises(LedgerError, match="no ordinary file"):
+    with pytest.raises(LedgerError, match="not an ordinary file"):
         Ledger("/dev/null")

@@ -54,11 +54,11 @@ def test_a_mistake_is_one_sentence_and_exit_2(
 def test_a_mistake_in_a_configuration_file(privkit_cli: Cli, tmp_path: Path) -> None:
     for text, hint in [
         ("defence = 'none'", "did you mean 'defense'?"),
-        ("defense = ", "no valid TOML"),
+        ("defense = ", "not valid TOML"),
         ("[training]\nbatch_sise = 3", "did you mean 'batch_size'?"),
         ("[training]\nbatch_size = 'many'", "training: batch_size should be a valid integer, got 'many'"),
         ("download = 'false'", "download must be true or false, got 'false'"),
-        ("\x00", "no valid TOML"),
+        ("\x00", "not valid TOML"),
     ]:
         (tmp_path / "audit.toml").write_text(text)
         done = privkit_cli("audit", "--config", "audit.toml")
