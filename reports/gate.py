@@ -40,16 +40,16 @@ class Gate:
     need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
     defense. The same holds for an attack that failed its control, that fails on the undefended model as well, or that
     lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`). If only constant
-    guesses gave the number, no defense meets the condition. What an attack began from is an attack, too, of one who
-    stops there: it must meet the condition as well.
+    guesses gave the number, no defense meets the condition. The attack's start counts as an attack, too (an adversary
+    may stop there), and must meet the condition as well.
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
             "empirical_epsilon" the lower bound of canaries, "tpr" the true positive rate at 1 % false positives;
             metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
-        threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. To be judged,
-            the number must come from an attack of this very model, unless the defense falls to a weaker adversary.
+        threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. The number must
+            come from an attack of exactly this model, unless the defense already falls to a weaker adversary.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -106,8 +106,8 @@ class Gate:
     ) -> list[tuple[Row, bool | None, str]]:
         """For every defended row, whether it meets the condition, and a sentence. The undefended baseline is exempt.
 
-        A defense without any such number fails, once for each row. It is undecided (None) if it is `pending` with this
-        seed: if some of its cells are unfinished.
+        A defense without any such number fails, once for each row. It is undecided (None) if the defense is `pending`
+        with this seed, that is, if some of its cells are unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
@@ -162,7 +162,7 @@ class Gate:
     def _shown(self, value: Interval | float | None) -> str:
         """A number in words, with the end that is judged."""
         if value is None:
-            return "no number"
+            return "not a number"
         middle, judged = ends(self.column, value)[0], self._judged(value)
         if not isinstance(value, Interval) or middle == judged:
             return _digits(middle)
@@ -200,7 +200,7 @@ def _digits(value: float) -> str:
 
 
 def must_agree(gates: Sequence[Gate]) -> None:
-    """Refuse two conditions that no number meets both, by a `GateError`.
+    """Raise `GateError` for two conditions that contradict each other.
 
     >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
     """

@@ -1,4 +1,4 @@
-"""Composition of sampled releases on a coarse grid, for many runs at once: what fast answers rest on.
+"""Composition of sampled releases on a coarse grid, for many runs at once; fast answers rest on it.
 
 The losses of one release lie on a few nodes (`truncated_losses`). Their Rényi curve, converted at the best order, gives
 a first ε. Then the nodes are moved to a grid about as coarse as the spread of one release's loss, and all rounds are
@@ -98,7 +98,7 @@ class CoarseComposition(Bound):
 
 
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
-    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all.
+    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all steps.
 
     Source: as `CoarseComposition`.
 
@@ -141,7 +141,7 @@ class _Runs:
         return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))
 
     def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
-        """Those of some runs."""
+        """The losses of some runs."""
         pieces, number = runs[self.owner], np.cumsum(runs) - 1
         return _Runs(
             losses=self.losses.chosen(pieces),
@@ -155,7 +155,7 @@ class _Runs:
         return _Runs(losses=self.losses.reverse(), rounds=self.rounds, owner=self.owner, deltas=self.deltas)
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number proves nothing
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not a number proves nothing
 def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     """[R] ε of runs, each at its δ."""
     sizes = np.array([len(run) for run in runs])

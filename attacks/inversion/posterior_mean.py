@@ -1,4 +1,4 @@
-"""Posterior mean: what loud noise leaves of an image, learned from own images that were sent many times."""
+"""Posterior mean: the mean image behind a very noisy release, learned from own images that were sent many times."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _WORTH = 1.05  # gain of the signal, as a share of the noise, from which numbers
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorMean(ReconstructingAttack):
-    """Learns the mean of all images that a noisy release may be of.
+    """Learns the mean of all images that could have given a noisy release.
 
-    The adversary sends each own image many times. The mean of its releases hardly holds noise, and what a release
-    differs by from this mean is a sample of the noise. Each mean with each sample is an example, so that the network
-    sees far more noise than was sent. It looks at the largest principal components of the means.
+    The adversary sends each own image many times. The mean of its releases contains hardly any noise, and the
+    difference between a release and this mean is a sample of the noise. Each mean with each sample is an example, so
+    that the network sees far more noise than was sent. It looks at the largest principal components of the means.
 
     Large values of noise with heavy tails say little: behind loud Laplace noise, the signs of numbers alone are worth
-    releases with half of the noise's variance. So released numbers are clamped at the bound that leaves the largest
-    share of what differs between own images. Behind Gaussian noise no clamp gains, and none is taken.
+    releases with half of the noise's variance. So released numbers are clamped at the bound that keeps the largest
+    share of the variance between own images. Behind Gaussian noise no clamp helps, and none is used.
 
-    The noise must not depend on the image: of secret masks, say, it learns the wrong mean.
+    The noise must not depend on the image: with secret masks, for example, it learns the wrong mean.
 
     Where the same images crossed several times, their releases are averaged, and so are as many samples of the noise.
     These are shrunk by √((n - R) / (n - 1)) for R passes and n releases of an own image, since the mean of those holds
     1/n of the noise's variance already.
 
-    Loud noise leaves more of which image crossed than of how it looks, and the mean of all likely images is close to
-    many. With `contrast`, guesses must also lie nearer to their own image than to others: the training adds the cross
-    entropy of finding each guess's image among 128 own ones by its distance.
+    Behind strong noise, a release says more about which image crossed than about how it looks, and the mean of all
+    likely images is close to many of them. With `contrast`, guesses must also lie nearer to their own image than to
+    others: the training adds the cross entropy of finding each guess's image among 128 own ones by its distance.
 
     Attributes:
         repeats: how often each own image is sent, at least 4; a quarter of these rounds shows the principal components.

@@ -25,7 +25,7 @@ _LEARNING_RATE = 1e-3
 
 
 def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
-    """Two hidden layers with dropout, which give 0 before they are trained."""
+    """A network of two hidden layers with dropout, whose output is 0 before training."""
     last = nn.Linear(width, outputs)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
@@ -72,7 +72,7 @@ class Guessing(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Guesses at own images, by fits that never saw these images, so that they err as guesses at a victim's do."""
+    """Guesses at own images by fits that never saw these images, so their errors resemble those on victims."""
 
     guesses: Tensor  # [N, P] in [0, 1]
     truth: Tensor  # the own images, [N, P]
@@ -84,7 +84,7 @@ class Refinement:
     contrast: float = 0.0  # weight of telling images apart beside the square error
 
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
-        """Train, and correct guesses [M, P] by the share of the correction that helps held-out guesses most.
+        """Train the network, and add to guesses [M, P] the share of its correction that helps held-out guesses most.
 
         The curve is the error on held-out own images: of the guesses, then of the network after each epoch.
         """

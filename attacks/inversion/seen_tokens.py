@@ -1,6 +1,7 @@
-"""Seen tokens: a linear guess at an image from just those of its tokens that a row holds, and its refinement.
+"""Seen tokens: a linear guess at an image from only those of its tokens that a row shows, and its refinement.
 
-A mask hides tokens, but attention before the cut spreads every patch over all of them. What is left tells the rest.
+A mask hides tokens, but attention before the cut spreads every patch over all tokens. So the remaining tokens reveal
+the hidden patches, too.
 """
 
 from __future__ import annotations
@@ -37,25 +38,25 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """Regresses own images on those of their tokens that a row holds, for each attacked row anew.
+    """For each attacked row, regresses own images on the tokens at the places that this row shows.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give, for any set of places, the best linear guess from the tokens there. Public weights tell which
-    tokens of a mixed row are an image's own; without mixing, a token of zeros is one that was cut. Where tokens are
-    missing from a row, their places are recognized (`dropped_places`). A residual network then refines the guess. It
-    learns from linear guesses at own images, each made by a regression that left the image out, from places that
-    other rows held.
+    tokens of a mixed row are an image's own; without mixing, a token of zeros was masked. Where tokens are missing from
+    a row, their places are recognized (`dropped_places`). Then a residual network refines the guess. It learns from
+    linear guesses at own images, each by a regression that left this image out, from the places that other rows show.
 
     Attributes:
         repeats: how often each own image is sent at most, ≥ 1.
-        components: numbers that a regression looks at, at most, in equal parts of each token: its largest principal
-            components.
+        components: largest number of inputs of a regression, shared equally by the tokens: each token's largest
+            principal components.
         epochs: of the residual network; 0 leaves the linear guesses as they are.
         width: of its two hidden layers.
-        contrast: weight ≥ 0 of telling images apart beside the square error, as `posterior_mean` has it.
+        contrast: weight ≥ 0 of the contrastive error beside the square error, as in `PosteriorMean`.
 
-    The curve is the error on a third of the own images that the network does not learn from: of the linear guesses,
-    then of the network after each epoch. The share of the network's correction that guesses these images best is taken.
+    The curve is the error on a third of the own images, from which the network does not learn: first of the linear
+    guesses, then of the network after each epoch. The attack takes the share of the network's correction that guesses
+    these images best.
 
     Source: privkit's own; the conditional mean of normal variables, in the form of ridge regression (Hoerl and Kennard
     1970), with cross-fitting. The contrastive error is `GuessError`.

@@ -194,8 +194,8 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """List what there is, with options and defaults; of one kind, with what each option may be. `privkit describe NAME`
-    says what each option means."""
+    """List all parts with their options and defaults; for one kind, also the allowed values of each option. `privkit
+    describe NAME` says what each option means."""
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     about = ("text", "source")

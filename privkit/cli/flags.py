@@ -28,7 +28,8 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """The flag of a setting. Without the flag a setting that a file may hold is None, so that the file decides."""
+    """The flag of a setting. If the flag is absent and a file may hold the setting, the value is None, so that the file
+    decides."""
     more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
     words = (setting.flag,) if setting.kind is bool else ()

@@ -1,4 +1,4 @@
-"""Files of a recording, which may come from a stranger: plain files of limited size, and no pickle.
+"""Files of a recording, which may come from a stranger: only plain files of limited size, and no pickles.
 
 A pickle is refused and not loaded, since reading one can run any code. Sizes are compared with limits before memory is
 allocated.

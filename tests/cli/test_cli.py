@@ -24,13 +24,13 @@ MISTAKES = [
     (("audit", "--seed", "one"), "--seed"),
     (("audti",), "audit"),
     (("audit", "--dataset", "cifar10"), "--data-root"),
-    (("audit", "--dataset", "cifar10", "--data-root", "absent"), "absent is no folder"),
+    (("audit", "--dataset", "cifar10", "--data-root", "absent"), "absent is not a folder"),
     (("audit", "--config", "absent.toml"), "absent.toml"),
     (("audit", "--gate", "sim<3"), "cannot read the gate"),
     (("audit", "--training", "batch_size=1"), "has no effect"),
     (("audit", "--model", "nothing.Lower:nothing.Upper", *SMALL), "cannot import the segment nothing.Lower"),
     (("audit", "--recorded", "a", "--recorded", "b"), "--recorded is given 2 times, and only one value counts"),
-    (("report", "absent"), "absent is no run folder"),
+    (("report", "absent"), "absent is not a run folder"),
     (("audit", "--training", "batch_size=1000", "--dry-run", *SMALL), "batch_size=1000 is more than"),
     (("audit", "--defense", "none", "--gate", "ssim<=0.0", *SMALL), "a gate judges defenses"),
     (("audit", "--dataset", "image_folder:size=1000000", "--dry-run"), ">= 1 and <= 1024"),
@@ -55,11 +55,11 @@ def test_a_mistake_is_one_sentence_and_exit_2(
 def test_a_mistake_in_a_configuration_file(privkit_cli: Cli, tmp_path: Path) -> None:
     for text, hint in [
         ("defence = 'none'", "did you mean 'defense'?"),
-        ("defense = ", "no valid TOML"),
+        ("defense = ", "not valid TOML"),
         ("[training]\nbatch_sise = 3", "did you mean 'batch_size'?"),
         ("[training]\nbatch_size = 'many'", "training: batch_size should be a valid integer, got 'many'"),
         ("download = 'false'", "download must be true or false, got 'false'"),
-        ("\x00", "no valid TOML"),
+        ("\x00", "not valid TOML"),
     ]:
         (tmp_path / "audit.toml").write_text(text)
         done = privkit_cli("audit", "--config", "audit.toml")

@@ -17,7 +17,7 @@ from tests.small import SMALL
 
 
 class Flat(nn.Module):
-    """A lower segment whose release is no grid."""
+    """A lower segment whose release is not a grid."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Pixels in a row."""

@@ -146,7 +146,7 @@ def test_doubled_and_reordered_lines_count_once_and_a_contradiction_is_refused(
     with pytest.raises(DamagedFile, match=r"line 3 contradicts an earlier line of batch_shuffle"):
         read_rows(copied)
     results.write_text("\n".join((first, sealed({**opened(second), "cell": "stranger"}), "")))
-    with pytest.raises(DamagedFile, match=r"line 2 is of stranger, which is no cell of this run"):
+    with pytest.raises(DamagedFile, match=r"line 2 is of stranger, which is not a cell of this run"):
         read_rows(copied)
 
 

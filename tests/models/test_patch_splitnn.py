@@ -1,4 +1,4 @@
-"""Patch SplitNN: the paper's patterns and costs, and one network against one a patch."""
+"""Patch SplitNN: the paper's patterns and costs, and one network against one per patch."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_what_is_not_proven_of_the_release_meets_no_gate_on_epsilon() -> None:
         None,
         Certificate(kind="nothing", statement=""),
         replace(claimed, covers="labels"),
-        replace(claimed, sound=False, objection="a formula that is no bound"),
+        replace(claimed, sound=False, objection="a formula that is not a bound"),
     ):
         assert Gate.parse("epsilon<=8").failures([canaries(certificate=certificate)])
     labels = canaries(certificate=replace(claimed, covers="labels"))
@@ -356,7 +356,7 @@ def test_a_declared_epsilon_meets_no_gate_of_a_proven_one() -> None:
     rows = [canaries(certificate=claim)]
     ((_, met, sentence),) = Gate.parse("epsilon<=9").findings(rows)
     assert not met
-    assert "epsilon is no number (it is declared, not proven: declared_epsilon is 8.0000)" in sentence
+    assert "epsilon is not a number (it is declared, not proven: declared_epsilon is 8.0000)" in sentence
     assert not Gate.parse("proven_advantage<=.9").failures([canaries()])
     large = canaries(certificate=replace(claim, epsilon=60258000.6922))
     assert "declared_epsilon is 6.0258e+07, the" in Gate.parse("declared_epsilon<=8").failures([large])[0]

@@ -331,7 +331,7 @@ def test_says_what_it_lacks() -> None:
 
 def test_views_that_are_no_passes() -> None:
     seen = views(identity, 2)
-    for count, words in ((0, "no view was recorded"), (5, "5 views are no multiple of 2")):
+    for count, words in ((0, "no view was recorded"), (5, "5 views are not a multiple of 2")):
         with pytest.raises(NotApplicable, match=words):
             Adaptive(passes=2, epochs=1).run(replace(knowledge(identity), views=seen[:count]), Generator())
     for strange, words in (

@@ -262,7 +262,7 @@ def test_a_tenth_of_the_auxiliary_images() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mae", "unet"])
 def test_mixed_rows_are_read_with_their_public_weights(name: Any) -> None:
-    """Two images a row with exclusive masks: with the masks a decoder draws what is there, and beats one without."""
+    """Two images per row with exclusive masks: with the masks a decoder draws what is there, and beats one without."""
 
     def mixed(public: bool) -> Query:
         def query(images: Tensor, draws: Generator) -> QueryResult:

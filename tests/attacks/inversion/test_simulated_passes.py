@@ -72,7 +72,7 @@ def test_tokens_that_can_be_read_are_shuffled_without_a_query(release: Release, 
 
 
 def spectral(images: Tensor, draws: Generator) -> Tensor:
-    """Frequencies in any order: tokens are no patches."""
+    """Frequencies in any order: tokens are not patches."""
     release, _ = SpectralShuffle(patch=4).apply(tokens(images).unsqueeze(0), torch.zeros(1, len(images)), draws)
     return release.smashed[0]
 

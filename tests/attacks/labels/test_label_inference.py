@@ -271,7 +271,7 @@ BAD: dict[str, tuple[LabelAttack, Callable[[LabelObservation], LabelObservation]
     "other records": (
         COMPLETION,
         lambda seen: replace(seen, auxiliary=torch.zeros(3, 1, 4, 4)),
-        "own 240 records, one a row, got 3",
+        "own 240 records, one per row, got 3",
     ),
 }
 

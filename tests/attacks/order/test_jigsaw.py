@@ -179,7 +179,7 @@ def test_messages_of_one_round_are_solved_apart() -> None:
         assert torch.equal(found.images[:BATCH], apart.images[:BATCH])
         places = guess(found).view(2, -1).sort(1).values
         assert torch.equal(places, torch.arange(BATCH * T).expand(2, -1))
-    with pytest.raises(NotApplicable, match="10 rows are no 3 messages"):
+    with pytest.raises(NotApplicable, match="10 rows are not 3 messages"):
         run(attack, [replace(both, messages=3)], round_of_two)
     with pytest.raises(NotApplicable, match="needs at least 10 auxiliary images, got 9"):
         run(attack, [both], replace(round_of_two, auxiliary=AUXILIARY[:9]))
