@@ -111,7 +111,7 @@ _SMALLEST = 5e-324  # the smallest positive float: what δ is said to be where i
 
 
 def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
-    """δ from its logarithm; 0 only if the run has a pure ε that is not larger."""
+    """δ from its logarithm; 0 only if the run has a pure ε of at most this ε."""
     value = exp(min(log_delta, 0.0))
     return value if value > 0 or epsilon >= sum(step.pure(count) for step, count in run) else _SMALLEST
 
@@ -155,10 +155,10 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of a limit that the `best` bound gave, with what was `said`: assumptions and warnings.
+    """The certificate of a limit that the `best` bound gave; `said` has its assumptions and warnings.
 
-    The steps of the run give `zcdp_rho` and `gdp_mu` among the quantities. `proven` is ε, δ and a lower bound on ε or
-    None; None if nothing is proven.
+    The steps of the run give `zcdp_rho` and `gdp_mu` among the quantities. `proven` is (ε, δ, a lower bound on ε or
+    None), or None if nothing is proven.
     """
     epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(

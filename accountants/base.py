@@ -9,7 +9,8 @@ from privkit.shared.certificate import Certificate, Relation, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class RenyiCurve:
-    """Rényi differential privacy of a whole run: [A] orders α > 1, and [A] upper bounds on the divergence there."""
+    """Rényi differential privacy of a whole run: [A] orders α > 1, and [A] upper bounds on the divergence at these
+    orders."""
 
     orders: tuple[float, ...]
     values: tuple[float, ...]

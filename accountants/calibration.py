@@ -1,4 +1,4 @@
-"""Calibration: how much noise, how many rounds or how large a group reaches a target."""
+"""Calibration: the noise, number of rounds or group size that reaches a target."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def calibrate(
         tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
 
     Raises:
-        ValueError: if no value reaches the target (the error names the best one), if any noise or any number of rounds
-            does, or if an argument is out of range.
+        ValueError: if no value reaches the target (the error names the best one), if every noise or every number of
+            rounds reaches it, or if an argument is out of range.
 
     Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
 
@@ -153,7 +153,8 @@ def _calibrated(
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """The same mechanism with the noise on smashed data and labels times a factor. It refuses randomized response."""
+    """The mechanism with its noise on smashed data and labels multiplied by a factor. It refuses randomized
+    response."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(

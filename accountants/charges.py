@@ -1,4 +1,4 @@
-"""What charges cost together: the sums that a ledger adds up, and the bounds that hold for them."""
+"""The total cost of charges: the sums that a ledger adds up, and the bounds that hold for them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Boun
 
 
 def within(total: Array, epsilon: float, delta: float) -> bool:
-    """Whether a cheap bound on [1 + A] a cost already fits into (ε, δ)."""
+    """Whether already a fast bound on a cost [1 + A] fits into (ε, δ)."""
     if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
         return True
     return bool(np.min(renyi.canonne(USUAL_ORDERS, total[1:], delta)) <= epsilon)
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """[1 + A] Σμ² and the Rényi curve of all units of all charges; Σμ² is `inf` for anything worse than a Gaussian.
+    """[1 + A] Σμ² and the Rényi curve of all units of all charges; Σμ² is `inf` if no Gaussian dominates a unit.
 
     The updates of the lower model are added to the first unit of each charge.
     """
@@ -107,7 +107,8 @@ def steps_of_charges(counts: Counts) -> Steps:
 
 
 def said_of_charges(counts: Counts, delta: float) -> list[str]:
-    """What all charges rest on, and then what only some of them do, with their number in order of first charge."""
+    """The assumptions that all charges share; then those of only some charges, with their number, in order of the first
+    charge."""
     each = [(*assumptions(one), *warnings(one, delta)) for one in counts]
     shared = [sentence for sentence in each[0] if all(sentence in other for other in each)]
     rest = [(number, sentence) for number, said in enumerate(each, 1) for sentence in said if sentence not in shared]

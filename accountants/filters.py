@@ -53,7 +53,7 @@ class Filter:
         return bool(total[self.at] <= self.limit * (1 - _ROUNDING))
 
     def covers(self, total: Array) -> bool:
-        """Whether a cost that was admitted, and is added up in another order, keeps within the limit."""
+        """Whether a cost that was admitted stays within the limit if it is added up in another order."""
         return bool(total[self.at] <= self.limit)
 
     @property
@@ -66,7 +66,7 @@ class Filter:
 
     @property
     def bound(self) -> Bound:
-        """What holds for every run that keeps within the limit."""
+        """The bound that holds for every run within the limit."""
         if self.at == 0:
             source = f"Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023; {BALLE_WANG}"
             return GaussianBound(mu=sqrt(self.limit), method="Gaussian filter: Σμ² is limited", source=source)
@@ -80,7 +80,7 @@ class Filter:
 
 
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
-    """The filter of a budget that admits most charges of the first charge's kind, which no release precedes.
+    """The filter of a budget that admits the most charges of the first charge's kind; no release precedes the choice.
 
     The cost of the first charge is [1 + A]: μ² and Rényi curve. ValueError: if the budget admits no such charge at all.
 

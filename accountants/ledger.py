@@ -84,15 +84,15 @@ class Ledger:
         path: the file; made, with its folders, if it is missing.
         budget: what all charges together may spend; None for no limit.
         tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. Close to
-            the budget it can take seconds a charge.
+            the budget it can take seconds per charge.
         adaptive: whether charges may be chosen from earlier releases, as noise or a length that is decided on the way.
             The first charge then fixes one bound (`filters`), and all answers are those of the whole budget. It needs
             a budget, excludes `tight`, and stays with the file.
         rounds: all charged rounds.
-        remarks: sentences about what was found on opening: a torn line that was dropped, a missing lock.
+        remarks: sentences about problems on opening: an incomplete last line that was dropped, a missing lock.
 
     Raises:
-        LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.
+        LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
 
     Source: composition of charges fixed in advance. Gaussians of constant shift: √Σμ² (Dong, Roth and Su 2022,
     Corollary 3.3), exact without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of
@@ -224,7 +224,8 @@ class Ledger:
         return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
-        """What the charges of an adaptive ledger have spent, true at every moment of the run at once (`odometer`).
+        """What the charges of an adaptive ledger have spent; the statement holds at all moments of the run together
+        (`odometer`).
 
         A ValueError if the ledger is not adaptive. δ in (0, 1) is fixed before the first release.
         """

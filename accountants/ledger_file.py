@@ -20,18 +20,18 @@ MECHANISM = ', "mechanism": '  # what stands before a mechanism, the last field 
 
 
 class LedgerError(ValueError):
-    """A ledger that is damaged, closed or in use by another process, or a file that is no ledger."""
+    """A ledger that is damaged, closed or in use by another process, or a file that is not a ledger."""
 
 
 class LedgerFile:
-    """An append-only file of JSON objects, one a line. A line starts with its number and ends with a checksum.
+    """An append-only file of JSON objects, one per line. A line starts with its number and ends with a checksum.
 
     The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. A last
     line without its end comes from a kill before `append` returned; it is cut off on opening, and `remarks` say so. A
     missing file is made, with its folders.
 
     Raises:
-        LedgerError: if the file is damaged, is no ledger, cannot be written, or is in use by another process.
+        LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +54,7 @@ class LedgerFile:
             raise LedgerError(f"cannot open the ledger {path}: {error.strerror or error}") from None
         try:
             if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-                raise LedgerError(f"{path} is no ordinary file, so nothing written to it would be kept")
+                raise LedgerError(f"{path} is not an ordinary file, so nothing written to it would be kept")
             self._lock()
             self._take_up()
         except BaseException:
@@ -160,7 +160,7 @@ class LedgerFile:
 
     def _damage(self) -> str:
         if not self.lines:
-            return f"{self.path} is no ledger, or is damaged in its first line: name another file"
+            return f"{self.path} is not a ledger, or is damaged in its first line: name another file"
         return (
             f"the ledger {self.path} is damaged in line {self.lines + 1}: restore it from a copy, since without it "
             "nobody can tell what was released"

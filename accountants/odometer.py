@@ -1,8 +1,9 @@
-"""Odometers: what a run has spent so far, true at every moment at once, although releases decide how it goes on.
+"""Odometers: what a run has spent so far. Readings hold at all moments together, although releases decide how the run
+goes on.
 
-A filter answers for its whole limit. An odometer answers for what was charged: filters of smaller limits hold side by
-side, and the smallest one that is not exceeded yet speaks. A reading speaks of two neighboring data sets that are fixed
-in advance, whichever they are; it does not hold for all pairs at once.
+A filter answers for its whole limit. An odometer answers for what was charged: filters with smaller limits run side by
+side, and the smallest one that is not exceeded yet gives the reading. A reading holds for any two neighboring data sets
+that are fixed in advance, but not for all pairs together.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _SHARES = [0.5**k for k in range(1, 9)]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What an odometer says at one moment."""
+    """The reading of an odometer at one moment."""
 
     epsilon: float  # ε of this moment, ≥ 0, in nats
     delta: float  # δ of the odometer, chosen before the first release
@@ -37,7 +38,7 @@ class Reading:
 
 
 def reading(kept: Filter, total: Array, delta: float) -> Reading:
-    """What the charges so far have spent; the loss is ln P/Q of what was released, drawn from P.
+    """What the charges so far have spent: a bound on the loss ln P/Q of all releases, drawn from P.
 
     Fix two neighbors, and stop a run within one level as soon as its loss exceeds ε. Releases decide that stop, so the
     level's filter holds there: δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. So with ε = ε'(qδ) − ln(1 − q),

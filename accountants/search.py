@@ -1,4 +1,5 @@
-"""Search for the value up to which a condition holds: the only bisection. Both ends of the result have been checked."""
+"""Search for the value up to which a condition holds, by bisection. The condition was evaluated at both ends of the
+result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameter tables: one row a mechanism, each row checked on its own."""
+"""Parameter tables: one row per mechanism, each row checked on its own."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Row:
         return value
 
     def check_all_asked(self) -> None:
-        """Refuse a cell that nothing asked for, since it would change nothing; a default may stand."""
+        """Refuse a cell that was never read, since it would have no effect; default values are allowed."""
         for name, value in self.given.items():
             column = BY_NAME[name]
             if column.belongs and name not in self._asked and value != column.default:
@@ -92,7 +92,7 @@ def mechanism_of(cells: Mapping[str, Any], start: Mapping[str, Any] | None = Non
 
     Cells are column name -> value, words of other libraries among the names; missing ones take the value in `start`,
     where a search begins, or else the column's default. A ValueError names the column, what is allowed and what was
-    given. A cell that would change nothing is refused, too.
+    given. A cell that would have no effect is refused, too.
 
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'

@@ -62,7 +62,7 @@ def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mappi
 def _check_kind(path: Path) -> None:
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no file")
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is not a file")
 
 
 def _whole_text(path: Path) -> str:
@@ -84,7 +84,7 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
     lines = _content(counted)
     first = next(lines, "")
     if "\0" in first:
-        raise ValueError(f"{where} is no text: it holds zero bytes; save the table as CSV in UTF-8")
+        raise ValueError(f"{where} is not text: it holds zero bytes; save the table as CSV in UTF-8")
     if not first.strip():
         raise ValueError(f"{where} is empty; its first line must name columns (see privkit epsilon --schema)")
     headers = {mark: [spelled(name) for name in next(csv.reader([first], delimiter=mark))] for mark in _DELIMITERS}
@@ -120,7 +120,7 @@ class _Counted:
 
 
 def _content(file: Iterable[str]) -> Iterator[str]:
-    """The lines without comments and without empty lines before the header; a line inside quotes is no comment."""
+    """The lines without comments and without empty lines before the header; a line inside quotes is not a comment."""
     quoted, begun = False, False
     for line in file:
         if not quoted and (line.lstrip().startswith("#") or not (begun or line.strip())):
@@ -133,7 +133,7 @@ def _content(file: Iterable[str]) -> Iterator[str]:
 def _objects(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
         wanted = "[[row]] tables" if path.suffix == ".toml" else "a list of objects"
-        raise ValueError(f"{path} must hold {wanted}, one a row")
+        raise ValueError(f"{path} must hold {wanted}, one per row")
     names = dict.fromkeys(spelled(name) for row in value for name in row)
     for row in value:
         yield names | {spelled(name): cell for name, cell in row.items()}

@@ -1,7 +1,7 @@
 """A floor under the mean squared error of any reconstruction: the Bayesian Cramér–Rao bound of van Trees.
 
-A release under Gaussian noise shows a record only as sharply as the noise allows, in directions in which the released
-map changes; elsewhere an attacker is left with what it knew before, its prior. Both together limit every attack.
+A release under Gaussian noise reveals a record only as precisely as the noise allows, and only in directions in which
+the released map changes. In other directions an attacker knows only its prior. Both together limit every attack.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class GaussianPrior:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorFloor:
-    """What the mean squared error of any reconstruction cannot go below, for records drawn from the stated prior.
+    """A lower bound on the mean squared error of any reconstruction, for records drawn from the stated prior.
 
     Source: van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3; Gill and Levit 1995.
     """

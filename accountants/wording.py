@@ -38,7 +38,7 @@ def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
 
 
 def said(mechanism: SplitMechanism) -> _Said:
-    """The assumptions of the guarantee by what they are about."""
+    """The assumptions of the guarantee, grouped by topic."""
     return _Said(
         mechanism=tuple(_said_of_mechanism(mechanism)),
         sampling=tuple(_said_of_sampling(mechanism)),
@@ -90,7 +90,7 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
 
 
 def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
-    """The same without the number of rounds: what is proven of one unit under the mechanism's relation."""
+    """The claim without the number of rounds: what is proven for one unit under the mechanism's relation."""
     relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
     at = f"ε = {rounded_up(epsilon, 4)}, δ = {rounded_up(delta, 3)}"
     return f"({at})-differential privacy of one {mechanism.unit} under {relation}"
@@ -171,7 +171,7 @@ def _said_of_mixing(mechanism: SplitMechanism) -> list[str]:
             else f"every patch holds {most:,} of the {dimensions:,} coordinates"
         )
     if mechanism.releases > 1 and isinstance(ratio, DirichletRatio | DirichletCounts) and not mechanism.drawn_once:
-        said.append("ratios are drawn once a round or once a release; the bound holds for either")
+        said.append("ratios are drawn once per round or once per release; the bound holds for either")
     if not mechanism.smashed.additive and isinstance(mixing, CutMix):
         said.append(
             "the clip bounds the whole release only: masks are uniform and fresh"

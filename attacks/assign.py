@@ -1,4 +1,4 @@
-"""Assignments: soft ones by Sinkhorn's iteration, the cheapest one, one by capacity, and the costs behind them."""
+"""Assignments: soft ones by Sinkhorn's iteration, the cheapest one, one by capacity, and their costs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """Squared distance of every released token [G, S, D] to the token expected at every place, over the group's mean.
+    """Squared distance of every released token [G, S, D] to the token expected at every place, divided by the group's
+    mean distance.
 
     Entry (t, s) of [G, S, S] is for released token t and place s.
     """
@@ -51,9 +52,10 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 
 
 def rescale_(weights: Tensor, steps: int) -> Tensor:
-    """`sinkhorn` of weights [..., n, n] ≥ 0, in place and without logarithms, for tables that fill the memory.
+    """`sinkhorn` for weights [..., n, n] ≥ 0, in place and without logarithms, for very large tables.
 
-    Each row needs a number that is not tiny. Each of `steps` ≥ 1 rescales columns, then rows; rows sum to one exactly.
+    Each row needs at least one number that does not underflow. Each of `steps` ≥ 1 rescales columns, then rows; rows
+    sum to one exactly.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -140,7 +142,8 @@ def take(released: Tensor, order: Tensor) -> Tensor:
 
 
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
-    """Give each image as many tokens as it holds: a token asks image after image, and an image keeps its best ones.
+    """Assign to each image as many tokens as it holds: each token proposes to image after image, and an image keeps its
+    best ones.
 
     From logits [B·T, B] and the capacity T it gives int64 [B, T], ascending tokens of each image.
 

@@ -28,12 +28,13 @@ class View:
     Attributes:
         round: 0-based communication round.
         smashed: the release, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
-        mixed: k, images that each released row holds; more than 1 where clients are mixed.
+        mixed: k, number of images that each released row mixes; 1 if clients are not mixed.
         weights: weight of each of the k images at each position of a row, [N, k, T] (T = 1: one for all positions),
-            if the coins of mixing or masking are public; None if they are hidden, or there are none.
-        clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty one. Whoever forms the groups
-            and returns each client's gradient knows it; None if the coins of mixing are hidden from the adversary.
-            Row m·N/M + b holds the b-th record of each client of message m, so that seats of several passes are linked.
+            if the coins (the random draws) of mixing or masking are public; None if they are hidden, or there are none.
+        clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty one. A seat is a place in the
+            group that a row mixes. The server knows the seats if it forms the groups and returns each client's
+            gradient; None if the coins of mixing are hidden from the adversary. Row m·N/M + b holds the b-th record of
+            each client of message m, so that seats of several passes are linked.
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send
             it.
         messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
@@ -59,7 +60,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryResult:
-    """What came back when the adversary sent its own images through the defended edge.
+    """What came back when the adversary sent its own images through the defended clients.
 
     Attributes:
         view: the messages, as the server would have seen them.
@@ -71,14 +72,14 @@ class QueryResult:
 
     @classmethod
     def row_by_row(cls, view: View) -> QueryResult:
-        """The answer whose n-th row is of the n-th sent image."""
+        """The same answer, reordered so that row n belongs to the n-th sent image."""
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
         """int64 [images], the released row of each sent image.
 
         Raises:
-            NotApplicable: if the answer has no row for each image; `asking` is who needs one.
+            NotApplicable: if some image has no row in the answer; `asking` names who needs one.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -96,7 +97,8 @@ Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one
 
 
 class TrainingClients(Protocol):
-    """The clients in training, as a malicious server meets them: all it can do is answer them as it likes."""
+    """The clients in training, as a malicious server meets them: it can answer them with any gradient, and do nothing
+    else."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """One round: clients send private images, get the gradient that `answer` computes, and learn from it.
@@ -121,7 +123,7 @@ class Observation:
 
     Attributes:
         image_shape: of one private record, (C, H, W) of images; public by the model's architecture.
-        batch_size: records a round, over all clients, which the server sees anyway.
+        batch_size: records per round, over all clients, which the server sees anyway.
         views: the recorded rounds, pass after pass.
     """
 
@@ -132,12 +134,13 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """One score an example, for goals that ask yes or no (is the label 1? was it a member?).
+    """One score per example, for goals that ask yes or no (is the label 1? was it a member?).
 
     Attributes:
         values: float [N]; higher means "yes".
-        examples: int64 [N], which released row (or queried example) each score is of.
-        of_labels: float [N, L], one score a label, higher for the likelier; None if the attack asks for one label only.
+        examples: int64 [N], the released row (or queried example) to which each score belongs.
+        of_labels: float [N, L], one score per label, higher for the likelier; None if the attack asks for one label
+            only.
     """
 
     values: Tensor
@@ -165,7 +168,7 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether a training is to go on with as many epochs again, now that its `epochs`, or a doubling, are done."""
+        """Whether a training that has done its `epochs` (or a doubling of them) continues with as many epochs again."""
         return False
 
 
@@ -184,11 +187,13 @@ class Mounting(Generic[Held, Output]):
 
     Attributes:
         passes: how often the attacked images cross the wire for it, ≥ 1.
-        budget_share: share of a run's epochs for attacks that its field `epochs` waits for; 0 if it has its own number.
-        start: the untrained attack: the same one without learning and search; None if there is none, or if this is it.
+        budget_share: share of the run's epochs for attacks that fills its field `epochs`; 0 if the attack sets its own
+            number.
+        start: the untrained attack: the same one without learning and search; None if there is none, or if this attack
+            is already untrained.
         control: function from the training steps of one epoch to the specification that replaces the attack in control
             experiments; None for the attack itself.
-        control_side: pixels a side that are enough for its controls; None for the images as they are.
+        control_side: pixels per side that are enough for its controls; None for the images as they are.
         ignores_views: whether it is a constant guess, which needs no controls.
         domains: kinds of records that it reconstructs, such as "images", or "any".
         undoes: the effects of a defense that it can undo: some of "maps" (a fixed function of a record), "scales" (each
@@ -313,6 +318,6 @@ def given(field: Value | None) -> Value:
 
 
 def require(attack: AnyAttack, observation: Observation) -> None:
-    """Refuse an adversary that lacks what the attack needs, by a `NotApplicable`."""
+    """Raise `NotApplicable` if the adversary lacks what the attack needs."""
     if missing := lacking(attack, observation):
         raise NotApplicable(f"{attack.name} needs {' and '.join(missing)}, which this adversary does not have")

@@ -1,4 +1,4 @@
-"""The only check of an attack's declarations, made before it is mounted; plug-ins' attacks are checked as well."""
+"""The only check of an attack's declarations, before it is mounted; attacks of plug-ins are checked, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An attack that fails goes on from its own session with twice the work, until it wins or more work is of no use."""
+"""An attack that fails continues from its own session with twice the work, until it wins or more work does not help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ERRORS = "errors"
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """How far an attack went beyond its budget, and why it ended there."""
+    """How far an attack went beyond its budget, and why it stopped there."""
 
     # because it won, stopped improving for two doublings, reached the limit, trains nothing that could go on, or failed
     # in a further doubling, which does not count; "on" as long as it goes on
@@ -29,7 +29,7 @@ class Escalation:
 
     @property
     def doublings(self) -> int:
-        """Of its budget."""
+        """Number of doublings of its budget."""
         return len(self.errors) - 1
 
     @property
@@ -103,11 +103,11 @@ def escalated(
 ) -> tuple[_Result, Escalation]:
     """Run an attack; as long as it fails and may still improve, go on from its session with twice the work.
 
-    A killed one goes on in the doubling in which it was.
+    A killed attack continues in the doubling in which it was.
 
     Args:
-        run: the attack from its start, given a session: the same calls with the same draws each time, of which `fit`
-            leaves out what the session holds.
+        run: the attack from its start, given a session. Each run makes the same calls with the same draws, and `fit`
+            skips the work that the session already holds.
         judged: a result -> whether it is better than constant guesses, and its error ≥ 0.
         session: where it saves itself; None keeps nothing.
         most: doublings ≥ 0 at most.

@@ -24,8 +24,8 @@ class Training(Protocol):
     def epoch(self, number: int) -> float:
         """Train one epoch, whose randomness follows from its 0-based number or from the state.
 
-        Returns the objective after it, on held-out data where the attack has some; lower is better. Raises
-        `AttackDiverged` if a part of the training that the objective does not show is not finite.
+        Returns the objective after the epoch, on held-out data if the attack has some; lower is better. Raises
+        `AttackDiverged` if the training is not finite in a part that the objective does not show.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -35,7 +35,8 @@ class Training(Protocol):
         """Go on from there."""
 
     def again(self, times: int) -> None:
-        """Begin a cycle of the learning rate, `times` as long as the first; nothing if the rate never changes."""
+        """Begin a new cycle of the learning rate, `times` as long as the first; do nothing if the rate never
+        changes."""
 
 
 TOLERATED_GAIN = 0.05
@@ -70,7 +71,7 @@ def fit(
 
     Raises:
         AttackDiverged: if an epoch raises it or returns NaN or infinity. The training is put back to its last good
-            state (the start, where no epoch went well), and the session keeps that state.
+            state (to the start if no epoch succeeded), and the session keeps that state.
 
     >>> class Halving:
     ...     value = 1.0
@@ -141,12 +142,13 @@ def fit_doubling(
     far follow.
 
     Args:
-        cycle: from the number of epochs before a cycle and its own number to its training. All cycles train the same
-            network, each from where the one before left it.
-        epochs: ≥ 0, of the first doubling's end; with fewer than 4 there is one cycle, and nothing is judged.
+        cycle: function (epochs before the cycle, epochs of the cycle) -> its training. All cycles train the same
+            network, each from the state that the previous one left.
+        epochs: ≥ 0, number of epochs up to the end of the first doubling; below 4 there is one cycle, and nothing is
+            judged.
         session: where to save and to report; None keeps nothing.
-        doublings: of `epochs`, at most, for as long as each gains more than `TOLERATED_GAIN`; None trains in one cycle
-            and judges nothing.
+        doublings: the largest number of doublings of `epochs`; they stop when one gains at most `TOLERATED_GAIN`. None
+            trains in one cycle and judges nothing.
         objective: as in `fit`, like what is raised.
 
     Returns:
@@ -179,7 +181,7 @@ def fit_doubling(
 
 
 class Stage:
-    """The session of one stage of an attack: the slot `slot` of the whole state, and a span of the whole progress.
+    """The session of one stage of an attack: the part `slot` of the attack's state, and a part of its progress.
 
     The stage's epochs follow `before` others of `total` in all; with `total` of None its own number is the attack's.
 
@@ -213,9 +215,10 @@ class Stage:
 
 
 class Resumable(ABC):
-    """A training whose state is that of its parts: whatever has a `state_dict`, generators, tensors, and dicts of them.
+    """A training whose state consists of its parts' states: objects with a `state_dict`, generators, tensors, and dicts
+    of these.
 
-    Numbers among them are saved and not loaded, since they are drawn again in the same way.
+    Plain numbers are saved but not loaded, since they are drawn again in the same way.
     """
 
     @abstractmethod
@@ -223,7 +226,7 @@ class Resumable(ABC):
         """Key -> part."""
 
     def again(self, times: int) -> None:  # noqa: B027
-        """Nothing: the rate never changes."""
+        """Do nothing: the rate never changes."""
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = _state_of(self.stateful())

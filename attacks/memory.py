@@ -1,4 +1,4 @@
-"""What attacks learned from their own records, for the next attack that would learn bit for bit the same."""
+"""A memory of what attacks learned from their own records, for later attacks that would learn the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Memory:
         now: a clock; what a result cost is remembered with it.
 
     Attributes:
-        spared: seconds that results of earlier attacks had cost which the attack since `begin` took over. An attack
-            costs its own seconds and these, in whatever order attacks run.
+        spared: seconds that earlier attacks spent on results which the present attack (since `begin`) reuses. An attack
+            is charged its own seconds plus these, so its cost does not depend on the order of the attacks.
 
     >>> memory, draws = Memory(), Generator().manual_seed(0)
     >>> def made() -> float:
@@ -52,14 +52,15 @@ class Memory:
         self._met: set[str] = set()
 
     def begin(self) -> None:
-        """Note that another attack begins, to which what is held is not its own."""
+        """Note that another attack begins; from now on, reused results count as `spared`."""
         self.spared, self._met = 0.0, set()
 
     def recalled(self, given: Sequence[Any], draws: Generator, make: Callable[[], Made]) -> Made:
-        """What `make` returns, or returned before from the same; `draws` ends in the same state.
+        """The result of `make`, computed now or taken from an earlier call with equal `given`; `draws` ends in the same
+        state either way.
 
         Args:
-            given: all else that the result follows from: tensors, generators, and what its `repr` describes.
+            given: all other inputs of the result: tensors, generators, and objects that their `repr` describes.
 
         Raises:
             NotApplicable: if `make` raises it, or raised it before.
@@ -80,7 +81,7 @@ class Memory:
         return result
 
     def recall(self, key: str) -> Any:
-        """What is held under a digest; None if nothing is."""
+        """The result stored under a digest; None if there is none."""
         if (known := self._kept.get(key)) is None:
             return None
         if key not in self._met:
@@ -89,7 +90,7 @@ class Memory:
         return known.made
 
     def keep(self, key: str, made: Any, seconds: float) -> None:
-        """Hold a result that took so many seconds, and forget the oldest if there is too much."""
+        """Hold a result with the seconds that it took, and forget the oldest results if there are too many."""
         self._kept[key] = _Kept(made, seconds, _numbers(made))
         self._met.add(key)
         while sum(kept.numbers for kept in self._kept.values()) > _MOST:

@@ -1,4 +1,4 @@
-"""What an attack returned, checked before anything is computed from it: its type, its shape, its count."""
+"""Checks of what an attack returned, before anything is computed from it: type, shape and number of rows."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class BadOutput(Exception):
 
 
 def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ...]) -> Reconstruction:
-    """What an attack that reconstructs returned.
+    """The checked guesses of an attack that reconstructs.
 
     Args:
         rows: how many guesses there must be.
         shape: of a record.
 
     Raises:
-        BadOutput: if it is no `Reconstruction` of a tensor [rows, *shape].
+        BadOutput: if it is not a `Reconstruction` of a tensor [rows, *shape].
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> guesses_of(MidGrey(), None, 2, (1, 8, 8))
@@ -43,13 +43,13 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
 
 
 def scores_of(attack: AnyAttack, found: object) -> Scores:
-    """What an attack on labels, membership or canaries returned.
+    """The checked scores of an attack on labels, membership or canaries.
 
     Raises:
-        BadOutput: if it is no `Scores` of as many numbers as examples.
+        BadOutput: if it is not a `Scores` of as many numbers as examples.
     """
     if not isinstance(found, Scores):
-        raise BadOutput(f"{attack.name} must return Scores, one number an example, got {_seen(found)}")
+        raise BadOutput(f"{attack.name} must return Scores, one number per example, got {_seen(found)}")
     values, examples = found.values, found.examples
     tensors = isinstance(values, Tensor) and isinstance(examples, Tensor)
     if not tensors or values.ndim != 1 or values.shape != examples.shape:

@@ -34,7 +34,7 @@ class Geometry:
         """Read the geometry off a release: tokens [N, T, D], with a class token [N, T + 1, D], or maps [N, D, h, w].
 
         Raises:
-            NotApplicable: if the tokens are no square grid of square patches over the image.
+            NotApplicable: if the tokens are not a square grid of square patches over the image.
 
         >>> Geometry.of(torch.zeros(2, 16, 96), (1, 28, 28)).patch
         7
@@ -51,7 +51,8 @@ class Geometry:
         tokens = release.shape[1] - front if release.ndim == 3 else rows * columns
         if rows * columns != tokens or h % rows or w % columns or h // rows != w // columns:
             raise NotApplicable(
-                f"a decoder needs one token a square patch, but {tokens} tokens are no square grid over {h}×{w} pixels"
+                f"a decoder needs one token per square patch, but {tokens} tokens are not a square grid over "
+                f"{h}×{w} pixels"
             )
         return cls(token_dim=dim, tokens=tokens, patch=h // rows, image_shape=image_shape, class_tokens=front)
 

@@ -1,4 +1,4 @@
-"""The size of a release's numbers: a public factor takes nothing from them, and attacks must not depend on it."""
+"""The scale of a release: multiplying it by a public factor hides nothing, so attacks must not depend on the scale."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _USUAL, _ZERO = 1e-12, 1e-30
 def least_variance(release: Tensor) -> float:
     """A floor for variances that are divided by, in (0, 1e-12].
 
-    It shrinks with the release: a public factor of 1e-9 takes nothing from it, so attacks must read it as well.
+    It shrinks with the release, so that attacks can also read a release that a public factor such as 1e-9 made small.
 
     Args:
         release: numbers of any shape, at least one.
@@ -31,9 +31,10 @@ def least_variance(release: Tensor) -> float:
 
 
 def usual_unit(release: Tensor) -> float:
-    """The factor, a power of 2, that gives a release numbers of a usual size: 1 where it has them, or none that differ.
+    """The factor, a power of 2, that gives a release numbers of a usual size: 1 if its numbers have a usual size
+    already, or are all equal.
 
-    Decoders of tokens were built for such numbers: behind a factor of .01 one saw nothing but its own biases.
+    Decoders of tokens were built for such numbers: with a factor of .01, one decoder ignored its input.
 
     >>> release = torch.tensor([-1.0, 1.0])
     >>> usual_unit(release), usual_unit(1e-3 * release), usual_unit(1e3 * release), usual_unit(0 * release)

@@ -63,7 +63,8 @@ def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
     Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper limit
     is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the attack's work
     or size, unless `Search` in the annotation says otherwise. `Untuned` keeps any field. A field that differs from its
-    default was chosen by the user, and is kept as well. Values that need more knowledge or passes are left out.
+    default was chosen by the user, and is kept as well. Values with which the attack would need more knowledge or more
+    passes are left out.
     """
     if not is_dataclass(attack):
         return {}

@@ -111,7 +111,8 @@ def scored(transcript: Transcript, edge: Clients, images: Tensor) -> Iterator[tu
                 elif "own labels" in name:
                     if target == "own":  # whoever knows its own labels need not ask for them
                         continue
-                    knowledge = replace(held, known_rows=everything, known_labels=asked["own"])
+                    own = asked["own"]
+                    knowledge = replace(held, known_rows=everything, known_labels=own, own_labels=own)
                 yield (
                     name,
                     target,

@@ -336,7 +336,7 @@ def pages() -> dict[Path, str]:
             which=lambda: table(*registry_page.which()),
             every=lambda: table(*registry_page.every()),
             guesses=registry_page.guesses,
-            paragraphs=registry_page.paragraphs,
+            breaks=lambda: table(*registry_page.breaks()),
             vertical=vertical_page,
             as_table=table,
         )

@@ -104,64 +104,35 @@ def guesses() -> tuple[list[str], list[list[str]]]:
     return ["dataset", "setting", "guesses", "identified", "attack", "accuracy", "adversary"], rows
 
 
-def paragraphs() -> str:
-    """One paragraph for each defense: what breaks it at what price, which settings stood, what was not tried."""
-    found = read_registry()
-    names = sorted({one.defense.partition(":")[0] for one in found})
-    return "\n\n".join(
-        _paragraph(name, [one for one in found if one.defense.partition(":")[0] == name]) for name in names
-    )
+def breaks() -> tuple[list[str], list[list[str]]]:
+    """For each setting: the attack that counts for each adversary, what it identified, and what it cost."""
+    registered = read_registry()
+    rows = []
+    for dataset, found in datasets(registered).items():
+        for defense in sorted({one.defense for one in found}):
+            here = [one for one in found if one.defense == defense]
+            models = sorted(here, key=lambda one: MODELS.index(one.threat_model) if one.threat_model in MODELS else 9)
+            for (outcome, *told), alike in grouped(models, lambda one: _outcome(one, registered)).items():
+                names = (
+                    "all" if len(alike) == len(MODELS) else ", ".join(threat_name(one.threat_model) for one in alike)
+                )
+                rows.append([dataset, f"`{defense}`", _accuracy(here[0]), outcome, names, *told])
+    heading = ["dataset", "setting", "accuracy of undefended", "outcome", "adversary", "attack", "identified"]
+    return [*heading, "rounds of queries", "CPU s"], rows
 
 
-def _paragraph(name: str, found: Sequence[Entry]) -> str:
-    each = datasets(found).items()
-    told = [" ".join(_on(dataset, own, found)) for dataset, own in each]
-    missing = [threat_name(model) for model in MODELS if not any(one.threat_model == model for one in found)]
-    claim = next(one.claim for one in found if ":" not in one.defense or one.defense == found[0].defense)
-    untried = f" No number: {', '.join(missing)}." if missing else ""
-    return f"**`{name}`** (claim: {claim}). {' '.join(told)}{untried}"
-
-
-def _on(dataset: str, own: Sequence[MeasuredSetting], entries: Sequence[Entry]) -> list[str]:
-    """Sentences on one dataset: what broke each setting, dearest last, and what stood."""
-    made = []
-    for defense in dict.fromkeys(sorted((one.defense for one in own), key=lambda label: (":" in label, label))):
-        here = [one for one in own if one.defense == defense]
-        models = sorted(here, key=lambda one: MODELS.index(one.threat_model) if one.threat_model in MODELS else 9)
-        broken: dict[str, list[str]] = {}
-        for one in models:
-            if "falls" in one.outcomes:
-                broken.setdefault(_broken(one, entries), []).append(threat_name(one.threat_model))
-        stood = [one for one in models if set(one.outcomes) <= {"holds", "class"}]
-        open_ = [one for one in models if "falls" not in one.outcomes and one not in stood]
-        said = [
-            f"falls to {'; to '.join(f'{how} under {_and(names)}' for how, names in broken.items())}" if broken else "",
-            f"stands against {_listed(stood)}" if stood else "",
-            f"is not shown to stand against {_listed(open_)}" if open_ else "",
-        ]
-        made.append(f"On {dataset}, `{defense}` (accuracy {_accuracy(here[0])}) {', '.join(filter(None, said))}.")
-    return made
-
-
-def _and(names: Sequence[str]) -> str:
-    return "all" if len(names) == len(MODELS) else ", ".join(names)
-
-
-def _listed(found: Sequence[MeasuredSetting]) -> str:
-    told = (f"{threat_name(one.threat_model)} ({one.identified.value:.2f} identified by {one.attack})" for one in found)
-    return ", ".join(told)
-
-
-def _broken(one: MeasuredSetting, entries: Sequence[Entry]) -> str:
-    """The attack that broke a setting, with what it identified and what that cost."""
+def _outcome(one: MeasuredSetting, registered: Sequence[Entry]) -> tuple[str, ...]:
+    """The outcome against one adversary; the attack that identified most, what it identified, and its price."""
+    stands = "stands" if set(one.outcomes) <= {"holds", "class"} else "not shown"
     price = next(
         entry
-        for entry in entries
+        for entry in registered
         if (entry.dataset, entry.defense, entry.threat_model, entry.attack)
         == (one.dataset, one.defense, one.threat_model, one.attack)
     )
-    asked = f", {price.queries:,} rounds of queries" if price.queries > 1 else ""
-    return f"{one.attack} ({one.identified.value:.2f} identified{asked}, {price.seconds:.0f} CPU s)"
+    asked = f"{price.queries:,}" if price.queries > 1 else "–"
+    outcome = "falls" if "falls" in one.outcomes else stands
+    return outcome, f"`{one.attack}`", f"{one.identified.value:.2f}", asked, f"{price.seconds:.0f}"
 
 
 def pictures() -> dict[str, str]:

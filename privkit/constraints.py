@@ -68,7 +68,7 @@ def check_fields(spec: Any) -> None:
     A float32 becomes a float, since it would lower the precision of every product. Checked annotations are
     `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses. A union may hold
     dataclasses, None, `Literal` and one of the others. Tuples and sequences of all these are checked, too. Other
-    annotations are not checked. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice at the end of an
+    annotations are not checked. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice, which ends an
     error's sentence. A `ValueError` with the field's name, what is allowed and what was given; booleans and NaN are no
     numbers.
     """
@@ -107,7 +107,7 @@ def real(
     """A number inside the bounds, as a Python float. Infinity is allowed only if `most` is infinite.
 
     Raises:
-        ValueError: with the name, what is allowed and what was given; booleans and NaN are no numbers.
+        ValueError: with the name, what is allowed and what was given; booleans and NaN are not numbers.
 
     >>> real("sigma", 2, above=0)
     2.0

@@ -41,7 +41,7 @@ class UnfinishedRun(RunFolderError):
 
 
 class Failure(PrivkitError):
-    """What went wrong in the work, and not in how it was asked for. Finished work stays."""
+    """An error of the work itself, not of the user's request. Finished work stays."""
 
     exit_code = 3
 

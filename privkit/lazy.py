@@ -12,7 +12,7 @@ from typing import Any
 
 
 def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: names that its `if TYPE_CHECKING:` block imports are imported on first use.
+    """The `__getattr__` of a package: it imports a name of its `if TYPE_CHECKING:` block when the name is first used.
 
     So each name is listed once, for users and for type checkers.
 

@@ -43,9 +43,9 @@ def assert_claim_stands(
         The lower bound on ε that the canaries show.
 
     Raises:
-        AssertionError: if the bound exceeds the claimed ε, or so many canaries could never refute it.
+        AssertionError: if the bound exceeds the claimed ε, or if this number of canaries could never refute it.
         ValueError: if nothing is claimed, a claim of adding or removing a record comes without neighbors, there are
-            fewer than two canaries, or a release is not finite or not one row a record.
+            fewer than two canaries, or a release is not finite or not one row per record.
 
     >>> import torch
     >>> from privkit.shared.certificate import Certificate

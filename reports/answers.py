@@ -1,4 +1,4 @@
-"""The tables of a run: its rows, and those of attacks whose output is a score, such as of labels or an order."""
+"""The tables of a run: one of its rows, and others for attacks whose output is a score or an order."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class BudgetRow(Checked):
     published: _Amount | None = None  # ε by the paper's own formula, if there is one; `inf` is allowed
     published_order: _Amount | None = None  # the Rényi order of that formula that gives the least ε at this δ
     published_at_order_2: _Amount | None = None  # the same formula at the order 2, which the paper's own table fixes
-    objection: str = ""  # why the published value is no bound; empty if it is one, or if there is none
+    objection: str = ""  # why the published value is not a bound; empty if it is one, or if there is none
     notes: tuple[str, ...] = ()  # caveats for the reader, one sentence each
     given: tuple[tuple[str, str], ...] = ()  # (column, text) of the parameter table's row, which CSV and JSON repeat
     terms: tuple[tuple[str, str], ...] = ()  # (term, text) in the terms of NIST SP 800-226, if asked for; in JSON alone
@@ -104,7 +104,7 @@ def plain_text(value: object) -> str:
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
     """Every field, unrounded, as CSV lines, one at a time; infinities are "inf", missing values are empty.
 
-    The columns of the parameter table are those of the first row.
+    The parameter columns are those of the first row.
     """
     rows, out = iter(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -137,7 +137,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Table:
-    """One line a row; numbers in brackets point to `remarks`. `compare` adds the published ε and its ratio."""
+    """One line per row; numbers in brackets point to `remarks`. `compare` adds the published ε and its ratio."""
     numbers = {sentence: number for number, sentence in enumerate(remarks(rows, compare), 1)}
     headers = ("name", "mechanism", "ε", *(("ε published", "published/sound") if compare else ()), "δ", "ε at least")
     lines = []
@@ -206,7 +206,7 @@ def _own_remarks(row: BudgetRow) -> list[str]:
 
 
 def _objections(row: BudgetRow) -> list[str]:
-    """What a published value was converted with, whether it undercuts the sound one, and why it is no bound."""
+    """What a published value was converted with, whether it undercuts the sound one, and why it is not a bound."""
     said = [] if row.published_order is None else [_ORDERS]
     said += ["the published ε undercuts the sound one"] if row.factor is not None and row.factor < 1 else []
     return [*said, *([f"as published no bound: {row.objection}"] if row.objection else [])]

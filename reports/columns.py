@@ -1,4 +1,4 @@
-"""Every number of a row by the name of its column, for the CSV, gates and data frames."""
+"""Name of column -> number, for every number of a row; used by the CSV, gates and data frames."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OF_DEFENSE = frozenset((*_TASK, *_PROVEN, *(field.name for field in fields(Costs
 """Columns of a defense, which no attack on it changes."""
 SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
 """Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
-OWN = "own_"  # before the name of a metric that is no metric of privkit's
+OWN = "own_"  # before the name of a metric that is not a metric of privkit's
 GATED = (
     *_TASK,
     *OF_RECORDS,
@@ -62,7 +62,8 @@ _OF_ROW = {
 
 
 def gated(name: str) -> str | None:
-    """The column that a gate names; None if there is none. Only the run knows whether a user's own metric exists.
+    """The column that a gate names; None if there is no such column. Whether a user's own metric exists is known only
+    in a run.
 
     >>> gated("ssim"), gated("own_edges"), gated("matched_own_edges_worst"), gated("sim")
     ('unaligned_ssim', 'unaligned_own_edges', 'matched_own_edges_worst', None)
@@ -77,7 +78,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
     `epsilon` is proven of the release, and infinite if nothing is. A certificate of the labels alone has
     `epsilon_of_labels`. A declared certificate has `declared_epsilon` or `declared_epsilon_of_labels` in their place. A
-    formula that is no proof has neither. `empirical_epsilon` is the lower bound of canaries.
+    formula that is not a proof has neither. `empirical_epsilon` is the lower bound of canaries.
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:
@@ -107,7 +108,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """What an empirical ε assumes, printed behind the number; empty for other columns."""
+    """What an empirical ε assumes, printed after the number; empty for other columns."""
     if name != "empirical_epsilon":
         return ""
     bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]
@@ -150,7 +151,7 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
-    """The table over seeds, unrounded: one line a defense and attack, or a floor."""
+    """The table over seeds, unrounded: one line per defense and attack, or a floor."""
     return flat_csv(
         [
             {

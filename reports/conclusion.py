@@ -1,4 +1,4 @@
-"""The conclusion of a run on each defense: does it protect, against whom, at what cost, and what was not tried?"""
+"""The conclusion of a run on each defense: whether it protects, against whom, at what cost, and what was not tried."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion a defense, in the order of its verdicts; without any verdict, that and why nothing is shown."""
+    """One conclusion for each defense, in the order of the verdicts; without any verdict, a conclusion that says why
+    nothing is shown."""
     made = []
     for defense in dict.fromkeys(one.defense for one in threats):
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]

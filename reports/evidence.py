@@ -1,6 +1,6 @@
-"""Evidence of a run for an impact assessment or a model card: sentences and numbers of rows and verdicts, put together.
+"""Evidence of a run for an impact assessment or a model card: sentences and numbers, taken from rows and verdicts.
 
-Nothing is recomputed, and nothing says more than the verdict on it.
+Nothing is recomputed, and no sentence claims more than the verdict.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ def evidence(
 
 
 def recorded(row: Row) -> bool:
-    """Whether a row speaks of a recording: privkit saw neither the training nor the network's task."""
+    """Whether a row is about a recording: then privkit saw neither the training nor the network's task."""
     return "recording.json" in row.provenance.data
 
 
 def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
-    """The conclusion; it repeats no claim that this run refutes, or that is no proof."""
+    """The conclusion; it repeats no claim that this run refutes, or that is not a proof."""
     fallen = [claim.privacy for claim in claims if claim.defense == one.defense and claim.standing in _FALLEN]
     return one.model_copy(update={"claim": "; ".join(fallen)}) if fallen else one
 

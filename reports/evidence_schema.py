@@ -1,7 +1,7 @@
 """The fields of `evidence.json`, and its page.
 
-A field with a title is shown on the page under that title. A field without one repeats for programs what a sentence
-says, so the page says nothing that the record lacks.
+A field with a title is shown on the page under that title. A field without a title repeats for programs what a sentence
+says. So the page shows nothing that is not in the record.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class MeasuredDefense(Frozen):
 
 
 class Answer(Frozen):
-    """What one attack on labels, members or canaries told apart with one seed."""
+    """How well one attack distinguished labels, members or canaries, with one seed."""
 
     heading: str
     defense: str
@@ -95,7 +95,7 @@ class Claim(Frozen):
 
 
 class Untried(Frozen):
-    """What gave no number."""
+    """Attacks and cells that gave no number."""
 
     heading: str
     reason: str = Field(title="Why")
@@ -112,7 +112,7 @@ class Requirement(Frozen):
 
 
 class Origin(Frozen):
-    """What some rows are made of: "section key" -> SHA-256 or version."""
+    """The provenance of some rows: "section key" -> SHA-256 or version."""
 
     heading: str
     rows: tuple[str, ...] = Field(title="Rows")

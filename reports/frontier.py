@@ -16,7 +16,7 @@ from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, differs, floor_title, likeness, measure
 
 NOTE = (
-    "One line a setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
+    "One line per setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
     "records. Dominated: another defended setting is at least as accurate, gives away no more, and has a proven ε that "
     "is no larger, if either has one; and it has a smaller ε, or an interval of the other two that does not meet."
 )
@@ -50,7 +50,7 @@ class Point:
 
     @property
     def guesses(self) -> str:
-        """Whose guesses these are, in words."""
+        """The source of the guesses, in words."""
         said = {BEFORE: self.start, ", which failed its control": not self.sound}
         return self.attack + "".join(words for words, so in said.items() if so)
 

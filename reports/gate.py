@@ -20,7 +20,7 @@ from privkit.shared.threat_models import INCLUDES, THREAT_MODELS, ThreatModel, t
 _COMPARISONS = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 _PATTERN = re.compile(r"^\s*(?:([a-z_ ]+?)\s*:\s*)?([a-z][a-z0-9_]*(?:@0?\.[0-9]+)?)\s*(<=|>=|<|>)\s*([0-9.eE+-]+)\s*$")
 
-
+_GUESSED = "only a guess that needs no release gave this number; mount an attack"
 EXEMPT = "named none, as the undefended model is, which gates do not judge: save the recording under another name"
 """The note of a recording's row that no gate judges."""
 
@@ -39,16 +39,17 @@ class Gate:
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
     need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
     defense. The same holds for an attack that failed its control, that fails on the undefended model as well, or that
-    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`). What an attack
-    began from is an attack, too, of an adversary who stops there: it must meet the condition as well.
+    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`). If only constant
+    guesses gave the number, no defense meets the condition. The attack's start counts as an attack, too (an adversary
+    may stop there), and must meet the condition as well.
 
     Attributes:
         column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
             "empirical_epsilon" the lower bound of canaries, "tpr" the true positive rate at 1 % false positives;
             metrics of guesses are taken unaligned.
         comparison: one of <=, >=, <, >.
-        threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. To be judged,
-            the number must come from an attack of this very model, unless the defense falls to a weaker adversary.
+        threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. The number must
+            come from an attack of exactly this model, unless the defense already falls to a weaker adversary.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -105,8 +106,8 @@ class Gate:
     ) -> list[tuple[Row, bool | None, str]]:
         """For every defended row, whether it meets the condition, and a sentence. The undefended baseline is exempt.
 
-        A defense without any such number fails, once for each row. It is undecided (None) if it is `pending` with this
-        seed: if some of its cells are unfinished.
+        A defense without any such number fails, once for each row. It is undecided (None) if the defense is `pending`
+        with this seed, that is, if some of its cells are unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
@@ -123,6 +124,7 @@ class Gate:
             first = group[0]
             results.append((first, None if waits else False, f"{first.defense}, seed {first.seed}: {told}"))
             within = given
+        guessed = "" if any(row.attack not in CONSTANT_ATTACKS for row in given) else _GUESSED
         for row in within:
             values = self._values(row)
             if given and row.status != "error" and values[""] is None:
@@ -134,8 +136,9 @@ class Gate:
                 f"{row.defense}{by}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
                 f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
-            if met and self._bounds_recovery(row) and (why := row.doubt or unsound(row) or _powerless(row, twins)):
-                met, sentence = False, f"{sentence}; but it is not shown: {why}"
+            doubt = row.doubt or unsound(row) or _powerless(row, twins) or guessed
+            if met and doubt and self._bounds_recovery(row):
+                met, sentence, open_ = False, f"{sentence}; but it is not shown: {doubt}", waits and doubt == guessed
             results.append((row, None if open_ else met, sentence))
         return results
 
@@ -159,7 +162,7 @@ class Gate:
     def _shown(self, value: Interval | float | None) -> str:
         """A number in words, with the end that is judged."""
         if value is None:
-            return "no number"
+            return "not a number"
         middle, judged = ends(self.column, value)[0], self._judged(value)
         if not isinstance(value, Interval) or middle == judged:
             return _digits(middle)
@@ -197,7 +200,7 @@ def _digits(value: float) -> str:
 
 
 def must_agree(gates: Sequence[Gate]) -> None:
-    """Refuse two conditions that no number meets both, by a `GateError`.
+    """Raise `GateError` for two conditions that contradict each other.
 
     >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
     """

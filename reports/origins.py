@@ -1,4 +1,4 @@
-"""The provenance of rows in words: what changed between two rows, and rows of one table that differ."""
+"""The provenance of rows in words: what changed between two rows, and which rows of a table differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODES = ("data", "code", "files")  # sections whose values are hashes; a few di
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
-    """What changed since a number with this seed was stored `there`, a few words each; empty if it would be the same.
+    """What changed since a number with this seed was stored `there`, in a few words each; empty if nothing changed.
 
     >>> old = Provenance(packages={"torch": "2.14.0"}, code={"mine": "ab"})
     >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))

@@ -33,7 +33,7 @@ STRIPS = "reconstructions.svg"  # the pictures of a run in one figure
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The content of a report. What is not of the whole run is by cell id, of the cells that have any."""
+    """The content of a report. Data of single cells are dictionaries by cell id."""
 
     rows: Sequence[Row]  # in order, at least one
     summaries: Sequence[Summary]  # numbers over seeds; empty if there is one seed

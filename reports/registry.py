@@ -1,4 +1,5 @@
-"""The registry: settings of defenses under the strongest mounted attacks, and the place of one's own among them."""
+"""The registry: settings of defenses under the strongest mounted attacks, and the place of a run's settings among
+them."""
 
 from __future__ import annotations
 
@@ -122,7 +123,7 @@ class Place(Frozen):
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
-    """What the rows of a run with one seed show of each defended setting and adversary."""
+    """The results of a run's rows with one seed, for each defended setting and adversary."""
     bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
     made = []
     for model, one in ((model, one) for one in verdicts for model in THREAT_MODELS if model == one.threat_model):
@@ -171,7 +172,7 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
 
 
 def to_csv(found: Iterable[Entry]) -> str:
-    """One line an entry, in the order of dataset, defense, adversary and seed."""
+    """One line per entry, in the order of dataset, defense, adversary and seed."""
     models = list(THREAT_MODELS)
     ordered = sorted(found, key=lambda one: (one.dataset, one.defense, models.index(one.threat_model), one.seed))
     return flat_csv([{key: "" if value is None else value for key, value in one} for one in ordered])
@@ -188,9 +189,9 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 
 
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
-    """The settings over their seeds, those that give away most first.
+    """The settings, summarized over their seeds; those that give away most come first.
 
-    Seeds with fewer victims than another of the setting are left out: their share is another quantity.
+    Seeds with fewer victims than another seed of the same setting are left out: their shares are not comparable.
     """
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
@@ -225,7 +226,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
-    """Whether a setting is no less accurate and gives away no more, and is better in one."""
+    """Whether a setting is at least as accurate and gives away no more, and is better in one of the two."""
     gains = (one.accuracy - other.accuracy, other.identified.value - one.identified.value)
     return min(gains) >= 0 and max(gains) > 0
 
@@ -242,8 +243,8 @@ def place(
 ) -> list[Place]:
     """Where settings lie among the registered ones; those without a peer are left out.
 
-    A peer has the same dataset, adversary and number of attacked records. The rows of the run say which attacks were
-    mounted; None if that is not asked.
+    A peer has the same dataset, adversary and number of attacked records. `rows` are those of the run and tell which
+    attacks were mounted; None skips this comparison.
     """
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):

@@ -38,7 +38,7 @@ Metrics = dict[str, Metric]
 
 
 class Seconds(Frozen):
-    """What a cell took, in CPU seconds over all threads; if a GPU computed, in seconds as they passed.
+    """The time of a cell in CPU seconds over all threads; in elapsed seconds if a GPU computed.
 
     Several cells share a model and an attack's control experiments, which a run pays for once.
     """
@@ -109,11 +109,11 @@ class Row(Frozen):
     """One cell: one defense, one attack, one seed.
 
     `recovered` and `floors` are keyed by alignment ("unaligned": guess n against record n; "matched": the best
-    assignment of guesses to images inside each message), `floors` by floor first; its "zero_steps" is the untrained
-    attack and no floor, and "class_mean" uses the true labels. `ahead` holds the mean difference between the attack and
-    each floor, paired by record. `answers` has the scores of attacks on labels, members, canaries or an order ("auc"
-    and so on). `notes` are sentences beside the numbers, `provenance` is their origin. Comparison of rows ignores
-    `seconds`, which differ from run to run.
+    assignment of guesses to images inside each message), `floors` by floor first; "zero_steps" is the untrained attack
+    and not a floor; "class_mean" uses the true labels. `ahead` holds the mean difference between the attack and each
+    floor, paired by record. `answers` has the scores of attacks on labels, members, canaries or an order ("auc" and so
+    on). `notes` are sentences beside the numbers, `provenance` is their origin. Rows are compared without `seconds`,
+    which differ from run to run.
     """
 
     schema_version: Literal[9] = 9

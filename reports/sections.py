@@ -34,7 +34,8 @@ class _Card:
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
-    """One card a defense, in the order of the rows; an attack's start counts where it gives away more."""
+    """One card per defense, in the order of the rows; an attack's start replaces its result if the start gives away
+    more."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
     for one in strongest(rows):
@@ -111,7 +112,8 @@ def training_curves(rows: Sequence[Row]) -> list[Chart]:
 
 
 def attack_curve(row: Row) -> Chart | None:
-    """The attack's own objective by epoch: an error on its held-out records, or what it minimizes on the release."""
+    """The attack's own objective by epoch: an error on its held-out records, or the quantity that it minimizes on the
+    release."""
     return epoch_chart(row.attack_curve, "attack: objective", logarithmic=True)
 
 

@@ -19,8 +19,8 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
     limits are transformed back. Near an end the distribution is skewed, and a symmetric interval covers too little.
 
     There are n ≥ 1 values, one for each seed or record; if some are infinite, the limits are the smallest and the
-    largest. One alone tells no spread: its interval is the whole range. If the range (low, high) is unbounded, the
-    result is Student's interval.
+    largest. A single value shows no spread, so its interval is the whole range. If the range (low, high) is unbounded,
+    the result is Student's interval.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
         2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.
@@ -61,7 +61,7 @@ def over_records(values: Sequence[float], confidence: float, within: tuple[float
     """Mean over records, with the interval of `over_values`.
 
     A percentile bootstrap is too narrow for few records: with 2 it holds the mean in half of all cases. If all values
-    are equal, as many others as Clopper–Pearson's limit allows may lie anywhere in the range.
+    are equal, the share of records that Clopper–Pearson's limit leaves open may lie anywhere in the range.
 
     Records count as independent, and a mixing defense makes those of one message dependent.
 
@@ -94,7 +94,7 @@ def over_intervals(
     Args:
         found: one for each seed, n ≥ 1.
         fitted: whether the truth chose the best of many values at each seed. All seeds then err in one direction, which
-            no mean takes away, so the limits are at least the mean of theirs.
+            averaging does not remove, so the limits are at least as wide as the mean of the seeds' limits.
 
     Source: `over_values`; Zou and Donner 2008 (limits of a sum from those of its parts).
 

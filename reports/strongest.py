@@ -1,4 +1,4 @@
-"""The strongest attack: a defense is judged by it, not by an average."""
+"""The strongest attack: a defense is judged by this one, not by an average over attacks."""
 
 from __future__ import annotations
 
@@ -72,15 +72,16 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
 
 
 def grade(row: Row) -> _Grade | None:
-    """What a row reveals, by the finished attack or by what it began from; None if nothing is there to compare."""
+    """What a row reveals ("nothing", "class" or "record"), by the finished attack or by its start; None if there is
+    nothing to compare."""
     return finished_grade(counted(row))
 
 
 def counted(row: Row) -> Row:
-    """A row with the guesses that count: those that the attack began from, where the finished attack is worse.
+    """A row with the guesses that count: those of the attack's start if the finished attack is worse.
 
-    An adversary may stop before the first step. So the start counts if it gives away records, and the finished attack
-    gives away none, identifies fewer, or as few from further away.
+    An adversary may stop before the first step. So the start counts if it gives away records and the finished attack
+    gives away none, or identifies fewer, or identifies equally many with a larger error.
     """
     metric, start = metric_of(row), row.floors.get(START, {})
     if not metric or metric not in start.get("unaligned", {}):
@@ -103,18 +104,19 @@ def _likelier(row: Row) -> tuple[float, float]:
 
 
 def identified(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
-    """The share of records that guesses identify; None if nobody counted."""
+    """The share of records that guesses identify; None if it was not computed."""
     return recovered.get("unaligned", {}).get(IDENTIFIED.name)
 
 
 def most_identified(row: Row) -> Metric | None:
-    """The share of records that an attack identifies, finished or before its first step; None if nobody counted."""
+    """The share of records that an attack identifies, finished or before its first step; None if it was not
+    computed."""
     counts = filter(None, map(identified, (row.recovered, row.floors.get(START, {}))))
     return max(counts, key=lambda one: one.value, default=None)
 
 
 def finished_grade(row: Row) -> _Grade | None:
-    """What the guesses of a finished attack reveal, by its deciding metric; None if nothing is there to compare.
+    """What the guesses of a finished attack reveal, by its deciding metric; None if there is nothing to compare.
 
     The grade is also "record" if more records are identified than any guess from the label alone could identify,
     because a sharp guess may have a large error.
@@ -131,7 +133,7 @@ def finished_grade(row: Row) -> _Grade | None:
 def beats(row: Row, guess: str) -> bool:
     """Whether a row's guesses are closer to their records than one of its floors, by its deciding metric.
 
-    The class mean must be beaten by more than what it loses by few own records.
+    The class mean must be beaten by more than its own loss from having few own records.
     """
     metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
@@ -174,7 +176,7 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def lost(row: Row) -> bool:
-    """Whether an attack failed in a way that its twin explains: soundly, with all it needs, and without a record."""
+    """Whether a sound attack that had all it needs failed to reveal records, so that its twin must be run."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
@@ -219,8 +221,8 @@ def undefended(defense: str) -> bool:
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
     """The rows of the undefended model under a protocol, which defenses are compared with.
 
-    They are those of the plain one, with the fewest options. Another, such as one with a drawn frozen block, may be
-    worse at the task and harder to attack, and would flatter every defense beside it.
+    They are those of the undefended model with the fewest options. Another one, such as one with a drawn frozen block,
+    may be worse at the task and harder to attack, so every defense would look better in comparison.
     """
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")
@@ -240,7 +242,7 @@ def twin_of(row: Row, twins: Twins) -> Row | None:
 
 
 def powerless(row: Row, twins: Twins) -> str:
-    """Why the failure of an attack says nothing for the defense: it fails without a defense, too; empty otherwise."""
+    """Why an attack's failure is no evidence for the defense: it fails without a defense, too; empty otherwise."""
     twin = twin_of(row, twins)
     if twin is None:
         return NOT_ATTACKED
@@ -257,7 +259,7 @@ def sound(row: Row) -> bool:
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The rows on which a defense's numbers rest: those of sound attacks, once one of these gives away records."""
+    """The rows on which a defense's numbers rest: only those of sound attacks, if one of these gives away records."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}
@@ -265,7 +267,7 @@ def relied(rows: Sequence[Row]) -> list[Row]:
 
 
 def unsound(row: Row) -> str:
-    """Why the numbers of an attack say nothing for the defense: it failed its control experiments; empty otherwise."""
+    """Why an attack's numbers say nothing about the defense: it failed its control experiments; empty otherwise."""
     return "" if sound(row) else "the attack failed its control experiment"
 
 

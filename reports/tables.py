@@ -200,7 +200,8 @@ def latex(shown: Table) -> str:
 
 
 def rich_table(shown: Table, right: Collection[str] | None = None) -> RichTable:
-    """The table for a terminal; columns under the headers `right` are numbers, without these all but the first two."""
+    """The table for a terminal; columns whose headers are in `right` are aligned as numbers; by default all but the
+    first two."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -223,7 +224,7 @@ def _record_metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _of_records(names: Iterable[str]) -> list[str]:
-    """Those of records that are no pictures, in the order of the measures; undeclared ones last."""
+    """Those of records that are not pictures, in the order of the measures; undeclared ones last."""
     held = dict.fromkeys(names)
     undeclared = [name for name in held if name not in MEASURES and not name.startswith((OWN, "matched_"))]
     return [name for name in OF_RECORDS if name in held and name not in _PICTURED] + undeclared
@@ -324,7 +325,7 @@ def with_prefix(operations: int) -> str:
 
 
 def of_task(name: str, found: Interval) -> str:
-    """A measure of the task with its interval, unless that is the measure's whole range and says nothing.
+    """A measure of the task with its interval; the interval is left out if it is the measure's whole range.
 
     >>> of_task("mcc", Interval(value=0.0, low=-0.99999, high=0.99999, n=5, method="m"))
     '0.000'

@@ -1,4 +1,5 @@
-"""Verdicts on each defense under each threat model: the attack to which it falls, or those against which it holds."""
+"""Verdicts on each defense under each threat model: the attack to which it falls, or the attacks against which it
+holds."""
 
 from __future__ import annotations
 

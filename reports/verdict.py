@@ -62,7 +62,8 @@ class Verdict(Frozen):
 
     @property
     def decided(self) -> Verdict:
-        """The same without the report's files and without sentences, which another version may word otherwise."""
+        """The verdict without the report's files and without sentences, which another version may phrase
+        differently."""
         checks = tuple(check.model_copy(update={"sentence": ""}) for check in self.checks)
         return self.model_copy(update={"sentence": "", "failures": (), "checks": checks, "files": {}})
 

@@ -59,6 +59,20 @@ def test_nothing_in_the_arguments_is_executed(tmp_path: Path) -> None:
     assert not (tmp_path / "broken").exists()
 
 
+@pytest.mark.parametrize(
+    "arguments", ["--defense none --gate 'ssim<=0.4", '--gate "ssim<=0.4', "--defense none \\", ""]
+)
+def test_arguments_that_cannot_be_split_audit_nothing(tmp_path: Path, arguments: str) -> None:
+    """An open quote left no argument at all: the default was audited without any gate, and the build was green."""
+    left = tmp_path / "privkit" / "run" / "report" / "index.html"  # of another use in the job
+    left.parent.mkdir(parents=True)
+    left.write_text("clean")
+    done = audited(arguments, tmp_path)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert not left.exists()
+
+
 def test_the_report_is_kept_also_if_the_audit_fails() -> None:
     assert STEPS["Keep the report"]["if"] == "always()"
     assert list(STEPS) == ["Install", "Audit", "Keep the report"]

@@ -1,8 +1,13 @@
 """The runner of the benchmarks: it lists them, reads their flags and refuses what does not exist."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 
+import pytest
+import torch
+
+from privkit.domains.base import Batch
 from tests.forked import Done, script
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +44,28 @@ def test_every_documented_benchmark_exists() -> None:
     there = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
     assert len(named) >= 8
     assert named <= there, named - there
+
+
+def test_label_leakage_mounts_every_attack_that_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`less_own` asked for labels that the benchmark did not give, and the printed command ended in a trace."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    label_leak = import_module("label_leak")
+
+    def drawn(root: Path, count: int, seed: int, train: bool) -> Batch:
+        draws = torch.Generator().manual_seed(seed)
+        return Batch(
+            x=torch.rand(count, 1, 28, 28, generator=draws), y=torch.arange(count) % 2, ids=torch.arange(count)
+        )
+
+    monkeypatch.setattr(label_leak, "zeros_and_fours", drawn)
+    given = label_leak.Options(data_root=ROOT, epochs=1, batch=500)
+    leaks, _, _ = label_leak.run("PSL: own gradient", given, 0)
+    assert {(name, target) for name, target, _ in leaks} == {
+        (name, target)
+        for name in label_leak.ATTACKS
+        for target in ("own", "peer")
+        if target == "peer" or "own labels" not in name
+    }
 
 
 def test_recorded_runs_are_whole() -> None:

@@ -140,6 +140,7 @@ LIGHT = [
 ]
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(("module", "absent"), LIGHT, ids=[module for module, _ in LIGHT])
 def test_a_module_costs_only_itself(module: str, absent: tuple[str, ...]) -> None:
     code = f"import {module}, sys; print([name for name in {absent!r} if name in sys.modules])"

@@ -1,14 +1,14 @@
 """Lower bounds on ε from the scores of members and non-members: what an attack's success rules out.
 
-A score is high where the attack believes "member": scores are finite numbers, at least one of each. A bound holds with
-the stated confidence in (0, 1) over their draw. A small bound is no evidence that the mechanism is private. Without a
-`family`, a bound is for (ε, δ)-DP at δ in [0, 1). With one, it assumes that the mechanism's trade-off curve is of this
-family; if that is wrong, the bound may lie far above the truth. The strength of such a curve is reported as an ε at δ >
-0.
+A score is high if the attack believes "member". Scores are finite numbers, at least one of a member and one of a
+non-member. A bound holds with the stated confidence in (0, 1) over the draw of the scores. A small bound is no evidence
+that the mechanism is private. Without a `family`, a bound is for (ε, δ)-DP at δ in [0, 1). With one, it assumes that
+the mechanism's trade-off curve is of this family; if that is wrong, the bound may lie far above the truth. The strength
+of such a curve is reported as an ε at δ > 0.
 
-In a single run, a fair coin makes each canary a member. A split that fair coins give with probability below 1e-9 is
-refused. `ceiling_…` is the largest ε that a bound can reach with so many canaries or runs, whatever their scores. A
-claim at or above this ceiling cannot be refuted, so a passed test of it says nothing.
+In a single run, a fair coin makes each canary a member. A split into members and non-members that fair coins give with
+probability below 1e-9 is refused. `ceiling_…` is the largest ε that a bound can reach with the given number of canaries
+or runs, whatever their scores. A claim at or above this ceiling cannot be refuted, so a passed test of it says nothing.
 """
 
 from __future__ import annotations

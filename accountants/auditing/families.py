@@ -41,7 +41,8 @@ class Family(ABC):
 
     @property
     def one_sided(self) -> bool:
-        """Whether presence shows far more clearly than absence, so that guesses of "non-member" are worth little."""
+        """Whether a canary's presence shows far more clearly than its absence, so that guesses of "non-member" help
+        little."""
         return False
 
     @abstractmethod
@@ -62,7 +63,7 @@ class Family(ABC):
 
     @abstractmethod
     def said(self, strength: float) -> str:
-        """The lower limit on the strength, in words."""
+        """The lower limit on the strength, as a sentence."""
 
     def strength(self, epsilon: float, delta: float) -> float:
         """The largest strength whose ε at δ is at most this one."""
@@ -164,7 +165,8 @@ class ScaledNoise(Family):
 
     @property
     def one_sided(self) -> bool:
-        """A canary that secret coins leave out of a round looks like one that was never there."""
+        """True for secret sampling: a canary that the coins leave out of a round looks like one that was never
+        there."""
         return self.mechanism.relation == "add_or_remove_one" and self.mechanism.sampling.rate < 1
 
     def strength(self, epsilon: float, delta: float) -> float:
@@ -194,7 +196,7 @@ GAUSSIAN = Gaussian()
 
 
 def stated(family: Family | None, delta: float) -> Family:
-    """The family that a caller stated; if none, the family of every (ε, δ)-DP mechanism.
+    """The family that the caller stated; by default, that of every (ε, δ)-DP mechanism.
 
     >>> stated(None, 1e-5)
     Approximate(delta=1e-05)

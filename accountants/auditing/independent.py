@@ -35,8 +35,8 @@ def epsilon_independent(
     Canary i is a member by a fair coin. It is wrongly accused with probability a_i/2 and wrongly acquitted with
     probability b_i/2, where a_i and b_i are the error rates of one test of this canary; canaries need not be alike.
 
-    * "errors" counts all wrong guesses. Each is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, so that the count is
-      stochastically at least binomial. It is the stronger test for curves like the Gaussian.
+    * "errors" counts all wrong guesses. Each guess is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, so that the
+      count is stochastically at least binomial. It is the stronger test for curves like the Gaussian.
     * "rates" bounds the mean of a_i and the mean of b_i from above, each at half the significance, and asks whether the
       curve allows both. The curve is convex, so rates that it allows for each canary have means that it allows. This is
       the stronger test if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials
@@ -94,7 +94,7 @@ def epsilon_independent(
 def ceiling_independent(
     canaries: int, *, confidence: float, delta: float, family: Family | None = None, test: Test = "errors"
 ) -> float:
-    """The largest bound that `epsilon_independent` can give with so many canaries, when every guess is right.
+    """The largest bound that `epsilon_independent` can give with these numbers of canaries, if every guess is right.
 
     Arguments are those of `epsilon_independent`, with canaries ≥ 1.
 

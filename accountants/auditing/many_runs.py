@@ -93,7 +93,8 @@ def epsilon_clopper_pearson(
 def ceiling_many_runs(
     members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
 ) -> float:
-    """The largest bound that `epsilon_clopper_pearson` can give with so many runs (≥ 1 each), when the groups separate.
+    """The largest bound that `epsilon_clopper_pearson` can give with these numbers of runs (≥ 1 each), if all members
+    score above all non-members.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6
@@ -116,7 +117,7 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """Cuts of sorted scores, whose limits hold jointly but for the error probability: one, or both families of cuts.
+    """Cuts of sorted scores, one or both families; all their limits hold together except with the error probability.
 
     The result is the cuts; error probabilities of the limits on missed members and on alarms; what is assumed of the
     threshold; and the method in words.

@@ -104,7 +104,7 @@ def ceiling_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> float:
-    """The largest bound that `epsilon_one_run_curve` can give with so many canaries (≥ 1 each).
+    """The largest bound that `epsilon_one_run_curve` can give with these numbers of canaries (≥ 1 each).
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)
@@ -128,7 +128,8 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a curve is rejected: v right ones of c guesses have at most the probability `error` under it.
+    """Whether a curve is rejected: under it, at least v right ones among c guesses have at most the probability
+    `error`.
 
     m canaries are those about which a guess can be right: all, or on average half if all guesses are of one kind.
 

@@ -1,4 +1,4 @@
-"""Sorted scores, the errors of thresholds on them, and exact limits of an error probability; levels of a bound."""
+"""Sorted scores, the errors of thresholds on them, and exact confidence limits of an error probability."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def levels(confidence: float, delta: float) -> tuple[float, float]:
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """Scores, sorted. It refuses values that have no order, such as NaN."""
+    """The sorted scores. It refuses values without an order, such as NaN."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -64,7 +64,8 @@ class Cuts:
 
     @classmethod
     def at_ranks(cls, members: Array, others: Array) -> Cuts:
-        """Cuts that accuse at most n/2^j − 1 non-members or miss at most as many members; that count is the bound."""
+        """Cuts that accuse at most n/2^j − 1 non-members, or miss at most this number of members; the count is the
+        bound."""
         alarms, missed = halved(others.size) - 1, halved(members.size) - 1
         above = np.nextafter(others[others.size - 1 - alarms], inf)
         at = members[missed]

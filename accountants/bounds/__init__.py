@@ -1,4 +1,4 @@
-"""Upper bounds on privacy loss: one theorem a file."""
+"""Upper bounds on the privacy loss, one theorem per file."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 For k = 1, P = mean over i of N(μ·e_i, I) stands against Q = N(0, I), with t ≥ 1 places and a shift μ ≥ 0 over the
 noise's standard deviation. Under Q the likelihood ratio L is the mean of t independent lognormal variables X with mean
-1. Everything here is an upper bound on what a sum of such variables can do.
+1. Every function here gives an upper bound.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SecretPlaces(Step):
 
     @property
     def known(self) -> int:
-        """Places that the server knows."""
+        """The number of places that the server knows."""
         return max(2 * self.chosen - self.places, 0)
 
     @property
@@ -106,7 +106,8 @@ class SecretPlaces(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class ToldPlaces(Step):
-    """A shift in k secret places, charged as if the server knew them: one Gaussian, since no credit is derived.
+    """A shift in k secret places, charged as if the server knew the places: one Gaussian, since no credit for secrecy
+    is derived.
 
     Source: derived: joint convexity.
     """

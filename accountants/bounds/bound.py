@@ -15,7 +15,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """What a bound answers: ε ≥ 0, or ln δ ≤ 0; `inf` or 0 if the theorem gives nothing."""
+    """What a bound answers: ε ≥ 0, or ln δ ≤ 0; an ε of `inf` or an ln δ of 0 if the theorem proves nothing."""
 
     value: float
     order: float | None = None  # Rényi order at which it was found; None if no order is involved

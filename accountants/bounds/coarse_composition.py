@@ -1,4 +1,4 @@
-"""Composition of sampled releases on a coarse grid, for many runs at once: what fast answers rest on.
+"""Composition of sampled releases on a coarse grid, for many runs at once; fast answers rest on it.
 
 The losses of one release lie on a few nodes (`truncated_losses`). Their Rényi curve, converted at the best order, gives
 a first ε. Then the nodes are moved to a grid about as coarse as the spread of one release's loss, and all rounds are
@@ -38,6 +38,7 @@ _ABOVE = 4.5  # −ln of the share of δ that sums above the grid may take
 _LOWER, _SMALLER = 6, 3.0
 """Grids of one run at most, and the factor by which λ falls from one to the next, until one begins below ε."""
 _LOG_NOTHING = -50.0  # ln of a Fourier coefficient below which it is left out; all of them together are below the noise
+_MOST = 5  # eighths of a grid, from its end, in which the smallest ε is looked for first
 _SMALLEST_DELTA = 1e-280  # δ below which a grid's probabilities would lose their digits
 _NOISE = 1e-14  # error of a node's probability by rounding, in a transform of up to 2¹⁴ nodes, for each round
 
@@ -97,7 +98,7 @@ class CoarseComposition(Bound):
 
 
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
-    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all.
+    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all steps.
 
     Source: as `CoarseComposition`.
 
@@ -140,7 +141,7 @@ class _Runs:
         return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))
 
     def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
-        """Those of some runs."""
+        """The losses of some runs."""
         pieces, number = runs[self.owner], np.cumsum(runs) - 1
         return _Runs(
             losses=self.losses.chosen(pieces),
@@ -154,7 +155,7 @@ class _Runs:
         return _Runs(losses=self.losses.reverse(), rounds=self.rounds, owner=self.owner, deltas=self.deltas)
 
 
-@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is no number proves nothing
+@np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not a number proves nothing
 def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
     """[R] ε of runs, each at its δ."""
     sizes = np.array([len(run) for run in runs])
@@ -240,14 +241,17 @@ def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Arra
     """[R] the smallest ε that is proven on grids of one size; infinite where none is."""
     last = np.ceil(low / interval) + size - 1
     log_moment, tilted = _composed(runs, tilt, interval, last, size)
-    # Losses less `center`, from the largest on, so that nothing overflows and sums run forward.
-    above = (last * interval - center)[:, None] - interval[:, None] * np.arange(size)
     scale = np.exp(log_moment - tilt * center)
-    mass, ratio = (scale[:, None] * tilted) * np.exp(-tilt[:, None] * above), np.exp(above)
-    held, weighed = np.cumsum(mass, 1), np.cumsum(mass / ratio, 1)
-    rest = runs.infinite + scale * np.exp(-tilt * above[:, 0])
-    # δ at ε = l is the sum over all nodes above; between two nodes it is linear in e^ε.
-    enough = held - ratio * weighed <= (runs.deltas - rest)[:, None]
+    for nodes in (size * _MOST // 8, size):
+        # Losses less `center`, from the largest on, so that nothing overflows and sums run forward.
+        above = (last * interval - center)[:, None] - interval[:, None] * np.arange(nodes)
+        mass, ratio = (scale[:, None] * tilted[:, :nodes]) * np.exp(-tilt[:, None] * above), np.exp(above)
+        held, weighed = np.cumsum(mass, 1), np.cumsum(mass / ratio, 1)
+        rest = runs.infinite + scale * np.exp(-tilt * above[:, 0])
+        # δ at ε = l is the sum over all nodes above; between two nodes it is linear in e^ε.
+        enough = held - ratio * weighed <= (runs.deltas - rest)[:, None]
+        if not enough.all(1).any():
+            break
     row, first_not = np.arange(tilt.size), np.where(enough.all(1), size, enough.argmin(1))
     at = np.maximum(first_not - 1, 0)
     between = np.log((held[row, at] + rest - runs.deltas) / weighed[row, at])
@@ -277,13 +281,16 @@ def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int)
     grid[:, 0] += losses.without
     moment = grid.sum(1)
     spectrum = np.fft.rfft(grid / moment[:, None], axis=1)
+    square = spectrum.real**2 + spectrum.imag**2
+    waves = np.flatnonzero((square > np.exp(2 * _LOG_NOTHING / rounds)[:, None]).any(0))  # after many rounds, few
     starts = np.flatnonzero(np.diff(runs.owner, prepend=-1))
-    sizes = np.log(spectrum.real**2 + spectrum.imag**2) / 2
-    sizes, turns = (np.add.reduceat(rounds[:, None] * one, starts, axis=0) for one in (sizes, np.angle(spectrum)))
-    run, wave = np.nonzero(sizes > _LOG_NOTHING)  # after many rounds, few frequencies are left
-    turned = turns[run, wave] + 2 * np.pi / size * (wave * (last[run] % size) % size)
-    power = np.zeros(sizes.shape, dtype=complex)
-    power[run, wave] = np.exp(sizes[run, wave] - 1j * turned)  # conjugate: the order is from `last` downward
+    parts = (np.log(square[:, waves]) / 2, np.angle(spectrum[:, waves]))
+    sizes, turns = (np.add.reduceat(rounds[:, None] * one, starts, axis=0) for one in parts)
+    run, at = np.nonzero(sizes > _LOG_NOTHING)
+    wave = waves[at]
+    turned = turns[run, at] + 2 * np.pi / size * (wave * (last[run] % size) % size)
+    power = np.zeros((last.size, size // 2 + 1), dtype=complex)
+    power[run, wave] = np.exp(sizes[run, at] - 1j * turned)  # conjugate: the order is from `last` downward
     tilted = np.fft.irfft(power, size, axis=1)
     noise = _NOISE * runs.total(np.ones(rounds.size))
     np.maximum(tilted, 0, out=tilted)

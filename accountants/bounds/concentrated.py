@@ -1,6 +1,6 @@
-"""One number for a run in other definitions: ρ of zero-concentrated and μ of Gaussian differential privacy.
+"""A run in two other definitions: ρ of zero-concentrated and μ of Gaussian differential privacy.
 
-Both hold for every order and every δ, so they give no credit to a secret sample: its rare largest loss counts in full.
+Both must hold for every order and every δ. So secret sampling earns no credit: its rare largest loss counts in full.
 """
 
 from __future__ import annotations

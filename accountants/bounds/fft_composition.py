@@ -38,7 +38,7 @@ class ComposedLosses:
     rounding: float  # relative, of all masses together; added to them
 
     def slack(self, epsilon: float) -> float:
-        """The most by which mass outside the window can change δ(ε): beyond ε, no weight exceeds e^{K − λε}."""
+        """The largest change of δ(ε) by mass outside the window: beyond ε, no weight exceeds e^{K − λε}."""
         return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:
@@ -92,7 +92,7 @@ class ComposedLosses:
         return node * d + min(max(inside, -d), 0.0)
 
     def lower_epsilon(self, target: float) -> float:
-        """A node where δ of the grid's distribution surely exceeds the target; −inf if none is found."""
+        """A node at which δ of the grid's distribution surely exceeds the target; −inf if there is none."""
         scale = (1 - self.rounding) ** 2
         node = self.crossing(lambda epsilon: self.plain(epsilon) * scale - self.slack(epsilon) > target)
         return -inf if node is None or node <= max(self.lowest, 0) else (node - 1) * self.interval

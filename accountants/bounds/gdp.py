@@ -1,4 +1,4 @@
-"""Gaussian differential privacy of a composition: the one number μ that replaces its privacy profile.
+"""Gaussian differential privacy of a composition: one number μ that replaces the privacy profile.
 
 A sampled composition has a heavier far tail than a Gaussian, so no useful μ covers every test. `mu` finds the smallest
 μ for tests whose error rates are at least a floor, and a δ for the rest.

@@ -27,7 +27,7 @@ _ROUNDING = 1e-12  # relative rounding error of one sum, generously; n variables
 
 @lru_cache(maxsize=64)
 def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
-    """The loss of independent Laplace variables on a grid, at least as bad as the truth.
+    """The privacy loss of independent Laplace variables on a grid, rounded to the safe side.
 
     `parts` are pairs (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1), at least one. The result is
     None if losses above 700 nats matter, where e^ε overflows.
@@ -56,7 +56,7 @@ def error(parts: tuple[tuple[float, int], ...]) -> float:
 
 @lru_cache(maxsize=64)
 def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
-    """δ(ε ≥ 0) of `losses`, tight up to the grid: an upper bound. None as there.
+    """δ(ε ≥ 0) of `losses`: an upper bound, tight up to the grid; None if `losses` is None.
 
     >>> both = profile(((0.5, 2),))
     >>> both is not None and 0.218 < float(both(np.array(0.1))) < 0.22

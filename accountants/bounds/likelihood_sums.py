@@ -1,12 +1,12 @@
-r"""A mean over rows of differences of likelihood ratios: how far it exceeds 0, if every row may hold any record.
+r"""The expected positive part of a weighted mean of likelihood-ratio differences, if every row may hold any record.
 
 Row i has the weight w_i, and the weights sum to 1. V_i = X_i − e^ε·X'_i, for likelihood ratios X_i and X'_i of x and x'
 against the record that the row holds, in noise N(0, 1). Any two of these three are at most μ apart. The V_i are
 independent. F(w) is the largest E(Σ w_i·V_i)₊ over all records in the rows. Two bounds hold, and the smaller is taken.
 
 **What both use.** Matrices of `third_record.triples` exceed those of all triples, so that each V_i has one of T laws at
-worst, in convex order: its *kind*. Each law is moved to a grid by connecting the dots of its E(V − k)₊, and what lies
-below the grid is moved up; both make it larger. So does a cut at the top, if E(V − top)₊ is added to the bound.
+worst, in convex order: its *kind*. Each law is moved to a grid by connecting the dots of its E(V − k)₊, and mass below
+the grid is moved up. Both make it larger, and so does a cut at the top, if E(V − top)₊ is added to the bound.
 
 **By a contour**, if most rows are alike. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over the line Re z = θ.
 By the trapezoidal rule of step d, at z_j = θ + ijd for all whole j, it is a sum over all whole m, by Poisson's formula:
@@ -60,7 +60,7 @@ _WIDE = 10.0
 
 
 def both_orders(found: list[Gram]) -> tuple[Gram, ...]:
-    """Matrices, and those with x and x' exchanged."""
+    """The matrices, followed by those with x and x' exchanged."""
     return tuple(dict.fromkeys([*found, *((b, a, c) for a, b, c in found)]))
 
 
@@ -73,7 +73,7 @@ Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
-    """F(w), an upper bound: a record hides in one of several rows, which hold other records else.
+    """An upper bound on F(w): a record hides in one of several rows, and the other rows hold other records.
 
     >>> [round(hidden_delta(0.2, 0.5, ((1, m),)), 5) for m in (1, 10, 100)]
     [0.12545, 0.01356, 0.0]

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
-    """So many equal things ≥ 1 joined into one, by squaring.
+    """`count` ≥ 1 equal things joined into one, by squaring.
 
     >>> by_squaring("a", 5, lambda left, right: left + right)
     'aaaaa'
@@ -41,7 +41,7 @@ def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
 
 
 class GridTooLarge(ValueError):
-    """The grid would have too many nodes, or so many rounds that rounding errors exceed the answer."""
+    """The grid would have too many nodes, or there are so many rounds that rounding errors exceed the answer."""
 
     def __init__(self, nodes: float, interval: float, sentence: str = "") -> None:
         wanted = f"a grid of {nodes:.3g} nodes at interval {interval:g} is too large: choose a larger interval"
@@ -77,9 +77,9 @@ Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one di
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:
     """Loss distributions of a mechanism by connecting the dots of its privacy profile: valid upper bounds.
 
-    There is one distribution for a profile δ(ε ≥ 0) if both directions are alike (replace-one), and two for the
-    profiles of both; both are to be composed, and the larger δ holds. The interval between the grid's nodes has an
-    error in the composed ε of about T·interval²/12. Beyond the node where δ falls below the tail, losses are infinite.
+    If both directions are alike (replace-one), there is one profile δ(ε ≥ 0) and one distribution. Otherwise there are
+    two: compose both, and take the larger δ. The interval between the grid's nodes has an error in the composed ε of
+    about T·interval²/12. Beyond the node where δ falls below the tail, losses are infinite.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
@@ -114,7 +114,8 @@ def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
-    """The distance of nodes: at most a hundredth of the spread of one round's loss, unless the grid would be too large.
+    """The distance of nodes: at most a hundredth of the standard deviation of one round's loss, unless the grid would
+    be too large.
 
     A `wanted` interval is taken as it is.
     """

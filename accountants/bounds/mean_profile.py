@@ -42,7 +42,8 @@ _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     """[E] upper bounds on Σ weight·δ_G(ε; μ), about 1e-13 above it.
 
-    [E] ε ≥ 0 increase. [J] shifts μ > 0 have [J] probabilities > 0; what these lack of 1 moves nothing.
+    [E] values of ε ≥ 0 increase. [J] shifts μ > 0 have [J] probabilities > 0; the rest of the probability belongs to no
+    shift.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> at = np.linspace(0, 9, 1000)

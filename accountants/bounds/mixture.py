@@ -48,7 +48,7 @@ class PublicMixture(SampledStep):
 
     @property
     def few(self) -> bool:
-        """Whether the shift has few values, so that the curve is computed as the mean over them."""
+        """Whether the shift has so few values that the curve is computed as the mean over them."""
         return self.rate < 1 and self.law.profile and self.law.mu.size <= FEW
 
     def rdp(self, orders: Array, count: int) -> Array:

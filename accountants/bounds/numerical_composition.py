@@ -17,7 +17,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComposedBound(Bound):
-    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, there is no limit."""
+    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, the bound gives no limit."""
 
     pairs: Pairs
     # what one pair of neighbors attains in every round: `pairs` itself if it attains both directions; None if unknown
@@ -73,7 +73,8 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
 
 
 def third_record_bound(steps: Steps) -> ComposedBound | None:
-    """The same with the profiles of several rounds of k of n (`third_record`); None if no step has such rounds.
+    """The numerical composition with joint profiles of several rounds of k of n (`third_record`); None if no step has
+    such rounds.
 
     Source: derived, in `third_record`.
 

@@ -46,7 +46,7 @@ def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interva
 def history_delta(steps: History, epsilon: float, interval: float | None = None) -> float:
     """δ of a history of mechanisms at ε: an upper bound, tight up to the grid.
 
-    A result below about T·1e-280 is the truncated tail and says nothing about the mechanism's δ.
+    A result below about T·1e-280 is only the truncated tail; the mechanism's own δ may be far smaller.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)

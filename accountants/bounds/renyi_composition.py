@@ -83,7 +83,7 @@ class RenyiBound(Bound):
 
 
 def renyi_bound(steps: Steps) -> RenyiBound:
-    """Rényi composition at a grid of orders that suits all steps: the smallest grid that a step asks for.
+    """Rényi composition on the smallest grid of orders that any step asks for, which suits all steps.
 
     Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
 

@@ -38,7 +38,7 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
 
 
 def laplace_profile(shift: float) -> Profile:
-    """One Laplace variable: 1 − e^{(ε−t)/2} up to ε = t.
+    """One Laplace variable: δ = 1 − e^{(ε−t)/2} up to ε = t.
 
     Source: derived from the hockey-stick integral.
 

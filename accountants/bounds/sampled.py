@@ -32,7 +32,7 @@ _RENYI = {
 
 @dataclass(frozen=True, kw_only=True)
 class SampledStep(Step):
-    """Releases in each of which a unit is with probability `rate`; 1 if everyone takes part."""
+    """Releases that each contain a unit with probability `rate`; 1 if everyone takes part."""
 
     rate: float = 1.0  # γ = k/n of a secret sample of k clients, if a class says nothing else
 
@@ -98,7 +98,8 @@ class GaussianRelease(SampledStep):
         return sqrt(count * self.mu**2)
 
     def exact(self, count: int) -> ClosedForm | None:
-        """The profile of one sampled release; of a Poisson-sampled one with a record against without it, the larger."""
+        """The profile of one sampled release; for Poisson sampling that with the record against without it, which is
+        the larger."""
         if count > 1 or self.rate in (0, 1):
             return None
         rate, mu = self.rate, self.mu

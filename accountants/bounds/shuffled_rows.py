@@ -1,4 +1,4 @@
-r"""Rows that a secret uniform order deals: what a shuffled epoch hides, if every row is released alone.
+r"""A shuffled epoch: how well a secret uniform order of rows hides a record, if every row is released separately.
 
 A client deals its n records to n rows in an order that is uniform and that nobody learns, and each row gets fresh
 noise N(0, 1). One record is x or x'; any two of all records are at most μ apart. For α = e^ε, the epoch's hockey-stick
@@ -6,9 +6,10 @@ divergence is at most h_0(ε), where
 
     h_L(ε) = H(ε),    h_l(ε) = (p + u_S)·H(ε) + Σ_s (u_{s−1} − u_s)·min(f_s(ε), H(ε)).
 
-H is the profile of N(μ, 1) against N(0, 1): the place is told. n_1 + … + n_L < n. f_s bounds a record that hides in
-rows of certain weights W_s, each of which holds another record instead. It grows with s, or counts as its running
-maximum. With n = n_{l+1} and h = h_{l+1}(ln ·), every choice of these numbers holds:
+H is the profile of N(μ, 1) against N(0, 1), which is the profile if the place is known. n_1 + … + n_L < n. f_s bounds
+the profile of a record that hides in rows with the weights W_s, each of which otherwise holds another record. If it
+does not grow with s, its running maximum takes its place. With n = n_{l+1} and h = h_{l+1}(ln ·), every choice of these
+numbers holds:
 
     c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  for each s, caps κ ≥ 1, of which the last is at least c;
     e_s(κ) > 0 for the others, and 0 for the last;  u_0 = 1 ≥ u_1 ≥ … and u_s ≥ Σ h(κ)/e_s(κ), over the others.
@@ -84,7 +85,7 @@ TOLD = 1e-7
 class ShuffledRows(ToldPlaces):
     """One epoch, in which a secret uniform order deals the records of a client to rows, each released alone.
 
-    Its Rényi curve and its shift are charged as if the places were told; the hidden places count in `pairs`.
+    Its Rényi curve and its shift are charged as if the places were known; only `pairs` credits the hidden places.
     """
 
     chosen: int = 1
@@ -109,13 +110,13 @@ Hidden: TypeAlias = Callable[[float, float, Rows], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Hiding:
-    """What h_l is made of."""
+    """The terms of h_l."""
 
     cases: tuple[tuple[float, Rows], ...] = ()  # u_s and W_s
     told: float = 0.0  # p, the probability that the row is told at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
-        """h_l(ε); cases that would lower it by less than a hundredth count as told."""
+        """h_l(ε); a case that would lower it by less than a hundredth is treated as if the place were known."""
         place_told, total, left, largest = _gaussian_delta(epsilon, mu), 0.0, 1.0, 0.0
         for unlikely, rows in self.cases:
             if left * place_told < 0.01 * total:
@@ -126,7 +127,7 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """Number of rows of equal weights, of which the sum has the same variance on average."""
+        """The equivalent number of rows with equal weights, whose sum has the same variance on average."""
         mean, left = 0.0, 1.0
         for unlikely, rows in self.cases:
             mean, left = mean + (left - unlikely) / _places(rows), unlikely
@@ -135,11 +136,11 @@ class Hiding:
 
 @lru_cache(maxsize=64)
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
-    """A profile of one epoch, in both directions; None if no number of moves is known to hide anything.
+    """A profile of one epoch, valid in both directions; None if no number of moves is known to hide anything.
 
-    It takes up to seven seconds where μ is at most 1.1, and above it up to 13, for many records and a small `told`:
-    the wanted probability in (0, .5] that the row is told; no δ below it is small. Any two of n ≥ 2 records are at most
-    μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001 and above 1.5.
+    It takes up to seven seconds where μ is at most 1.1, and above it up to 13, for many records and a small `told`: the
+    desired probability in (0, .5] with which the row counts as known. δ below `told` earn little credit. Any two of n ≥
+    2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001 and above 1.5.
 
     Source: derived, see above.
 
@@ -162,9 +163,10 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """h_0 for the moves that hide best by a normal approximation; None if they leave less than two places.
+    """The terms of h_0. The numbers of moves are those that hide best in a normal approximation; None if they leave
+    fewer than two places.
 
-    What is approximated is only which moves to make.
+    Only the choice of the moves is approximate; the bound holds for every choice.
 
     >>> hiding(1000, 0.3).places > 700, hiding(100, 1.5)
     (True, None)

@@ -28,12 +28,12 @@ class Step(ABC):
 
     @property
     def orders(self) -> Array:
-        """Rényi orders worth trying; the same array for all steps of a kind."""
+        """Rényi orders worth trying; all steps of one kind share one array."""
         return USUAL_ORDERS
 
     @property
     def how(self) -> str:
-        """The kind of sampling, in words that are added to a method's name."""
+        """The kind of sampling, in words that follow a method's name."""
         return ""
 
     @property
@@ -43,7 +43,7 @@ class Step(ABC):
 
     @property
     def profile_source(self) -> str:
-        """Source of `pairs`, if a certificate is to name it beside that of numerical composition."""
+        """Source of `pairs`, if a certificate must name it beside the source of numerical composition."""
         return ""
 
     @property
@@ -58,7 +58,7 @@ class Step(ABC):
 
     @property
     def gains(self) -> bool:
-        """Whether composition on a coarse grid proves less than closed forms do."""
+        """Whether composition on a coarse grid gives a smaller bound than the closed forms."""
         return False
 
     @abstractmethod
@@ -66,7 +66,7 @@ class Step(ABC):
         """[A] upper bounds on the Rényi divergence at orders α > 1."""
 
     def fine_rdp(self, orders: Array, count: int) -> Array:
-        """[A] the same, but integrated at orders where `rdp` interpolates. It is slower, and at most as large."""
+        """[A] upper bounds like `rdp`, but integrated at orders where `rdp` interpolates: slower, and never larger."""
         return self.rdp(orders, count)
 
     def shift(self, count: int) -> float:
@@ -78,7 +78,8 @@ class Step(ABC):
         return inf
 
     def most(self, count: int) -> list[tuple[float, int]]:
-        """Independent releases that make up the step, as pairs (largest privacy loss, how many); empty if unbounded."""
+        """The independent releases of the step, as pairs (largest privacy loss, number of releases); empty if a loss is
+        unbounded."""
         return []
 
     def exact(self, count: int) -> Bound | None:
@@ -90,11 +91,12 @@ class Step(ABC):
         return None
 
     def joined(self, count: int) -> Pairs | None:
-        """Profiles of several rounds each that are smaller than `pairs` composed; None if there are none."""
+        """Profiles of several rounds together that are smaller than composed `pairs`; None if none are known."""
         return None
 
     def pieces(self, count: int) -> list[Piece] | None:
-        """Releases whose losses can be moved to a few nodes, for composition on a coarse grid; empty if none leaks."""
+        """Releases whose losses can be moved to a few nodes, for composition on a coarse grid; empty if no release
+        leaks anything."""
         return None
 
     def attained(self, count: int) -> Pairs | None:

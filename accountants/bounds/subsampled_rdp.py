@@ -17,11 +17,11 @@ _ROWS = 256  # rows that are worked on at once, so that intermediate arrays stay
 
 
 def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array], Array]) -> Array:
-    """Rényi curve of one release from k of n clients for any base curve, replace-one: an upper bound.
+    """Rényi curve of one release from k of n clients for any base curve, under replace-one: an upper bound.
 
     At [A] integers α > 1 it is Theorem 9; between them (α − 1)ε(α), which is convex and 0 at 1, is interpolated. The
     rate is γ = k/n. The vectorised base curve α ↦ ε(α) ≥ 0 is evaluated at all integers up to the largest order, and at
-    `orders`. Sampling cannot hurt, so where the theorem exceeds the base curve, that is taken.
+    `orders`. Sampling cannot hurt, so the result is the base curve wherever the theorem exceeds it.
 
     Source: Wang, Balle and Kasiviswanathan 2019, Theorem 9 and Corollary 10.
 

@@ -108,7 +108,7 @@ def finite_numbers(name: str, value: ArrayLike) -> Array:
 
 
 def nonnegative(name: str, value: ArrayLike) -> Array:
-    """Finite numbers ≥ 0, likewise."""
+    """Finite numbers ≥ 0 as floats. It refuses other values, and names the argument."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array) & (array >= 0)):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")

@@ -1,4 +1,4 @@
-r"""k of n, composed over rounds: the record that stands in for the neighbors is the same under both.
+r"""k of n, composed over rounds: the record that replaces a left-out neighbor is the same in both worlds.
 
 A round holds the record x with probability γ = k/n, and otherwise a third record y in its place; its neighbor holds x'
 or the same y. Given the others' sum, a round is one of
@@ -6,8 +6,8 @@ or the same y. Given the others' sum, a round is one of
     P = γ·N(x, 1) + (1 − γ)·N(y, 1)    and    Q = γ·N(x', 1) + (1 − γ)·N(y, 1),
 
 with x, x' and y at most μ apart, chosen before the round is seen. The tight profile of one round takes y = x' for ε > 0
-and y = x for ε < 0. Composed, that lets y be both in one round. Here y is one in each round, but may depend on all
-rounds before. With H_t(α) the largest hockey-stick divergence of t rounds and L = dP/dQ of the next,
+and y = x for ε < 0. Composition of these profiles would let y be both in one round. Here y is one in each round, but
+may depend on all rounds before. With H_t(α) the largest hockey-stick divergence of t rounds and L = dP/dQ of the next,
 
     H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
 
@@ -64,7 +64,8 @@ _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 @lru_cache(maxsize=64)
 def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] | None:
-    """A profile of several rounds of k of n, and how many of it are at least all rounds; None if no grid holds it.
+    """A profile of several rounds of k of n, and how many copies of it cover all rounds; None if no grid is fine
+    enough.
 
     The rate γ = k/n lies in (0, 1); two records are at most μ ≥ 0 standard deviations of the noise apart.
 

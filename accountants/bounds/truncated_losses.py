@@ -7,7 +7,7 @@ Let y = e^{μx − μ²/2} be the likelihood ratio of a Gaussian shifted by μ, 
 cell's mass goes to its ends such that both probabilities of the cell are kept; above the last node, P(x) − y·Q(x)
 becomes an infinite loss. The result dominates the Gaussian pair, and sampling keeps dominance: the sampled ratio
 L = 1 − q + q·y has the same nodes and masses. A release from k of n has the profile of y ≥ 1 in both directions. A
-public shift has the masses of all its values, weighted by their probabilities. A release that is no Gaussian brings
+public shift has the masses of all its values, weighted by their probabilities. A release that is not a Gaussian brings
 the distribution of its loss, whose masses are moved to the same kind of nodes.
 
 Source: derived. Discretization: Doroshenko et al. 2022, Algorithm 1; dominance under sampling: Zhu, Dong and Wang 2022,
@@ -70,7 +70,7 @@ class TruncatedLosses:
         return np.asarray(np.maximum.reduceat(np.abs(self.loss).max(1), self.starts))
 
     def chosen(self, pieces: NDArray[np.bool_]) -> TruncatedLosses:
-        """Those of some pieces."""
+        """The losses of some pieces."""
         sizes, shifts = self.sizes[pieces], np.repeat(pieces, self.sizes)
         return TruncatedLosses(
             loss=self.loss[shifts],
@@ -83,7 +83,7 @@ class TruncatedLosses:
         )
 
     def reverse(self) -> TruncatedLosses:
-        """The same with P and Q exchanged; ratios near 0 become infinite losses."""
+        """The losses with P and Q exchanged; ratios near 0 become infinite losses."""
         loss = self.loss[:, :-1]
         return replace(
             self,
@@ -109,7 +109,7 @@ class TruncatedLosses:
         return value, first, np.maximum(second, 0.0)
 
     def summed(self, values: Array) -> Array:
-        """[J] over the shifts of each piece, [S]."""
+        """Sums of [J] values over the shifts of each piece, [S]."""
         return np.asarray(np.add.reduceat(values, self.starts))
 
 
@@ -140,7 +140,7 @@ def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[Trunc
 
 
 def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array) -> TruncatedLosses:
-    """Nodes and masses of S pieces of one shift; their infinite losses cost about `spent` [S] of δ."""
+    """Nodes and masses of S pieces of one shift; their infinite losses use up about `spent` [S] of δ."""
     mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]
@@ -201,7 +201,7 @@ def _between(x: Array) -> Array:
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
-    """A loss sampled at rate γ > 0, from k of n clients, on the nodes of `discretized`; alike in both directions.
+    """A loss after sampling k of n clients at rate γ > 0, on the nodes of `discretized`; equal in both directions.
 
     Infinite losses cost about `spent` of δ. The result: [N] losses, [N] masses under Q, and P's infinite mass.
 

@@ -32,12 +32,13 @@ NO_POSTERIOR = (
 
 _ONE_ORDER = (
     "nothing is claimed: an image of one token, or of equal ones, has one order, which is no secret; use more tokens "
-    "an image, such as of images whose side is no prime; no differential privacy"
+    "an image, such as of images whose side is not a prime; no differential privacy"
 )
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: N! orderings an image, equally likely given the patches; of nothing if it is one.
+    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches; of nothing if
+    there is one order.
 
     The multiplicities say how often each different patch occurs; their sum is N ≥ 1. None if all patches differ.
 
@@ -58,7 +59,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     some = digits > 0
     return Certificate(
         kind="permutation_count" if some else "nothing",
-        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings an image; {NOT_DP}" if some else _ONE_ORDER,
+        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings per image; {NOT_DP}" if some else _ONE_ORDER,
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",
@@ -73,7 +74,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
 
 
 def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "final_shuffle") -> Certificate:
-    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and what they count in this variant.
+    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and their meaning in this variant.
 
     `log10_permutations` is the number of equally likely orders to which the best guess is equivalent: Eq. 7, except for
     patches kept in place. `log10_target_share` is the probability that an output is its own image in order. K in 0..N

@@ -1,4 +1,4 @@
-"""What an attack's success says about the order of an image's patches, and why shuffling has no (ε, δ).
+"""What an attack's success says about the order of an image's patches, and why shuffling has no finite ε.
 
 Every function gives an upper bound on the remaining entropy in bits, in the shape of its `success` argument. A failed
 attack proves nothing: at or below chance the result is log2 N!, the entropy of a uniform order.
@@ -154,12 +154,12 @@ def entropy_after_attack(
     counted: Literal["orders", "patches"] = "orders",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Largest entropy that an order can still have after an attack's measured success; no proof of a defense.
+    """Largest entropy that an order can still have after an attack's measured success; it proves nothing for a defense.
 
-    Of independent trials ≥ 1, images or one patch drawn from each image, the hits are whole orders found or patches put
-    in their place. The confidence is that of the Clopper–Pearson lower limit on success. The quantities are
-    `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches), `min_entropy_bits_at_most`
-    ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
+    A trial is an image or one patch drawn from each image; a hit is a whole order found or a patch put in its place.
+    Trials are independent, at least one. The confidence is that of the Clopper–Pearson lower limit on success. The
+    quantities are `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches),
+    `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
 
     Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
 

@@ -95,7 +95,8 @@ class _IntersectionOdds:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
-    """How much more often two patches share an output if they belong to one image. All variants have the same odds.
+    """The odds with which two patches share an output, of patches of one image over patches of two. All variants have
+    the same odds.
 
     It takes N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds over the same images, dealt into the same batch.
 

@@ -16,7 +16,7 @@ from privkit.accountants.shuffles.permutations import ln_choose, log10_total_per
 Variant = Literal["algorithm_2", "final_shuffle", "kept_in_place"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 _LOG_WORK = 300_000  # largest B·N′² of a logarithm that needs one: seconds
-_MOST_TOKENS = 4096  # most tokens an image whose outcomes are counted
+_MOST_TOKENS = 4096  # largest number of tokens per image whose outcomes are counted
 READ_AS: dict[Variant, str] = {
     "algorithm_2": "as written, the first K tokens of an output are known to be its own image's; permutations inside "
     "an image are σ-private",
@@ -78,7 +78,8 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
 
 
 def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """−log10 of the most likely outcome's probability: to the best guess, the release is one of so many outcomes.
+    """−log10 of the most likely outcome's probability: the number of equally likely outcomes to which the best guess is
+    equivalent.
 
     Under "algorithm_2" and "final_shuffle" it is Eq. 7: the final shuffle adds outcomes, but the best guess stays as
     likely. With patches kept in place it is only (B·N′)!.

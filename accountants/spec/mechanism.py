@@ -36,14 +36,14 @@ from privkit.shared.certificate import Relation, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class SplitMechanism(Checked):
-    """A split-learning mechanism: what one record or client gives away to the server in a run.
+    """A split-learning mechanism: what the server receives of one record or client in a run.
 
     Attributes:
-        smashed: the clip set, which surely contains one record's smashed data.
+        smashed: the clip set, which contains the smashed data of every record.
         lower_model: "frozen"; "trained" on raw data; "averaged": trained, and averaged over clients or sent out in
             another way; or `PrivateUpdates`.
-        labels: where one record's label lies; None if labels are not released.
-        rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one an epoch).
+        labels: the set that contains one record's label; None if labels are not released.
+        rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one per epoch).
         releases: releases of one unit in a round: the batch size b for clients, 1 for records.
         random_masks: whether masks are drawn uniformly in every round; used for clips of the whole norm.
 
@@ -114,7 +114,8 @@ class SplitMechanism(Checked):
         if kind == "poisson":
             if self.relation != "add_or_remove_one":
                 raise ValueError(
-                    "poisson sampling is accounted for under add_or_remove_one; for replace_one sample k of n"
+                    "poisson sampling is accounted for under add_or_remove_one: name it as the relation (of "
+                    "privkit epsilon: --relation add_or_remove_one), or sample k of n (without_replacement)"
                 )
             if ratio is not None:
                 raise ValueError("a Poisson subset has no fixed group to mix; sample k of n (without_replacement)")
@@ -161,12 +162,13 @@ class SplitMechanism(Checked):
 
     @property
     def turn(self) -> int:
-        """Rounds that hold one unit once: 1, or those of an epoch in a shuffled run."""
+        """The number of rounds that contain each unit once: 1, or those of an epoch in a shuffled run."""
         return self.participation.epoch_rounds if isinstance(self.participation, ShuffledEpochs) else 1
 
     @property
     def turns(self) -> int:
-        """Rounds that may hold one unit: T, or the epochs of a shuffled run, of which the last may end early."""
+        """The number of times that a unit may be released: T, or the epochs of a shuffled run, of which the last may be
+        incomplete."""
         return -(-self.rounds // self.turn)
 
     @property
@@ -183,7 +185,7 @@ class SplitMechanism(Checked):
 
     @cached_property
     def participation_shows(self) -> bool:
-        """Whether somebody may learn who took part. Sampling then hides nobody and only makes releases rarer.
+        """Whether an adversary may learn who took part. Sampling then hides nobody and only makes releases rarer.
 
         Colluding clients know who was drawn beside them. A trained lower model remembers it: later releases then depend
         on the sample, whereas the proof of amplification needs a fresh sample in every round.

@@ -55,11 +55,12 @@ class _Fixed(Checked):
 
     @property
     def values(self) -> tuple[float, ...]:
-        """A number for each client, in proportion to its ratio."""
+        """One number for each client, proportional to its ratio."""
         raise NotImplementedError
 
     def points(self, patches: int | None) -> tuple[list[float], list[float]]:
-        """k ratios and k shares of the patches of all clients; no arrays, since a defense is compiled with this."""
+        """The k ratios and the k shares of patches of all clients, as plain floats, since compiling a defense uses
+        them."""
         raise NotImplementedError
 
     @property
@@ -85,7 +86,7 @@ class _Fixed(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRatio(_Fixed):
-    """The same ratios λ of the group's clients in every round, as in Theorem 1 of DP-CutMixSL; they sum to 1.
+    """Fixed ratios λ of the group's clients, the same in every round, as in Theorem 1 of DP-CutMixSL; they sum to 1.
 
     With CutMix, client i fills N_i = ⌈λ_i·N⌉ patches and is charged for N_i/N. If some λ_i·N is not whole, the counts
     sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding errors of a
@@ -157,7 +158,7 @@ class RealizedRatios:
 
     def __post_init__(self) -> None:
         if not self.ratios or len({len(row) for row in self.ratios}) != 1:
-            raise ValueError("realized ratios must be a non-empty table with one column a client")
+            raise ValueError("realized ratios must be a non-empty table with one column per client")
         for row in self.ratios:
             FixedRatio(ratios=tuple(row))
 

@@ -71,9 +71,9 @@ class Mixup(Checked):
 
     Attributes:
         ratio: law of the λ_i.
-        colluding: whether the group's other clients may hand their data and their noise to the server. The other
-            clients' noise then protects nothing, so only the neighbor's own noise counts and mixing amplifies
-            nothing. They also tell who took part, so that sampling is no secret.
+        colluding: whether the group's other clients may give their data and their noise to the server. Their noise then
+            protects nothing, so only the neighbor's own noise counts, and mixing earns no credit. They also reveal who
+            took part, so sampling is not secret.
     """
 
     kind: ClassVar[str] = "mixup"
@@ -87,7 +87,7 @@ class Mixup(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class CutMix(Checked):
-    """Exclusive masks over patches: client i fills N_i of N patches, and its label has weight λ_i (DP-CutMixSL).
+    """Exclusive masks over patches: client i fills N_i of the N patches, and its label has weight λ_i (DP-CutMixSL).
 
     The `ratio` is a law of the λ_i or N_i. If clients collude as in `Mixup`, the share N_i/N of the smashed data stays.
     """
@@ -162,11 +162,12 @@ class PrivateUpdates(Checked):
 
     Attributes:
         noise_multiplier: σ over the *replace-one* sensitivity of a step's gradient sum, twice the clipping norm.
-        steps: updates that use one record (one an epoch); with `chosen` and `records`, all updates.
-        chosen: records in an update, drawn without replacement. Give it only if these batches are secret and drawn
-            independently of the releases. The server sees who is in a released batch, so an update on that batch earns
-            no credit for sampling; this is the default.
-        records: records of the client.
+        steps: number of updates that use one record (one per epoch); if `chosen` and `records` are given, that of all
+            updates.
+        chosen: number of records in an update, drawn without replacement. Give it only if these batches are secret and
+            drawn independently of the releases. By default an update uses the released batch; the server sees who is in
+            it, so sampling earns no credit.
+        records: number of records of the client.
     """
 
     kind: ClassVar[str] = "private"

@@ -44,18 +44,19 @@ class ShuffledEpochs(Checked):
     """Batches of a fixed size that a permutation deals anew in every epoch: each unit takes part once in each.
 
     A unit that moves to another batch displaces one that was there, and what is displaced can show the place. So the
-    proofs of Poisson sampling and of random allocation do not cover it, and neighbors are known that give away more
-    than either of them allows (a test). Without `records` the place is charged as if it were told: joint convexity. The
-    order must not depend on the data; it need be neither uniform nor secret. Last batch and epoch may be shorter.
+    proofs of Poisson sampling and of random allocation do not cover it, and a test shows neighbors that lose more than
+    either of them allows. Without `records` the place is charged as if it were known (joint convexity). The order must
+    not depend on the data, but it may be public and not uniform. The last batch and the last epoch may be shorter.
 
     With `records`, the order is credited (`shuffled_rows`): it is uniform, drawn anew in every epoch, and secret. This
     needs replace-one of a record, Gaussian noise, rows that are not mixed, and a frozen lower model.
 
     Attributes:
         epoch_rounds: batches of an epoch, B ≥ 1.
-        records: n ≥ 2, those of one client, each of which is alone in one row of an epoch; None credits nothing.
+        records: n ≥ 2, number of one client's records, each of which is alone in one row of an epoch; None credits
+            nothing.
 
-    Source: Chua et al. 2024 (shuffled batches are no Poisson sample); the charge and the credit are derived.
+    Source: Chua et al. 2024 (shuffled batches are not a Poisson sample); the charge and the credit are derived.
     """
 
     kind: ClassVar[str] = "shuffled_epochs"

@@ -1,4 +1,4 @@
-"""Clip sets and their sensitivities. A sensitivity always has a relation and a norm."""
+"""Clip sets and their sensitivities. A sensitivity always belongs to a neighboring relation and a norm."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Known(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Categories(Checked):
-    """D ≥ 1 answers a release for randomized response, each one of k ≥ 2 categories: a label, or bits of a code.
+    """D ≥ 1 answers per release for randomized response, each one of k ≥ 2 categories: a label, or bits of a code.
 
     One neighbor may change all of them. Categories have no distance, so a sensitivity is refused.
     """

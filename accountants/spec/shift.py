@@ -25,9 +25,11 @@ _LARGEST_SHIFT = 1e100  # sensitivity over noise: nothing is hidden long before,
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftLaw:
-    """Distribution of the Gaussian shift μ of one release, sensitivity over noise, over the round's public coins.
+    """Distribution of the Gaussian shift μ (sensitivity over noise) of one release, over the public random draws of a
+    round.
 
-    Without `profile` the worst neighbors need not have this (ε, δ) profile: it is known for the Rényi divergence only.
+    If `profile` is False, the law bounds only the Rényi divergence: the worst neighbors may have another (ε, δ)
+    profile.
     """
 
     mu: Array  # [J] ≥ 0
@@ -51,7 +53,8 @@ class ShiftLaw:
         return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
     def raised(self, points: int = FEW) -> ShiftLaw:
-        """At most so many points: smaller shifts are raised to the largest of their class; few points stay.
+        """The distribution with at most the given number of points: shifts are put into classes, and each is raised to
+        the largest of its class. A distribution of few points stays.
 
         A Gaussian profile increases with μ, so this is an upper bound, and at most that of the largest point alone. One
         half of the classes has equal steps of μ. The other half follows √(p·Δμ²), which increases E μ² least.
@@ -189,7 +192,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
         log_weight = np.concatenate([law.log_weight + kept, law.log_weight + dropped])
         return ShiftLaw(mu=np.sqrt(releases * squared), log_weight=log_weight, profile=False)
     # One λ for all releases of a round has the larger Rényi divergence (Jensen), but no order of the profiles. A seat
-    # is taken once a round.
+    # is taken once per round.
     profile = law.ratio.size == 1 or mechanism.releases == 1 or mechanism.drawn_once or mechanism.seated
     mu = np.sqrt(releases * (s * whole**2 + y * label**2))
     found = ShiftLaw(mu=mu, log_weight=law.log_weight, profile=profile).merged()

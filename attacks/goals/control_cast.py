@@ -1,4 +1,4 @@
-"""Who plays whom in a control of an attack that reconstructs, with how many records and which server."""
+"""The roles in a control of an attack that reconstructs: which records act as victims, and which server answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server i
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Who plays whom in a control."""
+    """The roles in one control experiment."""
 
     attack: ImageAttack  # the short version
     own: Tensor  # records that it has, with their labels
@@ -37,7 +37,7 @@ class Cast:
     victim_labels: Tensor
     mean: Tensor  # of the own records that play no victim
     identity: nn.Module  # the lower segment that gives the record itself
-    batch_size: int  # records a round
+    batch_size: int  # records per round
     columns: tuple[int, ...]  # as in `ImageObservation`
     texts: bool  # whether records are sequences of ids
     real: bool  # whether noise has the real form: records are whole, and no lower segment is compared with it
@@ -81,17 +81,17 @@ class Cast:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a record."""
+        """The shape of one record."""
         return tuple(self.victims.shape[1:])
 
     @property
     def what(self) -> str:
-        """A record, as a noun."""
+        """The noun for one record, such as "image"."""
         return "image" if len(self.shape) == 3 else "record"
 
     @property
     def hijacks(self) -> bool:
-        """Whether the attack takes training over."""
+        """Whether the attack takes over the training."""
         return "clients" in self.attack.needs
 
     def guess(self, shown: ImageObservation, draws: Generator, rows: int | None = None) -> Tensor:
@@ -105,16 +105,17 @@ class Cast:
         return Generator(self.own.device).manual_seed(start), start
 
     def own_draws(self, seed: int) -> Generator:
-        """The attack's own, in the positive control."""
+        """The attack's own random draws, in the positive control."""
         return Generator().manual_seed(derive(seed, "control", "identity", "attack"))
 
     @property
     def measure(self) -> str:
-        """What `error` is."""
+        """The name of the measure that `error` computes."""
         return "one less ROUGE-1" if self.texts else "MSE"
 
     def errors(self, guess: Tensor, truth: Tensor) -> Tensor:
-        """Mean square error of each record, [N]; of texts one less ROUGE-1: ids mean nothing, and shuffles no order."""
+        """Mean squared error of each record, [N]; for texts 1 − ROUGE-1, since ids have no metric and a shuffle hides
+        the order."""
         if self.texts:
             return 1 - torch.from_numpy(rouge_1(truth.cpu().numpy(), guess.long().cpu().numpy()))
         return self.sizes(guess.float() - truth.float())
@@ -124,7 +125,8 @@ class Cast:
         return self.errors(guess, truth).mean().item()
 
     def sizes(self, apart: Tensor) -> Tensor:
-        """Mean squares, [N]; of table rows those of their dense columns: the numbers of categories mean nothing."""
+        """Mean square of each record, [N]; for table rows over dense columns alone, since the numbers of categories
+        have no metric."""
         dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
         return (apart[:, dense] if self.columns else apart).square().flatten(1).mean(1)
 
@@ -137,7 +139,7 @@ class Cast:
         imitate: Callable[[Tensor, Generator], Tensor] | None,
         draws: Generator,
     ) -> ImageObservation:
-        """What the attack observes."""
+        """The observation of the attack."""
         needs = attack.needs
         return replace(
             self._held(),
@@ -149,7 +151,7 @@ class Cast:
         )
 
     def led(self, start: int, noise: bool) -> ImageObservation:
-        """What an attack observes that takes training over."""
+        """The observation of an attack that takes over the training."""
         batch = self.batch_size
         clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
         return replace(self._held(), views=clients.views(), clients=clients)
@@ -171,7 +173,7 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
 
     Args:
         own: number of its images; a tenth of them, but at least one message, is held out.
-        batch_size: images a step.
+        batch_size: images per step.
         shorter: factor by which its number of training steps is reduced.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
@@ -210,7 +212,8 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Images of at most `side` pixels a side, smaller ones behind a vector; and the factor of the training steps.
+    """Images of at most `side` pixels per side (smaller if the release is a vector), and the factor for the training
+    steps.
 
     Other records, and images without a limit, stay as they are.
 

@@ -38,14 +38,14 @@ class ControlClients(Protocol):
             passes: how often they cross.
 
         Returns:
-            The views, pass after pass, and for each seat of the rows of the first pass its record, −1 if it is empty.
+            The views, pass after pass, and the record on each seat of the rows of the first pass, −1 on an empty seat.
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
         """Answer one round of own records, as `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of a difference from the records that changes the releases of some passes; see `projected`.
+        """The part of a difference from the records that changes the releases of these passes; see `projected`.
 
         Args:
             apart: [N, ...], guesses minus records.
@@ -104,7 +104,7 @@ class Undefended:
 
 
 def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
-    """The part of a direction that changes the release: its projection on the row space of the release's derivative.
+    """The part of a direction that changes the release: its projection onto the row space of the release's derivative.
 
     To first order, the rest of the direction changes no number of the release, even with all random numbers fixed. So a
     guess is judged by the first part alone.

@@ -38,7 +38,7 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
 
     @property
     def on(self) -> Literal["smashed", "gradient"]:
-        """Whether it reads the released rows or the gradients that came back for them."""
+        """What it reads: "smashed" (the released rows) or "gradient" (the gradients that came back for them)."""
 
 
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:

@@ -21,7 +21,7 @@ class Goal:
         controls: function from an attack, a seed and an observation of images to control experiments; only goals that
             reconstruct use the observation.
         fields: fields that an attack on this goal needs beyond the contract.
-        untuned: why its attacks cannot be tuned; empty if they can.
+        untuned: why attacks on this goal cannot be tuned; empty if they can.
     """
 
     observation: type[Observation]

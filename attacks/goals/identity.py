@@ -15,7 +15,7 @@ _MARK = 32  # numbers of each mark of a token; with 8, a jigsaw of a hundred ste
 def identity_lower(
     release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = (), *, as_tokens: bool = False
 ) -> nn.Module:
-    """A lower segment that outputs an image in the form closest to a release's; other records become one row.
+    """A lower segment that outputs the image itself in a shape close to the release's; other records become one row.
 
     The categories of a table are replaced by codes, since their numbers mean nothing.
 

@@ -120,14 +120,15 @@ def first_of_each(labels: Tensor, count: int) -> Tensor:
 def observe(
     lower: nn.Module, upper: nn.Module, images: Tensor, targets: Tensor, *, batch_size: int, known: bool = False
 ) -> LabelObservation:
-    """The gradients that a client gets back in rounds without training, for attacks without an audit.
+    """Send images through a client and collect the gradients that come back, without training; for attacks without an
+    audit.
 
     Args:
         lower: the client's segment: images [N, ...] -> smashed data.
         upper: the server's segment: smashed data -> logits [N, L], trained with cross-entropy.
         images: [N, C, H, W].
         targets: their labels, int64 [N].
-        batch_size: images a round.
+        batch_size: images per round.
         known: whether the adversary holds `upper`, too.
 
     >>> lower, upper = nn.Flatten(), nn.Linear(4, 3)

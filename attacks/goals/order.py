@@ -27,7 +27,7 @@ def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | No
 
     Args:
         truth: int64 [N, T], as in `Permutation.source`.
-        batch_size: rows a message.
+        batch_size: rows per message.
         kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal tokens are interchangeable.
 
     Returns:

@@ -51,7 +51,7 @@ class ImageObservation(Observation):
         clients: the clients in training from their start, for an attack that takes training over.
         imitate: function that applies the clients' defense to one round of smashed data [N, ...], with random numbers
             of the adversary's own; differentiable, and of the same shape.
-        memory: what attacks on the same records learned before; it spares work and changes no answer.
+        memory: what attacks on the same records learned before; it saves work and changes no result.
     """
 
     image_shape: tuple[int, int, int]
@@ -69,7 +69,7 @@ class ImageObservation(Observation):
     memory: Memory | None = None
 
     def seen_through(self, change: Callable[[View], View]) -> ImageObservation:
-        """The observation with its views, and those in answers to queries, changed in the same way."""
+        """The observation with its views, and the views in answers to queries, changed by the same function."""
         ask = self.query
 
         def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -79,7 +79,8 @@ class ImageObservation(Observation):
         return replace(self, views=[change(view) for view in self.views], query=None if ask is None else query)
 
     def of_usual_size(self) -> ImageObservation:
-        """The observation behind a public factor that gives its releases numbers of a usual size."""
+        """The observation with all releases multiplied by one public factor, so that their numbers have a usual
+        size."""
         unit = usual_unit(torch.cat([view.smashed.flatten() for view in self.views]))
         return self if unit == 1 else self.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
 
@@ -148,15 +149,16 @@ def check_forms(attack: AnyAttack, views: Sequence[View]) -> None:
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check_inputs` and `check_forms`, and one image a row, for attacks that need this."""
+    """The checks of `check_inputs` and `check_forms`, and one image per row, for attacks that need this."""
     check_inputs(attack, observation)
     check_forms(attack, observation.views)
     if (most := max(view.mixed for view in observation.views)) > 1:
-        raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one a row")
+        raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one per row")
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The adversary's images in two parts: images to learn from, and one round of others to try choices on."""
+    """The adversary's images in two parts: images to learn from, and one round of other images on which choices are
+    tried."""
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size
@@ -174,7 +176,7 @@ def observe(
     Args:
         lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
         images: the private ones, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
-        batch_size: images a round.
+        batch_size: images per round.
         auxiliary: the adversary's images; with them it can also query `lower`.
         known: whether the adversary holds `lower` itself (white box).
 
@@ -233,7 +235,7 @@ def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, 
     Args:
         truth: [N, C, H, W] in [0, 1].
         guess: the same shape.
-        batch_size: images a message.
+        batch_size: images per message.
 
     Returns:
         "unaligned" (guess n against image n) and "matched" (after `match`) -> metric -> float64 [N].

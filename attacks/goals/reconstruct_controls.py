@@ -25,12 +25,12 @@ what tells images apart, since a short training reads releases with gaps badly."
 _NOTICED, _FAR = 1.02, 0.5
 """Swapping the public weights of mixed members must raise the MSE to this multiple (an attack that ignores them draws
 the same), unless the MSE is within this part of the share that it needs."""
-SHORTER = 5  # the noise control has so many times fewer steps: what leaks beside the release needs no training
+SHORTER = 5  # factor by which the noise control has fewer steps: what leaks beside the release needs no training
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
-closer to their own records than to so many others, by an interval of this confidence over the records. The mean alone
-is no bound: another constant may be better, and few records are closer to some guess by chance. Below the last number
-of records an interval shows nothing, and the error alone decides."""
+closer to their own records than to others, by an interval of this confidence over the records. The mean alone decides
+nothing: another constant may be better, and few records are closer to some guess by chance. Below the last number of
+records an interval shows nothing, and the error alone decides."""
 
 
 def controls(
@@ -54,7 +54,7 @@ def controls(
     >>> own = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0))
     >>> views = [View(round=0, smashed=torch.zeros(5, 64))]
     >>> seen = ImageObservation(views=views, image_shape=(1, 8, 8), batch_size=5, auxiliary=own)
-    >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is no attack, and wins nowhere
+    >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is not an attack, and wins nowhere
     [False, True]
     """
     won, *others = wins(attack, observation, seed, defended)

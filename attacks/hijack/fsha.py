@@ -33,7 +33,7 @@ class FSHA(ReconstructingAttack):
 
     Attributes:
         recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
-            linear pilot). Fields that are None are the recipe's; below, its value in "strong" comes first.
+            linear pilot). Fields that are None take the recipe's value; below, the value in "strong" comes first.
         epochs: hundreds of training rounds that the server takes over, ≥ 0; 5 and 100. At 0 nothing is
             trained and no client is touched: the given views are decoded by an untrained decoder.
         penalty: "full", the gradient penalty's L2 norm over a whole release, or "channel", as in the authors' release.
@@ -46,11 +46,11 @@ class FSHA(ReconstructingAttack):
         blocks: blocks of the discriminator, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which cause most
             of a round's cost.
         end: last function of the pilot, "linear", "relu" or "tanh", as in the clients' lower segments, whose
-            architecture is known. If it is left out, it follows from the range of all releases before the attack; the
-            authors' is linear.
+            architecture is known. By default it follows from the range of all releases before the attack; the authors'
+            is linear.
         noise: standard deviation ≥ 0 of Gaussian noise that the server adds to its pilot's releases, for clients that
-            add such noise themselves: the decoder then learns to denoise. With this or `keep`, what the server knows of
-            the defense (`ImageObservation.imitate`, through which the pilot's releases go otherwise) is left out.
+            add such noise themselves: the decoder then learns to denoise. With this or `keep`, the pilot's releases do
+            not go through the server's copy of the defense (`ImageObservation.imitate`), as they otherwise do.
         keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others are set to 0.
             For clients that mask in the same way.
         passes: P ≥ 1, how often the same victims cross after the attack; views come pass after pass.

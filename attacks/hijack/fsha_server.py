@@ -100,7 +100,7 @@ class Server(Resumable):
         pilot, decoder, discriminator = self.networks.pilot, self.networks.decoder, self.networks.discriminator
         if view.mixed != self.mixed or view.smashed.shape[1:] != self.form:
             raise NotApplicable(
-                f"fsha was given views of {list(self.form)} with {self.mixed} images a row, but the clients train in "
+                f"fsha was given views of {list(self.form)} with {self.mixed} images per row, but the clients train in "
                 f"rounds of {list(view.smashed.shape[1:])} with {view.mixed}"
             )
         real, told = self._patches(view.smashed).detach().clone().requires_grad_(), _told_by(view)

@@ -54,7 +54,8 @@ def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
 def kinked(x: Tensor) -> Tensor:
     """ReLU as a product with a constant mask.
 
-    torch's own sends a gradient of zeros through the whole network when the penalty is differentiated; this sends none.
+    When the penalty is differentiated, torch's ReLU sends a gradient of zeros through the whole network; this one sends
+    none.
     """
     return x * (x > 0)
 

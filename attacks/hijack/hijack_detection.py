@@ -1,4 +1,5 @@
-"""Hijack detection by a client: wrong labels must change the returned gradients, or the task is not trained."""
+"""Hijack detection by a client: if wrong labels do not change the returned gradients, the server does not train the
+task."""
 
 from __future__ import annotations
 

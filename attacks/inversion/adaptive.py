@@ -50,11 +50,11 @@ _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(ReconstructingAttack):
-    """Combines several releases of the same victims, and trains a decoder on own images combined likewise.
+    """Combines several releases of the same victims, and trains a decoder on own images combined in the same way.
 
     The server is assumed to know which rows of different passes are the same image and, for "intersect", to get them in
-    the same messages: an upper bound for an adversary who must link them first. The lower segment is the same in all
-    passes; the defense draws anew in each.
+    the same messages: so the result is an upper bound for an adversary who must link the rows first. The lower segment
+    is the same in all passes; the defense draws anew in each.
 
     If tokens are pooled or intersected, the adversary first reads those of its own images by chosen queries
     (`own_tokens`). Then it shuffles them itself instead of sending own messages, and the decoder starts with the map

@@ -101,7 +101,7 @@ class BlackBox(ReconstructingAttack):
         session: Session | None = None,
         begin: Callable[[Decoder], object] = lambda decoder: None,
     ) -> Reconstruction:
-        """`run` with a decoder that has prior knowledge; `begin` passes this knowledge to the new decoder."""
+        """`run` with prior knowledge, which `begin` passes to the new decoder."""
         epochs = planned_epochs(self.epochs)
         check_inputs(self, observation)
         device = observation.views[0].smashed.device
@@ -179,7 +179,7 @@ class _DecoderTraining(Learner):
         # likewise; an epoch's objective is the decoder's error on them, of images the mean square one
         held_out: Tensor,
         *,
-        batch: int,  # images a message
+        batch: int,  # images per message
         epochs: int,  # of this cycle, which set the schedule
         before: int = 0,  # epochs of the cycles before this one
         augment: _Augment,  # as in `BlackBox`

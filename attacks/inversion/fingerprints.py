@@ -40,7 +40,7 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprints(ReconstructingAttack):
-    """Tells whose each token of a shuffled mixture is and where it lies, by the laws of each client and place.
+    """Finds the owner and place of each token in a shuffled mixture, by the token laws of each client and place.
 
     Own images are sent many times. Tokens that come back in several rows of one image and client are a set without
     order, whose places follow from what the image shows (`TokenMaps`). These maps read all rows of own images, which
@@ -49,9 +49,10 @@ class Fingerprints(ReconstructingAttack):
     `SeenTokens`. The victims cross once. Clients that share a segment leave no marks of their own, and are refused.
 
     Attributes:
-        images: own images that are sent, at most.
-        sets: those of them whose sets are collected; each crosses 5·k times at every client, if rows hold k images.
-        repeats: times k, how often each own image crosses at every client to be read.
+        images: the largest number of own images that are sent.
+        sets: the number of these images whose token sets are collected; each is sent 5·k times at every client, if rows
+            hold k images.
+        repeats: each own image is sent `repeats`·k times at every client to read its tokens.
         components: as in `SeenTokens`.
 
     The curve is one number, the MSE on two rounds of own images that play victims.
@@ -74,7 +75,7 @@ class Fingerprints(ReconstructingAttack):
         """Collect own sets, find their places, learn the laws, read the attacked rows and decode them.
 
         Raises:
-            NotApplicable: if releases are no grid of tokens, rows cannot be linked, own images are fewer than five
+            NotApplicable: if releases are not a grid of tokens, rows cannot be linked, own images are fewer than five
                 rounds, tokens do not come back, or owners cannot be told apart.
         """
         check_inputs(self, observation)
@@ -156,7 +157,7 @@ class _Client:
 
     @classmethod
     def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
-        """Of tokens [n, T, q] in their places; those that did not come, by bool [n, T], are as expected."""
+        """From tokens [n, T, q] in their places; missing ones (bool [n, T]) are replaced by their expectation."""
         whole = torch.where(there.unsqueeze(2), tokens, expected.float())
         return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
 
@@ -171,13 +172,13 @@ class _Rows:
     still: bool  # whether tokens lie in their places
 
     def known(self, maps: Sequence[TokenMaps], shown: Shown) -> tuple[Tensor, Tensor]:
-        """Seat and place of each token, int64 [N, L], by one who knows the images."""
+        """Seat and place of each token, int64 [N, L], found with the images known."""
         return self._assigned(
             lambda client, row, seat: maps[client].costs(self.tokens[row], shown.all[self.images[row, seat]])
         )
 
     def read(self, clients: Sequence[_Client]) -> tuple[Tensor, Tensor]:
-        """The same, by the laws of clients and places alone."""
+        """Seat and place of each token, found by the laws of clients and places alone."""
         return self._assigned(lambda client, row, seat: clients[client].law.costs(self.tokens[row]))
 
     def _assigned(self, costs: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -213,7 +214,8 @@ class _Rows:
             yield total / met.clamp_min(1).unsqueeze(2), met > 0
 
     def agreement(self, maps: Sequence[TokenMaps], shown: Shown, clients: Sequence[_Client]) -> tuple[float, float]:
-        """Shares of tokens whose owner and whose place laws tell as one does who knows the images."""
+        """Shares of tokens for which the laws alone give the same owner, and the same place, as with the images
+        known."""
         pairs = zip(self.known(maps, shown), self.read(clients), strict=True)
         owners, places = (float((known == read).float().mean()) for known, read in pairs)
         return owners, places
@@ -290,7 +292,7 @@ class _Wire:
         return answer.view, torch.where(answer.members >= 0, order[answer.members.clamp_min(0)], -1)
 
     def rows(self, rounds: Sequence[Tensor], times: int, axes: _Axes, still: bool) -> _Rows:
-        """What these rounds of images give, each sent so often."""
+        """The answers to these rounds of images, each sent the given number of times."""
         found = []
         for part in rounds:
             for _ in range(times):

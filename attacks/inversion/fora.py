@@ -37,7 +37,7 @@ class FORA(ReconstructingAttack):
     Attributes:
         epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes 1.5 times the budget's.
         recipe: "strong" (a logistic discriminator) or "released" (the authors' Wasserstein one with gradient penalty).
-            Rates that are None are the recipe's; below, its value in "strong" comes first.
+            Rates that are None take the recipe's value; below, the value in "strong" comes first.
         mmd_weight: weight in [0, 1] of the discrepancy; the discriminator's is 1 less it.
         learning_rate: of Adam on simulator and decoder, > 0; 1e-3 and 1e-4.
         discriminator_rate: of Adam on the discriminator, > 0; 1e-3 and 3e-4.

@@ -29,7 +29,7 @@ PLACE_NUMBERS = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Released rows of k images each, and what is known about them before the first step."""
+    """The released rows, of k images each, and what is known about them before the first step."""
 
     smashed: Tensor  # [N, ...], as in `View`
     start: Tensor  # [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more
@@ -84,8 +84,8 @@ class ImageFit(Resumable):
     """Images optimized to reproduce the releases; satisfies `privkit.attacks.fit.Training`.
 
     Rows are independent, since Adam works coordinate by coordinate. An epoch is a hundred steps. A further cycle starts
-    Adam and its rate anew, from the images so far, but does not blur the order again. A row whose objective it did not
-    lower gets its images back, with its whole group.
+    Adam and its rate anew, from the images so far, but does not blur the order again. If a cycle does not lower a row's
+    objective, the images of the row and of its whole group are put back.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ImageFit(Resumable):
         self._optimizer = self._adam()
 
     def rest(self) -> dict[str, Any]:
-        """All that a further cycle depends on: the images, and nothing of Adam's."""
+        """The state on which a further cycle depends: the images, without Adam's moments."""
         images = self._free.detach()
         return {"free": images, "kept": images, "optimizer": self._adam().state_dict()}
 

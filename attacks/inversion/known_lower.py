@@ -83,7 +83,7 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
     if given != view.smashed.shape[1:]:
         if not view.whole:
             raise NotApplicable(
-                f"the lower segment gives {given[0]} tokens an image, of which {view.smashed.shape[1]} were released, "
+                f"the lower segment gives {given[0]} tokens per image, of which {view.smashed.shape[1]} were released, "
                 "and nobody knows which: take black_box, which reads any number of tokens"
             )
         raise NotApplicable(
@@ -94,12 +94,12 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
 
 @torch.no_grad()
 def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens [N, T, D] that a block turned into those released, and the relative residual of each row, [N].
+    """The tokens [N, T, D] before a block, computed from the released ones, and the relative residual of each row, [N].
 
     The fixed point of z + γ·(y − t(z)), row by row, γ between 0 and 1: a step that does not come nearer is taken back
     and halved. The block is any map of rows near the identity, such as a transformer's block with residual paths. A
-    residual that stays large says that the row was not undone; a small one says so only if no other tokens give the
-    same release.
+    large residual shows that the row was not undone. A small one shows that it was undone only if no other tokens give
+    the same release.
 
     Source: damped fixed points (Krasnoselskij 1955), as for residual blocks in Behrmann et al. 2019, "Invertible
     residual networks", Algorithm 1.

@@ -147,7 +147,7 @@ _DETERMINED = 0.5  # least share of a mixed label that must be known
 
 @dataclass(frozen=True, kw_only=True)
 class Unmixed:
-    """What each record released, as far as public weights and several passes determine it."""
+    """The release of each record by itself, as far as public weights and several passes determine it."""
 
     rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
     seats: Tensor  # int64 [G], the row of each image that is to be guessed
@@ -182,7 +182,8 @@ class Unmixed:
         )
 
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """Own smashed data [N, ...], mixed by the weights of recorded rounds with as much noise, and solved.
+        """Own smashed data [N, ...], mixed by the weights of recorded rounds with the same amount of noise, and then
+        solved.
 
         Positions that the passes leave undetermined are undetermined here, too. So a simulator is compared, and a
         decoder trained, on data like those of the attacked records. An incomplete round repeats some records.

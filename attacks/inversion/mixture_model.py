@@ -56,7 +56,7 @@ class Rows:
 
     @classmethod
     def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> Rows:
-        """Send some own images, int64 [n], in rounds with new company."""
+        """Send some own images, int64 [n], in rounds with newly drawn partners."""
         parts = []
         for part in some[torch.randperm(len(some), generator=draws, device=own.device)].split(batch):
             answer = query(own[part], draws)
@@ -79,7 +79,7 @@ class Rows:
         return cls(**{name: torch.cat([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def of_client(self, client: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows with an image of the client, int64 [m], the image, int64 [m], and its weights [m, T]."""
+        """The rows that hold an image of the client, int64 [m]; these images, int64 [m]; and their weights [m, T]."""
         seats = (self.clients == client) & (self.weights != 0).any(2)
         rows, seat = seats.any(1).nonzero().squeeze(1), seats.int().argmax(1)
         return rows, self.images[rows, seat[rows]], self.weights[rows, seat[rows]]
@@ -98,7 +98,7 @@ class Equations:
         self._gram, self._right = features.new_zeros(0), features.new_zeros(0)
 
     def add(self, rows: Rows) -> None:
-        """Take more rows; only clients that meet in a row, and only the rows where they do, are multiplied."""
+        """Add more rows; products are computed only for pairs of clients that share a row."""
         count, (_, cells, width) = self._features.shape[1], rows.cells.shape
         if not len(self._gram):
             self._gram = self._features.new_zeros(cells, self._clients, count, self._clients, count)
@@ -122,7 +122,7 @@ class Equations:
 
     @classmethod
     def together(cls, several: Sequence[Equations]) -> Equations:
-        """Those of all their rows."""
+        """The sum of several equations: those of all their rows."""
         equations = cls(several[0]._features, several[0]._clients)
         equations._gram = sum((one._gram for one in several[1:]), several[0]._gram)
         equations._right = sum((one._right for one in several[1:]), several[0]._right)
@@ -141,8 +141,9 @@ class Equations:
     def model(self, flat: Tensor, apart: Rows) -> Model:
         """The model of images [n, P], whose variances follow from rows of images that were not added.
 
-        What the maps leave of two rows with the same image of one client shares its e, and no noise. This gives the
-        variances of e, the rest is noise, and without the noise, what is left gives all covariances of e.
+        The residuals of two rows with the same image of one client share the error e but not the noise. Their product
+        gives the variances of e; the rest of the residual's variance is noise; and the residuals' covariances less the
+        noise are the covariances of e.
         """
         maps, (_, cells, width) = self.maps(), apart.cells.shape
         left = apart.cells.flatten(1).clone()

@@ -35,11 +35,11 @@ class MixturePosterior(ReconstructingAttack):
     """Solves one Gaussian model of all clients: each row is the sum of its members' images, mapped by their clients.
 
     Client c sends z = M_c·φ(x) + e for an image x, with φ its largest principal components and 1. A row holds
-    Σ_k λ_k·z_k and noise. Least squares over all rows of the adversary's own images give every M at once, so that the
-    partner of an image is no noise. What they leave of own images that were held out gives the covariance of e, since
-    rows of one image at one client share its e, and the variance of the noise. The guess is the mean of an image given
-    all rows that hold it in any pass, together with its partners there. Weights may differ from position to position,
-    as those of CutMix do. Rows of one image each are mixtures of one.
+    Σ_k λ_k·z_k and noise. Least squares over all rows of the adversary's own images give every M at once, so the
+    partner of an image does not act as noise. The residuals of held-out own images give the covariance of e, since rows
+    of one image at one client share its e, and the variance of the noise. The guess is the mean of an image given all
+    rows that hold it in any pass, together with its partners there. Weights may differ from position to position, as
+    those of CutMix do. Rows of one image each are mixtures of one.
 
     Attributes:
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
@@ -53,7 +53,7 @@ class MixturePosterior(ReconstructingAttack):
     Four models each leave out one fold of own images, whose equations are those of all rows less the fold's. Their
     guesses at the own images that they left out err as guesses at the victims' do, and teach a residual network to
     refine both. The curve is the MSE on the first fold, from which the network does not learn: of the posterior, then
-    of the network after each epoch. The share of the network's correction that guesses this fold best is taken.
+    of the network after each epoch. Guesses take the share of the network's correction that fits this fold best.
 
     Source: privkit's own; the conditional mean of normal variables, solved by conjugate gradients (Hestenes and Stiefel
     1952). That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.
@@ -71,7 +71,8 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Its controls refine with few steps; the posterior alone is no start, because it has learned already."""
+        """Its controls refine with few steps; the posterior alone does not count as the untrained start, because it has
+        learned already."""
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),
@@ -172,7 +173,7 @@ class _Sending:
         return [fold.flatten() for fold in rounds.tensor_split(min(_FOLDS, len(rounds)))]
 
     def rows(self, some: Tensor) -> Rows:
-        """What some own images give, int64 [n], each sent once."""
+        """The answers for some own images, int64 [n], each sent once."""
         return Rows.of(self.query, self.own, some, self.batch, self.draws)
 
     def played(self, some: Tensor, passes: int) -> _Played:

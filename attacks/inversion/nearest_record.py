@@ -29,7 +29,7 @@ class NearestRecord(ReconstructingAttack):
 
     If the attacked records are among the own ones (`--auxiliary candidates`), it links releases to records. Behind
     Gaussian noise of one strength, the nearest mean release is that of the most likely record. Behind Laplace noise it
-    sums absolute differences, if these find more of its own records again.
+    sums absolute differences instead, if this identifies more of its own records.
 
     Attributes:
         repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.
@@ -58,13 +58,13 @@ class NearestRecord(ReconstructingAttack):
         device, batch, query = views[0].smashed.device, observation.batch_size, given(observation.query)
         own = given(observation.auxiliary).to(device)
         if len(own) < batch:
-            raise NotApplicable(f"{self.name} sends {batch} own records a round, got {len(own)}")
+            raise NotApplicable(f"{self.name} sends {batch} own records per round, got {len(own)}")
         draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
         releases, kept = _mean_releases(query, own, batch, self.repeats, draws)
         rounds = [averaged(same) for same in by_round(views, self.passes)]
         seen, known = (torch.cat(parts) for parts in zip(*map(_unmasked, rounds), strict=True))
         if own.ndim == 2 and seen.ndim == 3 and seen.shape[1] == own.shape[1]:  # a token of each place
-            if any(observation.columns):  # a category of one column is no value of another
+            if any(observation.columns):  # a category of one column is not a value of another
                 sides = [part.unbind(1) for part in (seen, known, releases, kept)]
                 columns = zip(own.unbind(1), *sides, strict=True)
                 return Reconstruction(images=torch.stack([cell[_nearest_releases(*of)] for cell, *of in columns], 1))

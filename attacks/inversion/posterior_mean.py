@@ -1,30 +1,24 @@
-"""Posterior mean: what loud noise leaves of an image, learned from own images that were sent many times."""
+"""Posterior mean: the mean image behind a very noisy release, learned from own images that were sent many times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
-from math import ceil, inf, isfinite, log, sqrt
+from math import ceil, inf, isfinite, sqrt
 from typing import Annotated, ClassVar
 
 import torch
 from annotated_types import Ge
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
-from privkit.attacks.fit import Learner, fit
+from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
-from privkit.attacks.inversion.refinement import correcting
+from privkit.attacks.inversion.refinement import Guessing, correcting
 from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Count, NonNegative, Whole
-from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
-_STEP_ROWS = 64
-_CONTRAST_ROWS = 128  # among which each guess's image must be found
-_COOL = 0.03  # first temperature, of the mean squared distance between two images
-_LEARNING_RATE = 1e-3
 _POWER_ITERATIONS = 4
 _BOUNDS = (inf, 2.0, 1.0, 0.5, 0.25)  # of a released number, in its standard deviations around its mean
 _WORTH = 1.05  # gain of the signal, as a share of the noise, from which numbers are clamped
@@ -32,25 +26,25 @@ _WORTH = 1.05  # gain of the signal, as a share of the noise, from which numbers
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorMean(ReconstructingAttack):
-    """Learns the mean of all images that a noisy release may be of.
+    """Learns the mean of all images that could have given a noisy release.
 
-    The adversary sends each own image many times. The mean of its releases hardly holds noise, and what a release
-    differs by from this mean is a sample of the noise. Each mean with each sample is an example, so that the network
-    sees far more noise than was sent. It looks at the largest principal components of the means.
+    The adversary sends each own image many times. The mean of its releases contains hardly any noise, and the
+    difference between a release and this mean is a sample of the noise. Each mean with each sample is an example, so
+    that the network sees far more noise than was sent. It looks at the largest principal components of the means.
 
     Large values of noise with heavy tails say little: behind loud Laplace noise, the signs of numbers alone are worth
-    releases with half of the noise's variance. So released numbers are clamped at the bound that leaves the largest
-    share of what differs between own images. Behind Gaussian noise no clamp gains, and none is taken.
+    releases with half of the noise's variance. So released numbers are clamped at the bound that keeps the largest
+    share of the variance between own images. Behind Gaussian noise no clamp helps, and none is used.
 
-    The noise must not depend on the image: of secret masks, say, it learns the wrong mean.
+    The noise must not depend on the image: with secret masks, for example, it learns the wrong mean.
 
     Where the same images crossed several times, their releases are averaged, and so are as many samples of the noise.
     These are shrunk by √((n - R) / (n - 1)) for R passes and n releases of an own image, since the mean of those holds
     1/n of the noise's variance already.
 
-    Loud noise leaves more of which image crossed than of how it looks, and the mean of all likely images is close to
-    many. With `contrast`, guesses must also lie nearer to their own image than to others: the training adds the cross
-    entropy of finding each guess's image among 128 own ones by its distance.
+    Behind strong noise, a release says more about which image crossed than about how it looks, and the mean of all
+    likely images is close to many of them. With `contrast`, guesses must also lie nearer to their own image than to
+    others: the training adds the cross entropy of finding each guess's image among 128 own ones by its distance.
 
     Attributes:
         repeats: how often each own image is sent, at least 4; a quarter of these rounds shows the principal components.
@@ -209,7 +203,7 @@ def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor
     return torch.cat(rows)[order.argsort()]
 
 
-class _Denoising(Learner):
+class _Denoising(Guessing):
     """Trains on releases [R, N, k] of own images [N, P]; an epoch tells the error on the last `held` images."""
 
     def __init__(self, sent: Tensor, truth: Tensor, held: int, plan: PosteriorMean, seed: int) -> None:
@@ -220,51 +214,22 @@ class _Denoising(Learner):
         self._truth, self._seed, self._passes = truth[:-held], seed, passes
         self._held, self._held_truth = sent[:passes, -held:].mean(0), truth[-held:]
         self._middle = self._truth.mean(0)
-        self._rows = _CONTRAST_ROWS if plan.contrast else _STEP_ROWS
-        network = correcting(sent.shape[2], truth.shape[1], plan.width).to(truth.device)
-        self._contrast = _Contrast(self._truth, plan.contrast).to(truth.device) if plan.contrast else None
-        whole = network if self._contrast is None else nn.ModuleList([network, self._contrast])
-        optimizer = torch.optim.AdamW(whole.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
-        steps = plan.epochs * ceil(len(self._truth) / self._rows)
-        super().__init__(whole, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
-        self._decoder = network
+        super().__init__(correcting(sent.shape[2], truth.shape[1], plan.width), self._truth, plan.contrast, plan.epochs)
 
     def epoch(self, number: int) -> float:
         device = self._truth.device
-        self._decoder.train()
+        self.guesser.train()
         with seeded(device, self._seed + number):
-            for rows in torch.randperm(len(self._truth), device=device).split(self._rows):
+            for rows in torch.randperm(len(self._truth), device=device).split(self.error.rows):
                 noise = self._noise[torch.randint(len(self._noise), (self._passes, *rows.shape), device=device)]
-                guess = self._middle + self._decoder(self._clean[rows] + noise.mean(0))
-                self.step(self._loss(guess, self._truth[rows]))
+                guess = self._middle + self.guesser(self._clean[rows] + noise.mean(0))
+                self.step(self.error(guess, self._truth[rows]))
         with torch.no_grad():
-            return self._loss(self.drawn(self._held), self._held_truth).item()
-
-    def _loss(self, guess: Tensor, truth: Tensor) -> Tensor:
-        loss: Tensor = nn.functional.mse_loss(guess, truth)
-        if self._contrast is not None:
-            loss = self._contrast(guess, truth, loss)
-        return loss
+            held: Tensor = self.error(self.drawn(self._held), self._held_truth)
+            return held.item()
 
     def drawn(self, releases: Tensor) -> Tensor:
         """Images [M, P] in [0, 1] behind releases [M, k]."""
-        self._decoder.eval()
-        guess: Tensor = (self._middle + self._decoder(releases)).clamp(0, 1)
+        self.guesser.eval()
+        guess: Tensor = (self._middle + self.guesser(releases)).clamp(0, 1)
         return guess
-
-
-class _Contrast(nn.Module):
-    """The square error, and how badly guesses tell their own image from the others, as shares of a constant guess's."""
-
-    def __init__(self, truth: Tensor, weight: float) -> None:
-        super().__init__()
-        self._floor = float(truth.var(0, correction=0).mean())
-        self._weight = weight
-        distance = 2 * self._floor * truth.shape[1]  # between two images, squared, on average
-        self.temperature = nn.Parameter(torch.tensor(log(max(_COOL * distance, 1e-12))))
-
-    def forward(self, guess: Tensor, truth: Tensor, error: Tensor) -> Tensor:
-        """For guesses [n, P] at images [n, P] and their mean square error."""
-        away = torch.cdist(guess, truth).square() / self.temperature.exp()
-        told = nn.functional.cross_entropy(-away, torch.arange(len(truth), device=truth.device))
-        return error / max(self._floor, 1e-12) + self._weight * told / log(max(len(truth), 2))

@@ -1,4 +1,4 @@
-"""Tokens that recur: copies of one token in several passes of the same images, and the image that they belong to."""
+"""Tokens that recur: copies of one token in several passes of the same images, and the image to which they belong."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
     """Mean squared distance > 0 between two copies of a token: 2·σ²·D under noise, and nearly 0 without.
 
     Both passes are groups [G, n, D] of the same tokens in any order; more groups and channels make the estimate more
-    precise. Whatever the order, the mean over a group moves by an n-th of the distance. So no matching is needed; under
-    strong noise, matching would give too small a distance. The result is at least 1e-4 of the mean squared distance of
-    all tokens.
+    precise. In any order, the squared distance between the two group means is the n-th part of this distance. So no
+    matching is needed; under strong noise, matching would give too small a distance. The result is at least 1e-4 of the
+    mean squared distance of all tokens.
 
     >>> draws = torch.Generator().manual_seed(0)
     >>> tokens = torch.randn(40, 9, 32, generator=draws)
@@ -42,7 +42,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether two passes have more tokens in the same places of rows [N, T, D] than by chance.
+    """Whether two passes have more tokens in the same places of rows [N, T, D] than expected by chance.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
@@ -60,7 +60,7 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
     """Whether rows of two passes [N, T, D] have the same tokens in any order, judged by the distance of copies.
 
-    If so, the mean of a row moves by a T-th of a token's noise.
+    If so, the mean of a row changes only by the T-th part of a token's noise.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
@@ -82,11 +82,11 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """The tokens of the first of passes [R, G, n, D], each averaged with its copies in the others, [G, n, D].
+    """The tokens of the first pass of [R, G, n, D], each averaged with its copies in the other passes: [G, n, D].
 
     Each group holds the same tokens in every pass; `copies` is the squared distance of copies. The second value [G, n,
     rows] is the share of passes, in [0, 1], in which a token was in each of the group's rows; without rows, in each
-    place. There is one round of matching, because matching the means again was measured to blur them.
+    place. There is only one round of matching: a second round with the means was measured to blur them.
 
     >>> tokens = torch.tensor([[[1.0], [9.0]]])
     >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
@@ -174,9 +174,9 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     """Assign a message's tokens to its rows by how often they recur there; every row gets T tokens.
 
     Passes [R, M, B·T, D] are messages of the same images. In each pass a token lands in its own row with probability k′
-    + (1 − k′)/B, and in each other row with probability (1 − k′)/B. So its own row is the one where it recurs most,
-    with a certainty that grows with the number of passes. Equal tokens share their counts: rows first take tokens that
-    are certainly theirs, and equal ones fill the rest.
+    + (1 − k′)/B, and in each other row with probability (1 − k′)/B. So its own row is the one where it recurs most, and
+    the more passes, the more certain. Equal tokens share their counts: rows first take tokens that are certainly
+    theirs, and then equal tokens fill the remaining places.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     law of visits is Yao et al., patch shuffling, Algorithm 2.

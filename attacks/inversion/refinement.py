@@ -1,10 +1,13 @@
-"""Refinement: a small residual network that corrects guesses, learned from guesses at own images left out of a fit."""
+"""Refinement: a small residual network that corrects guesses, learned from guesses at own images left out of a fit.
+
+A network of guesses may also learn to tell images apart (`GuessError`).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from math import ceil
+from math import ceil, log
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +19,13 @@ from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
+_CONTRAST_ROWS = 128  # among which each guess's image must be found
+_COOL = 0.03  # first temperature, of the mean squared distance between two images
 _LEARNING_RATE = 1e-3
 
 
 def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
-    """Two hidden layers with dropout, which give 0 before they are trained."""
+    """A network of two hidden layers with dropout, whose output is 0 before training."""
     last = nn.Linear(width, outputs)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
@@ -28,9 +33,46 @@ def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
     return nn.Sequential(*hidden, nn.Dropout(0.1), last)
 
 
+class GuessError(nn.Module):
+    """The mean square error of guesses [n, P] at images [n, P].
+
+    With a weight > 0, how badly guesses tell their own image from the others is added: the cross entropy of finding it
+    by its distance. Both are then shares of a constant guess's.
+
+    Source: InfoNCE (van den Oord et al. 2018) on distances of pixels, with a temperature that is learned.
+    """
+
+    def __init__(self, truth: Tensor, weight: float) -> None:
+        super().__init__()
+        self.rows, self._weight = _CONTRAST_ROWS if weight else _STEP_ROWS, weight
+        self._floor = max(float(truth.var(0, correction=0).mean()), 1e-12)
+        if weight:
+            distance = 2 * self._floor * truth.shape[1]  # between two images, squared, on average
+            self.temperature = nn.Parameter(torch.tensor(log(max(_COOL * distance, 1e-12)), device=truth.device))
+
+    def forward(self, guess: Tensor, truth: Tensor) -> Tensor:
+        error = nn.functional.mse_loss(guess, truth)
+        if not self._weight:
+            return error
+        away = torch.cdist(guess, truth).square() / self.temperature.exp()
+        told = nn.functional.cross_entropy(-away, torch.arange(len(truth), device=truth.device))
+        return error / self._floor + self._weight * told / log(max(len(truth), 2))
+
+
+class Guessing(Learner):
+    """Trains a network of guesses at `truth` [N, P], in steps of `error.rows` rows."""
+
+    def __init__(self, guesser: nn.Module, truth: Tensor, contrast: float, epochs: int) -> None:
+        self.guesser, self.error = guesser.to(truth.device), GuessError(truth, contrast)
+        both = nn.ModuleList([self.guesser, self.error])
+        optimizer = torch.optim.AdamW(both.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
+        steps = epochs * ceil(len(truth) / self.error.rows)
+        super().__init__(both, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Guesses at own images, by fits that never saw these images, so that they err as guesses at a victim's do."""
+    """Guesses at own images by fits that never saw these images, so their errors resemble those on victims."""
 
     guesses: Tensor  # [N, P] in [0, 1]
     truth: Tensor  # the own images, [N, P]
@@ -39,24 +81,25 @@ class Refinement:
     epochs: int  # of its training; 0 leaves guesses as they are
     module: int  # seed of its start
     root: int  # seed of its epochs
+    contrast: float = 0.0  # weight of telling images apart beside the square error
 
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
-        """Train, and correct guesses [M, P] by the share of the correction that helps held-out guesses most.
+        """Train the network, and add to guesses [M, P] the share of its correction that helps held-out guesses most.
 
         The curve is the error on held-out own images: of the guesses, then of the network after each epoch.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
-        curve: tuple[float, ...] = (nn.functional.mse_loss(guesses[held], truth[held]).item(),)
-        if not self.epochs:
-            return Reconstruction(images=guess, curve=curve)
         with seeded(truth.device, self.module):
             training = _Residual(self)
+            curve: tuple[float, ...] = (training.held(guesses[held]),)
+            if not self.epochs:
+                return Reconstruction(images=guess, curve=curve)
             curve += fit(training, self.epochs, session, objective=f"{attack}: the held-out error")
-        training.network.eval()  # a training that was finished before a kill runs no epoch again
+        refiner = training.guesser.eval()  # a training that was finished before a kill runs no epoch again
         with torch.no_grad():
-            added, missing = training.network(guesses[held]) - guesses[held], truth[held] - guesses[held]
+            added, missing = refiner(guesses[held]) - guesses[held], truth[held] - guesses[held]
             share = float(((added * missing).sum() / added.square().sum().clamp_min(1e-12)).clamp(0, 1))
-            guess = (guess + share * (training.network(guess) - guess)).clamp(0, 1)
+            guess = (guess + share * (refiner(guess) - guess)).clamp(0, 1)
         note = f"{100 * share:.0f} % of the network's correction was taken, which guesses left-out images best"
         return Reconstruction(images=guess, curve=curve, note=note)
 
@@ -73,24 +116,26 @@ class _Refiner(nn.Module):
         return refined
 
 
-class _Residual(Learner):
+class _Residual(Guessing):
     """Trains the refiner; an epoch tells its error on the images held out."""
 
     def __init__(self, plan: Refinement) -> None:
-        self._guesses, self._truth, self._held, self._seed = plan.guesses, plan.truth, plan.held, plan.root
-        network = _Refiner(plan.truth.shape[1], plan.width).to(plan.truth.device)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.05)
-        steps = plan.epochs * ceil(int((~plan.held).sum()) / _STEP_ROWS)
-        super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE, warm_up=0.1), steps)
+        self._learned = plan.guesses[~plan.held], plan.truth[~plan.held]
+        self._held, self._seed = (plan.guesses[plan.held], plan.truth[plan.held]), plan.root
+        super().__init__(_Refiner(plan.truth.shape[1], plan.width), self._learned[1], plan.contrast, plan.epochs)
 
     def epoch(self, number: int) -> float:
-        device = self._truth.device
-        self.network.train()
-        with seeded(device, self._seed + number):
-            own = (~self._held).nonzero().squeeze(1)
-            for rows in own[torch.randperm(len(own), device=device)].split(_STEP_ROWS):
-                self.step(nn.functional.mse_loss(self.network(self._guesses[rows]), self._truth[rows]))
-        self.network.eval()
+        guesses, truth = self._learned
+        self.guesser.train()
+        with seeded(truth.device, self._seed + number):
+            for rows in torch.randperm(len(truth), device=truth.device).split(self.error.rows):
+                self.step(self.error(self.guesser(guesses[rows]), truth[rows]))
+        self.guesser.eval()
         with torch.no_grad():
-            drawn = self.network(self._guesses[self._held]).clamp(0, 1)
-        return nn.functional.mse_loss(drawn, self._truth[self._held]).item()
+            return self.held(self.guesser(self._held[0]).clamp(0, 1))
+
+    @torch.no_grad()
+    def held(self, drawn: Tensor) -> float:
+        """The error of guesses at the images held out."""
+        error: Tensor = self.error(drawn, self._held[1])
+        return error.item()

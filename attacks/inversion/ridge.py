@@ -28,24 +28,24 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge(ReconstructingAttack):
-    """Regresses the adversary's own images on their releases, and lets a residual network refine what comes out.
+    """Regresses the adversary's own images on their releases, and lets a residual network refine the guesses.
 
     A release is projected on its largest principal components. If the adversary knows which client sent a row, it fits
     one regression for each client, provided that this guesses held-out images better. The network learns from guesses
     at images that the regression was not fitted to, because only these have errors like those of the victim's images.
 
     Attributes:
-        passes: R ≥ 1, how often the same victims crossed; several are solved for each record's release first, as in
-            `Unmix`.
+        passes: R ≥ 1, how often the same victims crossed; several passes are first solved for each record's release, as
+            in `Unmix`.
         repeats: how often each own image is sent; each time, coins and noise are new.
         components: principal components that are kept at most.
         epochs: of the residual network; 0 leaves the regression's guesses as they are.
         width: of its two hidden layers.
-        order: "released" takes tokens as they come. "recognized" puts them in the places whose laws they follow, as
-            own tokens show that are followed from image to image (`followed_tokens`); of one pass.
+        order: "released" takes tokens as they come. "recognized" puts them in the places whose laws they follow, which
+            own tokens show that are followed from image to image (`followed_tokens`); for one pass only.
 
     The curve is the MSE on a third of the own images that the network does not learn from: of the regression, then of
-    the network after each epoch. The share of the network's correction that guesses these images best is taken.
+    the network after each epoch. Guesses take the share of the network's correction that fits these images best.
 
     Source: privkit's own; ridge regression with cross-fitting. Linear readability of shallow features is folklore.
     """
@@ -67,7 +67,8 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Its controls refine with few steps; the regression alone is no start, because it has learned already."""
+        """Its controls refine with few steps; the regression alone does not count as the untrained start, because it
+        has learned already."""
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,
@@ -163,7 +164,7 @@ def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor
 
 
 def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders: Tensor, held_by: Tensor) -> Fitted:
-    """One regression for all rows or one a client, whichever guesses left-out images better."""
+    """One regression for all rows or one per client, whichever guesses left-out images better."""
     together = cross_fitted(known, targets, folds, wanted)
     clients = senders.unique().tolist()
     if len(clients) < 2:

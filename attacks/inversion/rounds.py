@@ -76,7 +76,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
     Rows may hold several images if `mixed`.
 
     Raises:
-        NotApplicable: if the views are no passes of the same form, a row holds several images that it may not hold,
+        NotApplicable: if the views are not passes of the same form, a row holds several images that it may not hold,
             or some passes were masked and others were not.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
@@ -86,7 +86,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
     if not views or len(views) % passes:
         raise NotApplicable(
             f"rounds are put together where the same victims crossed {passes} times, pass after pass, but "
-            f"{len(views)} views are no multiple of {passes}"
+            f"{len(views)} views are not a multiple of {passes}"
         )
     rounds = [list(views[first :: len(views) // passes]) for first in range(len(views) // passes)]
     for same in rounds:

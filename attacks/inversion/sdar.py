@@ -33,7 +33,7 @@ class SDAR(ReconstructingAttack):
     Attributes:
         epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes half the budget's.
         simulator: "generic" (convolutions, which know of the client's architecture only the form of the release), or
-            "known" (the client's architecture with weights of one's own, drawn anew as UnSplit does; needs `lower`).
+            "known" (the client's architecture with freshly drawn weights, as in UnSplit; needs `lower`).
         learning_rate: of Adam on simulator and decoder, > 0.
         discriminator_rate: of Adam on both discriminators, > 0.
         lambda1: weight ≥ 0 of the discriminator's part beside the cross-entropy in the simulator's objective.

@@ -1,26 +1,32 @@
-"""Seen tokens: a linear guess at an image from just those of its tokens that a row holds.
+"""Seen tokens: a linear guess at an image from only those of its tokens that a row shows, and its refinement.
 
-A mask hides tokens, but attention before the cut spreads every patch over all of them. What is left tells the rest.
+A mask hides tokens, but attention before the cut spreads every patch over all tokens. So the remaining tokens reveal
+the hidden patches, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
+from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import by_cell
+from privkit.attacks.inversion.refinement import Refinement
+from privkit.attacks.inversion.ridge import FOLDS
 from privkit.attacks.order.dropped_places import dropped_places
 from privkit.attacks.patches import as_tokens
-from privkit.constraints import Count
+from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
 _COLLECTED = 0.99  # share of own images' tokens from which no more are asked for
+_ROUNDS = 3  # rows of each own image that the network learns from, as far as places go
 _TRIED = 100  # own images, at most, on which penalties are tried
 PENALTIES = tuple(10.0**power for power in range(-8, 0))
 """Of a squared coefficient, in units of the variance of all tokens together."""
@@ -32,22 +38,28 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """Regresses own images on those of their tokens that a row holds, for each attacked row anew.
+    """For each attacked row, regresses own images on the tokens at the places that this row shows.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give, for any set of places, the best linear guess from the tokens there. Public weights tell which
-    tokens of a mixed row are an image's own; without mixing, a token of zeros is one that was cut. Where tokens are
-    missing from a row, their places are recognized (`dropped_places`).
+    tokens of a mixed row are an image's own; without mixing, a token of zeros was masked. Where tokens are missing from
+    a row, their places are recognized (`dropped_places`). Then a residual network refines the guess. It learns from
+    linear guesses at own images, each by a regression that left this image out, from the places that other rows show.
 
     Attributes:
         repeats: how often each own image is sent at most, ≥ 1.
-        components: numbers that a regression looks at, at most, in equal parts of each token: its largest principal
-            components.
+        components: largest number of inputs of a regression, shared equally by the tokens: each token's largest
+            principal components.
+        epochs: of the residual network; 0 leaves the linear guesses as they are.
+        width: of its two hidden layers.
+        contrast: weight ≥ 0 of the contrastive error beside the square error, as in `PosteriorMean`.
 
-    The curve is one number, the MSE on a third of the own images, at most 100, that the penalty was chosen by.
+    The curve is the error on a third of the own images, from which the network does not learn: first of the linear
+    guesses, then of the network after each epoch. The attack takes the share of the network's correction that guesses
+    these images best.
 
     Source: privkit's own; the conditional mean of normal variables, in the form of ridge regression (Hoerl and Kennard
-    1970).
+    1970), with cross-fitting. The contrastive error is `GuessError`.
     """
 
     name: ClassVar[str] = "seen_tokens"
@@ -55,15 +67,23 @@ class SeenTokens(ReconstructingAttack):
 
     repeats: Count = 32
     components: Count = 768
+    epochs: Whole = 16
+    width: Count = 512
+    contrast: NonNegative = 0.3
 
     @property
     def mounting(self) -> ImageMounting:
-        return Mounting(undoes=frozenset({"maps", "masks", "mixes"}), any_tokens=True)
+        """Its controls refine with few steps; the linear guess is no start, because it has learned already."""
+        return Mounting(
+            undoes=frozenset({"maps", "masks", "mixes"}),
+            any_tokens=True,
+            control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
+        )
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send own images, collect their tokens, solve one regression for each attacked row.
+        """Send own images, collect their tokens, solve one regression for each attacked row, refine.
 
         Raises:
             NotApplicable: if releases are vectors, mixing is not public or adds tokens up, own images are fewer than
@@ -89,8 +109,20 @@ class SeenTokens(ReconstructingAttack):
             rows, seen = torch.cat([tokens for tokens, _ in attacked]), torch.cat([there for _, there in attacked])
             learned = _Collected.of(query, own, batch, self.repeats, draws, placed)
             most = max(1, self.components // max(1, int(seen.sum(1).max())))
-            guess, error = _guessed(learned, own.flatten(1), rows, seen, most)
-        return Reconstruction(images=guess.view(-1, *observation.image_shape), curve=(error,))
+            images, rounds = own.flatten(1), _ROUNDS if self.epochs else 1
+            penalty, own_guess, folds = _cross_fitted(learned, images, most, rounds, draws)
+            guess = Covariances.of(learned.tokens, images, most).guess(rows, seen, penalty)
+        refined = Refinement(
+            guesses=own_guess,
+            truth=images.repeat(rounds, 1),
+            held=folds == 0,
+            width=self.width,
+            epochs=self.epochs,
+            module=module,
+            root=root,
+            contrast=self.contrast,
+        ).of(guess, session, self.name)
+        return replace(refined, images=refined.images.view(-1, *observation.image_shape))
 
 
 def in_place(view: View) -> tuple[Tensor, Tensor]:
@@ -150,15 +182,26 @@ class _Collected:
         return cls(total / count.clamp_min(1).unsqueeze(2), *first)
 
 
-def _guessed(learned: _Collected, images: Tensor, rows: Tensor, seen: Tensor, most: int) -> tuple[Tensor, float]:
-    """Guesses at rows [N, T, D], [N, P] in [0, 1], and the error on own images that were left out meanwhile."""
-    out = torch.arange(len(images), device=images.device) % 3 == 0
-    tried = out.nonzero().squeeze(1)[:_TRIED]
-    fit = Covariances.of(learned.tokens[~out], images[~out], most)
-    ahead = [fit.guess(learned.rows[tried], learned.seen[tried], penalty) for penalty in PENALTIES]
+def _cross_fitted(
+    learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
+) -> tuple[float, Tensor, Tensor]:
+    """The penalty, linear guesses [rounds·n, P] at own images [n, P] that the fits left out, and each one's fold.
+
+    In each round, an image shows the places that another image's row held.
+    """
+    folds = torch.arange(len(images), device=images.device) % FOLDS
+    fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(FOLDS)]
+    tried = (folds == 0).nonzero().squeeze(1)[:_TRIED]
+    ahead = [fits[0].guess(learned.rows[tried], learned.seen[tried], penalty) for penalty in PENALTIES]
     errors = [float((one - images[tried]).square().mean()) for one in ahead]
-    best = errors.index(min(errors))
-    return Covariances.of(learned.tokens, images, most).guess(rows, seen, PENALTIES[best]), errors[best]
+    penalty, there = PENALTIES[errors.index(min(errors))], learned.tokens.ne(0).any(2)
+    guesses = images.new_zeros(rounds, *images.shape)
+    for guess in guesses:
+        seen = learned.seen[torch.randperm(len(images), generator=draws, device=images.device)] & there
+        for one, fit in enumerate(fits):
+            mine = folds == one
+            guess[mine] = fit.guess(learned.tokens[mine], seen[mine], penalty)
+    return penalty, guesses.flatten(0, 1), folds.repeat(rounds)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,8 @@ class _ClassToken(nn.Module):
 
 
 class SimulatorDecoder(nn.Module):
-    """Convolutions from releases back to images, the simulator's steps in reverse; centered on 0.5 and not clamped.
+    """Convolutions from releases back to images, the simulator's steps in reverse; outputs are centered on 0.5 and not
+    clamped.
 
     No layer normalizes, because simulated and recorded releases differ in their statistics and must be decoded by the
     same function.

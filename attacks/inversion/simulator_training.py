@@ -44,10 +44,10 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """The sentence for attacks that their authors train along with the clients.
+    """A sentence for attacks whose authors train them along with the clients.
 
     Args:
-        epochs: of the attack; None for a share of a run's, which `share` says in words.
+        epochs: number of epochs of the attack; None for a share of the run's epochs, which `share` names in words.
     """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
@@ -79,7 +79,7 @@ class AttackData:
 
         Raises:
             NotApplicable: if something is missing, rows were mixed by hidden coins, there are too few images, labels
-                are no whole numbers, or the server's segment does not classify such rows.
+                are not whole numbers, or the server's segment does not classify such rows.
         """
         check_inputs(attack, observation)
         check_forms(attack, observation.views)

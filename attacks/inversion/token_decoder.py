@@ -1,4 +1,4 @@
-"""Texts read by a decoder that learned, from own texts, which word stands behind a token in the company of others."""
+"""A decoder for texts: it learns from own texts which word a token represents, given the other tokens of its text."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _STEP_ROWS = 32
 class TokenDecoder(ReconstructingAttack):
     """Trains a network that names the word behind each released token, on own texts sent over the wire.
 
-    The adversary sends its own texts, and texts that it draws word by word, so that rare words recur. Linear
-    discriminants of the tokens that came back are the start; a transformer over the tokens of a text then learns to
-    correct them, since behind a block a token holds something of all words of its text.
+    The adversary sends its own texts, and texts that it draws word by word, so that rare words occur often. It starts
+    from linear discriminants of the returned tokens; a transformer over the tokens of a text then learns to correct
+    them, since after a transformer block a token depends on all words of its text.
 
     It needs tokens that come back in their places; behind a shuffle, `vocabulary` finds out which token is which word.
     Words that no own text holds cannot be read.

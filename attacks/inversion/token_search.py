@@ -1,4 +1,4 @@
-"""Texts searched word by word until a known lower segment gives what was released."""
+"""Search for texts, word by word, until a known lower segment outputs the release."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ _SHOWN = 3.0  # standard errors that show whether tokens were released in their 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSearch(ReconstructingAttack):
-    """Searches each text, word by word, for what the known lower segment turns into its release.
+    """Searches each text, word by word, until the known lower segment maps it to the release.
 
     The adversary sends texts, its own and some drawn word by word, through its copy of the lower segment. Each word's
-    mean token gives a first guess at every place. Then it goes over the places: at the present guess, the difference
-    between release and output says which words would fit better, the best candidates are put in, and the one stays
-    whose text is likeliest. Without noise this is the text with the smallest difference, and a difference of zero
-    means that it explains the release. With noise, the words' frequencies in own texts count as well. If no place sees
-    those behind it, as in a causal model, and nothing is noisy, the search goes once from left to right: where no
-    candidate gives the token exactly, all words are tried.
+    mean token gives a first guess at every place. Then it goes over the places: the difference between the release and
+    the present guess's output tells which words would fit better. The best candidates are tried, and the one with the
+    likeliest text stays. Without noise this is the text with the smallest difference, and a difference of zero means
+    that it explains the release. With noise, the words' frequencies in own texts count as well. In a causal model
+    without noise, no place depends on later places, and the search goes once from left to right: if no candidate gives
+    the token exactly, all words are tried.
 
     If tokens were shuffled within texts, their order is searched by the words at each place and the pairs of words in
-    own texts, and by what a place adds to a token. Words that moved to other texts are read, but not searched.
+    own texts, and by what a place adds to a token. Words that a shuffle moved to other texts are read one by one,
+    without a search.
 
     Attributes:
         epochs: passes over all places.
@@ -79,7 +80,7 @@ class TokenSearch(ReconstructingAttack):
         """Read each place, and search; see `Attack.run`.
 
         Raises:
-            NotApplicable: if a release has no token for each word, or if nobody says how many words there are.
+            NotApplicable: if a release has no token for each word, or if the number of words is unknown.
 
         >>> from privkit.attacks.base import View
         >>> mixing = torch.nn.RNN(8, 8, batch_first=True)

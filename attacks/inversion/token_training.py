@@ -1,4 +1,4 @@
-"""A network that names something of every released token, trained on tokens of known texts."""
+"""Training of a network that classifies every released token, on tokens of known texts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def encoder(width: int) -> nn.TransformerEncoder:
 
 
 class TokenTraining(Learner):
-    """Trains a network on tokens by cross-entropy; an epoch tells it on the first rows, which are held out.
+    """Trains a network on tokens by cross-entropy; each epoch returns the loss on the first rows, which are held out.
 
     Args:
         network: logits [n, T, L] of standardized tokens [n, T, D]; trained in place.
         tokens: [M, T, D].
         labels: of each token, int64 [M, T].
         held: rows that are held out.
-        step_rows: rows a step.
+        step_rows: rows per step.
 
     Attributes:
         middle: mean of the tokens' numbers, [D].
@@ -68,7 +68,7 @@ class TokenTraining(Learner):
 
     @torch.no_grad()
     def read(self, released: Tensor, named: Callable[[Tensor], Tensor]) -> Tensor:
-        """What a function makes of the logits of released tokens [N, T, D], part by part."""
+        """A function applied to the logits of released tokens [N, T, D], chunk by chunk."""
         self.network.eval()
 
         def part(rows: slice) -> Tensor:

@@ -34,13 +34,13 @@ class Union(ReconstructingAttack):
     """Collects the tokens of each record over several passes, and decodes the set.
 
     If tokens are dropped, each pass adds some that the others left out. If rows hold the tokens of several records in a
-    hidden order, a token belongs to a record if it recurs in rows that share no other record. The attack assumes that
+    hidden order, a token belongs to the record that all rows with this token have in common. The attack assumes that
     the server knows which rows of different passes hold the same record, that the lower segment does not change, and
     that tokens are released without noise.
 
     Attributes:
         passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
-        decoder: of `BlackBox`; None for "mae" if own tokens come back in their very places, and "set" elsewhere.
+        decoder: as in `BlackBox`; None is "mae" if own tokens come back in their own places, and "set" otherwise.
         epochs: passes over the auxiliary images, ≥ 0; None takes twice the budget's.
         doublings: as in `BlackBox`.
 
@@ -65,7 +65,7 @@ class Union(ReconstructingAttack):
         """Collect the tokens of own images and of the attacked ones, train a decoder on the former, decode the latter.
 
         Raises:
-            NotApplicable: if releases are no tokens, rows cannot be linked, or tokens do not come back.
+            NotApplicable: if releases are not tokens, rows cannot be linked, or tokens do not come back.
         """
         check_inputs(self, observation)
         rounds = by_round(observation.views, self.passes, mixed=True)

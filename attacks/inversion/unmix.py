@@ -1,4 +1,4 @@
-"""Unmixing: several passes of mixed releases are solved for each client's smashed data, which are then decoded."""
+"""Unmixing: each client's smashed data are computed from several passes of mixed releases, and then decoded."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Unmix(ReconstructingAttack):
     A mixed release is a weighted sum of its members' smashed data. A server that forms the groups knows the members
     and, if they are public, the weights. Each pass draws new weights, so a few passes determine all smashed data. Noise
     is averaged. Positions that were never sent get the mean; the decoder sees how well each position is known. Secret
-    ratios, one for a whole record, are estimated from the passes themselves (`with_ratios`); guesses within a round
-    then have no order. Secret masks are refused.
+    ratios, one for a whole record, are estimated from the passes themselves (`with_ratios`); the order of the guesses
+    within a round is then arbitrary. Secret masks are refused.
 
     It assumes that a client sends the same batch in the same order in all passes (as with a fixed order of its data),
     and that the lower segment does not change. Without mixing it averages the passes and combines masked ones.
@@ -70,10 +70,11 @@ class Unmix(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Unmix the passes, train a decoder on own images that were mixed and unmixed likewise, and decode.
+        """Unmix the passes, train a decoder on own images that were mixed and unmixed in the same way, and decode.
 
         Raises:
-            NotApplicable: if coins are hidden and cannot be found, or the mixed positions are none of the release's.
+            NotApplicable: if coins are hidden and cannot be found, or the mixed positions are not positions of the
+                release.
         """
         check_inputs(self, observation)
         unmixed, to_seats = records_alone(observation, self.passes, generator)
@@ -85,9 +86,10 @@ class Unmix(ReconstructingAttack):
 def records_alone(
     observation: ImageObservation, passes: int, generator: Generator
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
-    """The observation as if each record had been sent by itself, and a map of guesses back to the seats of its rows.
+    """The observation as if each record had been sent by itself, and a function that puts guesses back on the seats of
+    the rows.
 
-    Views and answers of the new observation have one record a row, client after client; the weights of its positions
+    Views and answers of the new observation have one record per row, client after client; the weights of its positions
     are the explained shares of variance. A query estimates the noise of the `passes` ≥ 1; it draws two numbers from
     `generator`.
 
@@ -270,7 +272,7 @@ def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArr
 
 
 def found_among(own: Tensor, images: Tensor) -> Tensor:
-    """Which own image [M, C, H, W] each image [N, C, H, W] is: int64 [N]."""
+    """The index of each image [N, C, H, W] among the own images [M, C, H, W]: int64 [N]."""
     drawn = torch.rand(own[0].numel(), generator=Generator().manual_seed(0), dtype=torch.float64).to(own.device)
     keys, wanted = (some.flatten(1).double() @ drawn for some in (own, images))
     return (wanted.unsqueeze(1) - keys).abs().argmin(1)

@@ -31,7 +31,7 @@ class UnSplit(ReconstructingAttack):
 
     Attributes:
         recipe: "reduced" (25 + 25 steps, 40 epochs, images at 0.03, no L2: seconds on a CPU) or "released" (100 + 100
-            steps, 1,000 epochs, images at 1e-3, L2 1, as the authors'). Fields that are None are the recipe's.
+            steps, 1,000 epochs, images at 1e-3, L2 1, as the authors'). Fields that are None take the recipe's value.
         epochs: alternations, ≥ 0 (0 is the start, mid-grey). If left out in an audit, half the budget's epochs.
         learning_rate: of Adam on the images, > 0; the clone's is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbours beside the mean squared error.
@@ -39,11 +39,11 @@ class UnSplit(ReconstructingAttack):
         parallel: released rows in one step, ≥ 1; the clone takes its steps on each such part in turn.
 
     The adversary is given `lower` for its architecture: all its weights and running statistics are thrown away, and
-    drawn anew by the attack's seed, before anything is computed. Constants of a normalization are architecture. Tokens
-    are taken to come in order.
+    drawn anew by the attack's seed, before anything is computed. Constants of a normalization belong to the
+    architecture. Tokens are assumed to be in order.
 
-    The curve is the objective of the images after each alternation, the matching error being a share of the release's
-    variance. It is no error of images, which this attack cannot know.
+    The curve is the objective of the images after each alternation, where the matching error is a share of the
+    release's variance. It is not an error of images, which this attack cannot know.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """

@@ -1,4 +1,4 @@
-"""Texts read off released tokens, behind any shuffle: the word and the place of each token."""
+"""Texts from released tokens, also after a shuffle: the word and the place of each token."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ _TABLE = 2**24  # numbers of tables of distances that are held at once
 class Vocabulary(ReconstructingAttack):
     """Learns the word and the place of a token from own texts sent over the wire.
 
-    The adversary sends its own texts, and texts that it draws word by word, so that rare words recur. A shuffle hides
-    which token is which word. The sum of a row's tokens is linear in its counts of words; a regression gives each word
-    a first vector. Then tokens are matched with the words that were sent, and each vector becomes the mean of its
-    tokens. A token's word is then that of the nearest mean, in the metric of the scatter about the means. A small
-    network learns the place of each token beside the others of its row. By these costs, and by the pairs of words in
-    own texts, the likeliest order is searched. Tokens that come back in their places need no network.
+    The adversary sends its own texts, and texts that it draws word by word, so that rare words occur often. A shuffle
+    hides which token represents which word. The sum of a row's tokens is linear in its counts of words; a regression
+    gives each word a first vector. Then tokens are matched with the words that were sent, and each vector becomes the
+    mean of its tokens. The word of a token is then that of the nearest mean, by the Mahalanobis distance of the scatter
+    about the means. A small network learns the place of each token beside the others of its row. The likeliest order is
+    searched by these costs and by the frequency of word pairs in own texts. Tokens that come back in their places need
+    no network.
 
     Words that no own text holds cannot be read.
 

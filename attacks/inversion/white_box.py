@@ -64,7 +64,7 @@ class WhiteBox(ReconstructingAttack):
 
     Attributes:
         recipe: "strong", or "released": the authors' (mid-grey start, a constant rate of 1e-3 on [-1, 1], no bounds, no
-            priors, one guessed order). Fields that are None are the recipe's.
+            priors, one guessed order). Fields that are None take the recipe's value.
         epochs: hundreds of steps, ≥ 0 (0 is the start itself); 4 and 5,000 in the recipes.
         start: "learned" (ridge regression of the adversary's images on what they release), "mean" (image of the
             adversary's), "grey" (0.5) or "zero" (black). Without auxiliary images the first two are "grey"; if the
@@ -72,26 +72,28 @@ class WhiteBox(ReconstructingAttack):
         bounds: how pixels are kept in [0, 1]: "sigmoid" of free numbers, "project" after each step, or "none".
         learning_rate: of Adam, > 0, in free numbers (sigmoid) or in [0, 1] pixels.
         total_variation: weight ≥ 0 beside the matching error, which is in units of the release's variance. The strong
-            recipe takes what does best on the adversary's own images where it can query, and 0.1 where not.
-        l2: weight ≥ 0 of the mean squared distance from the start; likewise, and 0 (of mixed images 0.3) where not.
+            recipe takes the value that works best on the adversary's own images if it can query, and 0.1 otherwise.
+        l2: weight ≥ 0 of the mean squared distance from the start; chosen in the same way, and 0 (0.3 for mixed images)
+            without queries.
         restarts: starts for each victim, ≥ 1, all but the first noised; the one with the smallest objective stays.
         order: of released tokens. "known"; "shuffled" within each image or "batch" within each message, with the order
-            optimized, too; "guessed" once and for all; "auto" tries on the adversary's own images what does best:
-            "known" and "shuffled", and also "batch" if its tokens come back in other images' rows and a message has at
-            most 1,024 of them. Without queries, or if tokens are mixed, "auto" is "known".
+            optimized, too; "guessed" once before the optimization; "auto" takes the variant that works best on the
+            adversary's own images: "known" and "shuffled", and also "batch" if its tokens come back in other images'
+            rows and a message has at most 1,024 of them. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: of the final order, in nats, ≥ 0. 0 is one token a place (Hungarian), more a blend of likely tokens
             (Sinkhorn): smaller squared errors, blurred structure.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass. Rows of one image are averaged
-            first, each cell over the passes that show it where masks are public. Mixed rows are linked: one guess at an
+            first, with public masks, each position over the passes that kept it. Mixed rows are linked: one guess at an
             image has to explain all rows that hold it.
         parallel: images optimized at a time, ≥ 1.
 
     The curve is what the attack minimizes, after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is no error of
+    variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is not an error of
     images, which this attack cannot know.
 
-    If its session says so (`privkit.attacks.escalate`), the attack goes on in cycles: each has the steps of all before
-    it, starts the rate anew from their images, and keeps of each image, or group, what has the smaller objective.
+    If its session says so (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as
+    all cycles before it, starts from their images with a new learning rate, and keeps for each image (or group) the
+    version with the smaller objective.
 
     If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in
     the adversary's own images (`PlaceModel`) can order the tokens.
@@ -353,7 +355,7 @@ def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
     """Whether tokens of queried images came back in other images' rows, and an order over a message can be searched.
 
-    The lower segment is undefended and gives tokens; the answer has one image a row, in messages of at most 1,024
+    The lower segment is undefended and gives tokens; the answer has one image per row, in messages of at most 1,024
     tokens.
     """
     size, released = rows_a_message(answer.view), answer.view.smashed

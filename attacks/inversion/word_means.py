@@ -1,4 +1,4 @@
-"""What a word's tokens have in common: texts that show every word, the mean token of each, and how it is told apart."""
+"""The tokens of a word: texts that show every word, the mean token of each word, and a classifier of tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAST = 1e-6  # noise that is always assumed, as a share of the tokens' varianc
 
 
 def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tensor:
-    """The released tokens [N, T, D] of an attack that reads texts by the tokens of own ones.
+    """The released tokens [N, T, D], for an attack that compares them with the tokens of own texts.
 
     Raises:
         NotApplicable: if a release has no token for each word, or own texts do not fill a round.
@@ -87,14 +87,14 @@ class WordMeans:
     Args:
         tokens: [M, T, D] of known texts, without noise.
         texts: their words, int64 [M, T].
-        own: how many of them, the first ones, are texts as people write them; the others are drawn.
+        own: how many of them, the first ones, are texts as people write them; the others were drawn word by word.
         words: how many there are.
 
     Attributes:
         means: of the words, [words, D].
         places: what each place adds to them, [T, D].
-        written: nats that a word costs, [words].
-        least: the least noise that is assumed, a variance.
+        written: cost of each word in nats (the negative logarithm of its frequency), [words].
+        least: the smallest variance of noise that is assumed.
     """
 
     def __init__(self, tokens: Tensor, texts: Tensor, own: int, words: int) -> None:
@@ -120,12 +120,13 @@ class WordMeans:
         return max(self.least, float(stirred - self._stirred))
 
     def costs(self, tokens: Tensor, noise: float) -> Tensor:
-        """Nats of each word for tokens [n, D] less their place's share, [n, words]; the likeliest costs least."""
+        """Costs (in nats) of each word for tokens [n, D] without their place's share, [n, words]; the likeliest word
+        costs least."""
         white = self._white(noise)
         return distances(tokens @ white, self.means @ white) / 2 + self.written
 
     def costs_of_places(self, released: Tensor, words: Tensor, noise: float) -> Tensor:
-        """Nats that each place costs for each token of a row, [n, T, T], if its word is known, int64 [n, T]."""
+        """Costs (in nats) of each place for each token of a row, [n, T, T], given the tokens' words, int64 [n, T]."""
         white = self._white(noise)
         there = distances((released - self.means[words]) @ white, self.places @ white) / 2
         return there + _nats(self._there, 1).T[words]

@@ -12,7 +12,7 @@ _NUMBERS = 2**23  # numbers of tables that are held at once
 
 
 class WordPairs:
-    """Which word follows which in own texts: bigrams, with the words' frequencies where a pair is rare.
+    """A bigram model of own texts, which falls back on the words' frequencies for rare pairs.
 
     Args:
         texts: int64 [N, T], own ones, N ≥ 1.
@@ -38,7 +38,8 @@ class WordPairs:
         self._share = there / there.sum()
 
     def nats(self, words: Tensor) -> Tensor:
-        """What each token of a row [n, T] costs behind the start (row 0) or token t (row t + 1), [n, T + 1, T]."""
+        """The cost of each token of a row [n, T] after the start (row 0) or after token t (row t + 1), [n, T + 1,
+        T]."""
         start = words.new_full((len(words), 1), self._words)
         before, after = torch.cat([start, words], 1).unsqueeze(2), words.unsqueeze(1)
         pairs = before * self._words + after
@@ -53,8 +54,8 @@ class WordPairs:
 def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
     """The token of each place in a cheap order of each row, int64 [N, T], found by a beam search from the first place.
 
-    Beginnings that used the same words and end in the same one are compared, and the cheapest is followed. Without a
-    repeated word, and if no beginning is lost, the order is the cheapest.
+    Of beginnings that use the same words and end in the same word, only the cheapest is continued. If no word is
+    repeated and the beam drops no beginning, the result is the cheapest order.
 
     Args:
         costs: nats of token t at place s, [N, T, T].

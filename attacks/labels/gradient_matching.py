@@ -22,8 +22,8 @@ class GradientMatching(NamingAttack):
     Attributes:
         positive: the positive label, ≥ 0.
         distance: "mse", as published, or "cosine" (one less the cosine), which needs no scale.
-        message: images that one loss is the mean of, ≥ 1, which scales the candidates for "mse"; None for all rows of
-            a view.
+        message: number of images over which a loss is averaged, ≥ 1; it scales the candidates for "mse". None takes all
+            rows of a view.
         epoch: as in `LabelLeak`.
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact.
@@ -65,7 +65,7 @@ class GradientMatching(NamingAttack):
             raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")
         received, numbers, examples = returned_gradients(self.name, views)
         if any(view.mixed > 1 for view in views):
-            raise NotApplicable("gradient_matching tries one label a row, and mixed rows have several")
+            raise NotApplicable("gradient_matching tries one label per row, and mixed rows have several")
         upper = deepcopy(upper).eval().requires_grad_(False)
         parts = []
         for number in numbers.unique().tolist():

@@ -28,8 +28,8 @@ class LabelLeak(NamingAttack):
             less that of rows known to be negative (either kind may be missing).
         positive: the positive label; used with "labeled" only.
         at: "cut" for the gradient as it is in the view; "lower" for the gradient of the lower segment's weights that it
-            gives for each example, which whoever owns the segment and its own images (`auxiliary`, one for each row)
-            can compute.
+            gives for each example, which an adversary can compute who owns the segment and its own images (`auxiliary`,
+            one for each row).
         less_own: ask for the label of the other record in a gradient, such as the other member's of a mixing group.
             The mean gradient of the rows of the same round and the same own label is subtracted first. What is left has
             mean zero, so that cosine needs reference="labeled", which is then of the own labels.

@@ -1,4 +1,4 @@
-"""Model completion: a few labeled records train a head on the client's own segment, which then names labels."""
+"""Model completion: a head, trained on a few labeled records behind the client's own segment, predicts the labels."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class ModelCompletion(NamingAttack):
     """Trains a classifier behind the trained lower segment on few labeled and many unlabeled records of its own.
 
     The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
-    a few. It is passive: it takes part in the training as agreed. A defense of the release does not stop it, since it
-    sees its own smashed data as they are. The published active variant, in which a party of a vertical split inflates
-    its own steps so that the server leans on it rather than on the other parties, is not mounted.
+    a few. It is passive: it takes part in the training as agreed. A defense of the release does not stop it, since the
+    client sees its own smashed data before the defense. The published active variant, in which a party of a vertical
+    split inflates its own steps so that the server leans on it rather than on the other parties, is not mounted.
 
     Attributes:
         positive: the positive label, ≥ 0.
@@ -76,7 +76,7 @@ class ModelCompletion(NamingAttack):
         total = sum(len(view.smashed) for view in observation.views)
         if len(records) != total:
             raise NotApplicable(
-                f"model_completion needs the client's own {total} records, one a row, got {len(records)}"
+                f"model_completion needs the client's own {total} records, one per row, got {len(records)}"
             )
         examples = torch.arange(total, device=records.device)
         seeds, labels = seeds_among(examples, observation, self.name)

@@ -22,11 +22,11 @@ _NAMINGS = 50  # starts of the quadratic assignment
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseClustering(NamingAttack):
-    """k-means clusters of gradients or smashed data, one a label, each started and named by a few labeled records.
+    """k-means clusters of gradients or smashed data, one per label, each started and named by a few labeled records.
 
     The adversary is passive: a client without labels, an eavesdropper on its link, or the server of a U-shape, who
     knows the labels of a few of the records. With named_by=likeness it knows none, but has labeled images of its own:
-    clusters of releases lie as far from each other as the images of their labels do.
+    it assumes that clusters of releases are as far apart as the images of their labels.
 
     Attributes:
         positive: the positive label, ≥ 0.
@@ -34,7 +34,8 @@ class ReleaseClustering(NamingAttack):
             up to the sign, which `max_norm` leaves, or "smashed" for the smashed data (Euclidean distance).
         named_by: who says which label a cluster has: "labels", the known ones, or "likeness": of all ways to name them,
             the one whose distances between the clusters' mean releases, and their sizes, agree best with those of the
-            own images' labels (quadratic assignment). Two labels of equal share look alike in this.
+            own images' labels (quadratic assignment). Two labels with equal shares and similar distances cannot be
+            distinguished.
         labeled: records of each label whose label the adversary knows, ≥ 1; not used with named_by=likeness.
         epoch: as in `LabelLeak`. Gradients reveal labels best in the first epoch, while the server's predictions are
             uncertain; smashed data do so in the last.
@@ -172,8 +173,8 @@ def cluster_distances(
     """Distance of each row [N, F] to each of L labels' clusters, [N, L], by k-means in which seeds keep their labels.
 
     Seeds are rows int64 [K] with known labels int64 [K]. A label without a seed has no cluster; its distance is that of
-    the farthest one. With `cosine`, directions are compared (spherical k-means) instead of rows, and unless they are
-    `signed`, a direction and its opposite are the same.
+    the farthest one. With `cosine`, directions are compared (spherical k-means) instead of rows, and, unless `signed`,
+    a direction and its opposite count as equal.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows

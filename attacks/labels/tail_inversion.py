@@ -1,4 +1,4 @@
-"""Labels from the gradient at the second cut of a U-shape, by whoever knows the last layer."""
+"""Labels from the gradient at the second cut of a U-shape, by an adversary who knows the last layer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class TailInversion(NamingAttack):
     """Names each row's label by the gradient that the known last layer would give for it.
 
     The server of a U-shape computes the features h itself. If it knows the last layer, softmax(Wh + b), it also knows
-    the gradient Wᵀ(p − e_y) of each label y. Its length depends on weights of records, which are the clients'; so the
-    score of a label is the cosine to the gradient that came up. Of the right label it is 1.
+    the gradient Wᵀ(p − e_y) of each label y. Its length depends on weights of records that only the clients know; so
+    the score of a label is the cosine between its gradient and the one that came up. For the right label it is 1.
 
-    The layer is the one before training. A published model's is known; a drawn one is its client's secret. Clients
-    train it in every round, so that the first epoch is read best.
+    The server uses the layer as it was before training. That of a published model is known; a randomly drawn one is its
+    client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
 
     Attributes:
         on: the gradient's "direction", or its "line" if a defense such as `max_norm` may have turned it around; two
@@ -51,7 +51,7 @@ class TailInversion(NamingAttack):
         """Score every row for every label.
 
         Raises:
-            NotApplicable: if the tail is no linear layer on these features.
+            NotApplicable: if the tail is not a linear layer on these features.
 
         >>> from privkit.attacks.goals.labels import observe
         >>> tail, rows, labels = nn.Linear(4, 9), torch.rand(30, 4), torch.arange(30) % 9

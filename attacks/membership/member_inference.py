@@ -23,10 +23,10 @@ class MemberInference(Checked):
 
     Attributes:
         score: "loss" (members have lower losses), "lira" (likelihood ratio of the label's confidence against shadow
-            models with and without the image) or "rmia" (the label's probability over its mean in shadow models). If
-            its session says so (`privkit.attacks.escalate`), it goes on with twice as many of them.
-        shadows: S ≥ 4 and even, for the last two: each is trained on half of the candidates, each candidate is in half
-            of them.
+            models with and without the image) or "rmia" (the label's probability divided by its mean over shadow
+            models). If its session says so (`privkit.attacks.escalate`), it goes on with twice as many of them.
+        shadows: S ≥ 4 and even, for the last two: each model is trained on half of the candidates, and each candidate
+            is in the training data of half of the models.
 
     Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1 with one variance for all (§VI-B); Zarifzadeh et al.
     2024, Eqs. 3 and 4.
@@ -89,7 +89,7 @@ def loss_threshold(losses: Tensor) -> Scores:
 def confidence(logits: Tensor, labels: Tensor) -> Tensor:
     """ln(p/(1 − p)) of the true label's probability p, from logits [..., L] and labels int64 [...].
 
-    It is not rounded to infinity, and nearly normal over shadow models.
+    It stays finite for p near 1, and its distribution over shadow models is nearly normal.
 
     Source: Carlini et al. 2022, "Membership inference attacks from first principles", §IV-C.
 
@@ -151,7 +151,8 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
 
 
 def rmia(target: Tensor, shadow: Tensor) -> Scores:
-    """Log of the true label's probability over its mean in shadow models, half of which had the example.
+    """Logarithm of the true label's probability divided by its mean over shadow models, half of which were trained on
+    the example.
 
     RMIA scores an example by the share of others whose ratio is smaller by a factor. That share grows with the ratio,
     so AUC and rates at a given false-positive rate are those of the ratio itself.

@@ -1,12 +1,11 @@
-"""Own tokens read approximately, where a token depends on the strangers that a shuffle dealt into its row.
+"""Approximate reading of own tokens, if a token also depends on foreign tokens that a shuffle put into its row.
 
-So it is behind a transformer block that runs after a shuffle of whole messages. No token crosses twice as the same
-numbers, but all of them cross in every message: the token of each patch that was sent is somewhere in the answer.
-
-A message of copies of one image leaves its tokens nearly in their own company: they lie in as many heaps as the image
-has patches. Images of repeated patches name the heaps by their sizes; from these tokens follows which heap of an own
-image is which patch. Now a token can be decoded to its patch and to the mean patch of its image. Then whole messages of
-different images are read: decoded tokens are matched with what was sent, and the decoder is fitted to the matches.
+This happens if a transformer block runs after a shuffle of whole messages. No token comes back twice with the same
+numbers, but the token of each patch that was sent is somewhere in the answer. In a message of copies of one image,
+tokens meet mainly tokens of this image, so they form as many clusters ("heaps") as the image has patches. Images of
+repeated patches label the heaps by their sizes, and these tokens show which heap of an own image belongs to which
+patch. Now a token can be decoded to its patch and to the mean patch of its image. Then whole messages of different
+images are read: decoded tokens are matched with the patches that were sent, and the decoder is fitted to the matches.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
 
 
 def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], told by the size of its heap in messages [L, n, D] of copies.
+    """The token of each repeated patch [L, K, P], recognized by the size of its heap in messages [L, n, D] of copies.
 
     `tokens` is T of one image, n a multiple of it.
     """
@@ -142,7 +141,7 @@ def read_approximately(
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
     again: Tensor,  # and for the same images once more
 ) -> _ApproximateTokens:
-    """Own tokens in whatever company they came back.
+    """Own tokens, read approximately.
 
     Raises:
         NotApplicable: if too few rounds are allowed, or tokens do not show enough of own patches.

@@ -1,4 +1,4 @@
-"""Assembly: which piece lies where, from scores of pieces in places and of pieces side by side."""
+"""Assembly of a puzzle: the place of each piece, from scores of pieces in places and of pairs of neighboring pieces."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Frame:
 
     @cached_property
     def colors(self) -> NDArray[np.bool_]:
-        """bool [S], the black fields of a chess board: no two of them touch."""
+        """bool [S], the black fields of a chess board, of which no two are neighbors."""
         inner = np.arange(self.rows)[:, None] + np.arange(self.columns)
         return np.tile(inner.ravel() % 2 == 0, self.pictures)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Puzzles:
-    """M puzzles of one frame, as many pieces as places."""
+    """M puzzles of one frame, each with as many pieces as places."""
 
     unary: Array  # [M, S, S], log-odds of piece i in place s
     pairs: Array  # [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i
@@ -124,7 +124,8 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
-    """Fill empty places (−1) of int64 [M, S], always the piece and place of the highest score given what lies there."""
+    """Fill empty places (−1) of int64 [M, S], always the piece and place with the highest score, given the pieces that
+    are placed already."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
     gain = puzzles.unary.copy()
@@ -191,7 +192,7 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 def starts(puzzles: Puzzles) -> list[Places]:
     """Arrangements int64 [M, S] to begin a search with: from places alone and, in one picture, from matches as well.
 
-    There is one, or four of different trust in the matches.
+    There is one, or there are four that trust the matches to different degrees.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:

@@ -1,4 +1,4 @@
-"""DRAG's reorder step: each token's place is predicted from the token, and patches are shown in these places."""
+"""DRAG's reorder step: each token's place is predicted from the token, and its patch is drawn there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 class DragReorder(ReconstructingAttack):
     """Predicts each token's place from that token alone, and gives every token of a row a different place.
 
-    The published attack goes on with guided diffusion, whose network is no part of this package: here the patch behind
+    The published attack goes on with guided diffusion, whose network is not part of this package: here the patch behind
     each token is decoded by a linear map. `jigsaw_white_box` inverts an order that a solver found.
 
     Attributes:

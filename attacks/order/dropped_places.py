@@ -1,4 +1,5 @@
-"""Places of tokens in rows from which some were dropped: those left keep their order, and each place has a law."""
+"""Places of tokens in rows from which some were dropped: the remaining tokens keep their order, and the tokens of each
+place have a distribution of their own."""
 
 from __future__ import annotations
 
@@ -25,11 +26,12 @@ _CONTRADICTED = 0.01  # share of pairs, at most, that came in both orders
 
 
 def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
-    """Learn the law of each place from own images; answers put a view's tokens there.
+    """Learn the distribution of the tokens of each place from own images; return a function that puts a view's tokens
+    in their places.
 
-    A token that comes again in another release of its image has the same numbers, so that releases show the set of an
-    image's tokens. Which of two comes first shows their order. A row's tokens take the places, in their order, that
-    make them most likely under the laws.
+    A token that comes again in another release of its image has the same numbers, so releases show the set of an
+    image's tokens, and which of two tokens comes first shows their order. A row's tokens take the places, in their
+    order, that make them most likely under the laws.
 
     Args:
         query: asked up to 96 times for each of at most 500 own images.

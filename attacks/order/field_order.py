@@ -1,4 +1,4 @@
-"""Restores the order of a table row's shuffled fields: a column's tokens resemble each other."""
+"""Restores the order of a table row's shuffled fields: tokens of one column resemble each other."""
 
 from __future__ import annotations
 

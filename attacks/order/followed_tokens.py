@@ -23,7 +23,7 @@ _FOLLOWED = 1_000  # own images at most
 _COMPONENTS = 128  # of tokens, at most, that laws look at
 _SHRUNK = 1e-2  # of the mean variance, added to each
 _PENALTIES = (1e-3, 1e-1, 10.0)  # of squared coefficients, in units of the mean variance
-_COARSE = 8  # pixels a side of the images that explain tokens
+_COARSE = 8  # pixels per side of the images that explain tokens
 _SHOWN = 0.25  # of the variance of tokens: of 100 to 1,000 own digits .41 to .82, and .12 at most if they were shuffled
 _TINY = 1e-12
 _NUMBERS_AT_ONCE = 2**24
@@ -31,7 +31,7 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceLaws:
-    """A normal law of the token at each of T places, of principal components of tokens."""
+    """For each of T places, a normal distribution of its token, in principal components of tokens."""
 
     middle: Tensor  # [D]
     basis: Tensor  # [D, q]
@@ -74,7 +74,7 @@ class PlaceLaws:
         return hungarian(self.costs(rows))
 
     def costs(self, rows: Tensor) -> Tensor:
-        """−2·ln of the density of each token of rows [N, L, D] at each place, [N, L, T], but for one constant."""
+        """−2·ln of the density of each token of rows [N, L, D] at each place, [N, L, T], up to a constant."""
         along = (rows - self.middle) @ self.basis
         places, width = self.means.shape
         some = max(1, _NUMBERS_AT_ONCE // (places * along.shape[1] * width))
@@ -88,9 +88,11 @@ class PlaceLaws:
 
 @torch.no_grad()
 def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
-    """Tokens of own images [N, C, H, W] in a common order, [N', T, D], N' ≤ N; no place of it is known by name.
+    """Tokens of own images [N, C, H, W] in a common order of places, [N', T, D], N' ≤ N; which place is which stays
+    unknown.
 
-    `later` rounds are left to be asked. All images of a round differ, but those of the first steps differ little.
+    `later` is the number of rounds that stay in reserve for later queries. All images of a round differ, but those of
+    the first steps differ little.
 
     Raises:
         NotApplicable: if too few rounds are allowed, an answer is not finite, or own images do not explain the tokens
@@ -133,12 +135,12 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """The observation with all tokens in the places that they are taken for, in views and in answers to queries.
+    """The observation with all tokens in their recognized places, in views and in answers to queries.
 
-    `later` rounds of queries are left to be asked.
+    `later` is the number of query rounds that stay in reserve.
 
     Raises:
-        NotApplicable: as `followed`; if rows hold mixtures, or tokens are no square grid.
+        NotApplicable: as `followed`; if rows hold mixtures, or tokens are not a square grid.
     """
     views = observation.views
     if any(view.mixed > 1 for view in views):

@@ -36,7 +36,7 @@ KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is t
 
 
 def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geometry:
-    """The geometry of a release, after checks that an attack can make before any work."""
+    """The geometry of a release, after the checks that are possible before any work."""
     views, auxiliary = observation.views, observation.auxiliary
     if auxiliary is None or (observation.lower is None and observation.query is None):
         raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")
@@ -45,7 +45,7 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
     geometry = replace(Geometry.of(views[0].smashed, observation.image_shape), class_tokens=0)  # it is no piece
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(
-            f"{name} needs at least 4 tokens of patches of at least 2 pixels a side, got {geometry.tokens} tokens of "
+            f"{name} needs at least 4 tokens of patches of at least 2 pixels per side, got {geometry.tokens} tokens of "
             f"{geometry.patch} pixels"
         )
     size = rows_a_message(views[0])
@@ -60,7 +60,7 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
 
 @dataclass(frozen=True, kw_only=True)
 class OwnTokens:
-    """What the adversary knows of its own images' tokens."""
+    """The adversary's knowledge about the tokens of its own images."""
 
     tokens: Tensor  # [N, T, D], in order
     patches: Tensor  # [N, T, P], what lies behind them

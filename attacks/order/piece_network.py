@@ -34,7 +34,7 @@ ShownRows = Callable[[Tensor], Tensor]
 
 
 class PieceNetwork(nn.Module):
-    """Scores of tokens for places, and of pairs of tokens for lying side by side.
+    """Scores tokens for places, and pairs of tokens for being neighbors.
 
     Places are scored for each token by itself, so that tokens of other images in a row do no harm, or jointly
     (`JointPlaces`). A token has F features, an image T tokens; `width` is of the hidden layers.
@@ -75,9 +75,9 @@ class Together(nn.Module):
 class JointPlaces(nn.Module):
     """Log-probabilities of places, given all tokens of an image: transformer blocks without positions, then Sinkhorn.
 
-    What one token shows leaves many places open, which the other tokens close: two tokens cannot share a place, and a
-    stroke that begins in one must go on in another. Sinkhorn's iteration makes that a soft permutation. A token has F
-    features, an image T tokens; the blocks' width is a multiple of 4.
+    One token alone fits many places. The other tokens exclude most of them: two tokens cannot share a place, and a
+    stroke that begins in one token must continue in another. Sinkhorn's iteration makes that a soft permutation. A
+    token has F features, an image T tokens; the blocks' width is a multiple of 4.
     """
 
     def __init__(self, features: int, tokens: int, width: int) -> None:
@@ -97,7 +97,8 @@ class JointPlaces(nn.Module):
 
 
 class MemberNetwork(nn.Module):
-    """Logits that a token belongs to each of a message's images, given for each a row of tokens, partly its own.
+    """Logits that a token belongs to each of a message's images; each image is represented by a released row, which
+    holds part of its tokens.
 
     A token has `features` numbers F; the layers' width is a multiple of 4.
     """
@@ -166,7 +167,7 @@ _MEMBER_STEPS = 20
 
 @torch.no_grad()
 def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
-    """Assign a message's tokens to its images: as a whole, or with the cleaner rows again, and so on.
+    """Assign a message's tokens to its images: all at once, or repeatedly, each time with cleaner rows.
 
     Row b of the pieces [B, T, F] as released keeps at least a share `keep`, in [0, 1], of image b.
 
@@ -196,7 +197,7 @@ class PieceTraining(Learner):
     def __init__(
         self,
         network: nn.Module,  # to be trained in place
-        # gives an epoch's losses, one a step, each computed when the step before is done
+        # gives an epoch's losses, one per step, each computed when the step before is done
         losses: Callable[[], Iterator[Tensor]],
         steps: int,  # an epoch
         epochs: int,  # of the whole training, which set the schedule
@@ -302,7 +303,7 @@ def shuffled_losses(
 ) -> Iterator[Tensor]:
     """An epoch of `message_loss` on messages that are shuffled as a client shuffles them.
 
-    Arguments are those of `member_losses`; `shape` is (B, T), images a message, ≥ 2, and tokens an image.
+    Arguments are those of `member_losses`; `shape` is (B, T), images per message, ≥ 2, and tokens per image.
     """
     batch, tokens = shape
     prior, messages = own_prior(batch, keep), max(1, _TOKENS_OF_MESSAGES // (batch * tokens))

@@ -1,4 +1,4 @@
-"""From tokens to places: what the adversary sees in a token, and the search for the best arrangement of a message."""
+"""From tokens to places: the decoded content of a token, and the search for the best arrangement of a message."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class PieceDecoder:
     def twins(self, pieces: Tensor) -> Tensor:
         """Probability [N, T, T] that a token lies where another one does, given their `features` [N, T, F].
 
-        Only what a token shows can say where it lies, and black patches are all alike: each has every place of one.
+        Only a token's content can say where it lies. All black patches are alike, so each may lie at the place of any
+        other.
         """
         patches = pieces[..., -self.geometry.patch_dim :] / _PATCH_GAIN
         return (-distances(patches, patches) / _ALIKE).softmax(2)
@@ -150,7 +151,7 @@ class Solver:
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
-    """Tokens [N, T, D] on the places where an arrangement says that they were, in messages of `size` rows.
+    """Tokens [N, T, D], put in the places that an arrangement gives, in messages of `size` rows.
 
     The arrangement is int64 [N, T], counted from 0 within each message; in each message every place once.
 

@@ -1,8 +1,8 @@
 """Reading own tokens by chosen queries: copies of one image come back unmixed, and repeated patches label their tokens.
 
 A message of copies of one image holds each of its tokens as often as there are copies, wherever a shuffle dealt them.
-An image in which one patch lies once, the next twice and so on names the token of each patch by how often it comes.
-From these pairs follows what any patch looks like behind the cut, and so which token of an own image lies where.
+In an image that holds one patch once, the next twice and so on, the number of copies shows which token belongs to which
+patch. These pairs show what any patch looks like after the cut, and so the place of each token of an own image.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SURE = 0.99  # share of a patch's odds on one token, above which it is taken fo
 def rows_a_message(view: View) -> int:
     """B, the number of rows of each message of a view; `NotApplicable` if messages differ."""
     if view.messages < 1 or len(view.smashed) % view.messages:
-        raise NotApplicable(f"{len(view.smashed)} rows are no {view.messages} messages of one size")
+        raise NotApplicable(f"{len(view.smashed)} rows are not {view.messages} messages of one size")
     return len(view.smashed) // view.messages
 
 
@@ -81,10 +81,11 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """What `read` reads by further rounds, or read before from the same; its rounds count in both cases.
+        """The result of `read`, which sends further rounds, or an earlier result for equal inputs; its rounds count in
+        both cases.
 
         Args:
-            given: the answers so far, which tell one adversary's clients from another's, and all that is read next.
+            given: the answers so far, which identify the clients, and all inputs of what is read next.
         """
         left = self.left
 
@@ -195,7 +196,8 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], told by how often it came among tokens [L, T, D] in any order.
+    """The token of each repeated patch [L, K, P], recognized by its number of copies among tokens [L, T, D] in any
+    order.
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -296,7 +298,8 @@ class AffineMap:
 
 
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
-    """Order the tokens that came back for the adversary's own images, though a shuffle hides whose is whose.
+    """Order the tokens that came back for the adversary's own images, although a shuffle hides to which image each
+    belongs.
 
     Messages [M, B, T, D] came back for the own images' patches [M, B, T, P] in order. The mean over a row knows no
     order: how rows differ from their message in tokens, against how they differ in patches, gives a first affine map
@@ -344,7 +347,8 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
 
 
 def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The token that each prediction most likely means, if each token is meant about once, and whether it is sure.
+    """The token that most likely belongs to each prediction, if each token is taken about once, and whether the match
+    is sure.
 
     From predictions and tokens [M, K, D]: int64 [M, K] and bool [M, K].
 

@@ -23,14 +23,14 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Shown:
-    """What own images show at each of T places, float64: [n, T, f] and [n, T, F]."""
+    """Features of own images at each of T places, float64: [n, T, f] and [n, T, F]."""
 
     patch: Tensor  # principal components of the patch
     all: Tensor  # these, those of the whole image, and a 1
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """Of images [n, C, H, W] and patches of so many pixels a side.
+        """From images [n, C, H, W] and patches of `side` pixels per side.
 
         >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
         torch.Size([3, 4, 21])
@@ -40,7 +40,7 @@ class Shown:
         return cls(pieces, torch.cat([pieces, whole, torch.ones_like(pieces[..., :1])], 2))
 
     def some(self, images: Tensor) -> Shown:
-        """Of the images with these numbers."""
+        """The features of the images with these numbers."""
         return Shown(self.patch[images], self.all[images])
 
 
@@ -106,7 +106,7 @@ class TokenMaps:
         return torch.einsum("ntf,tfq->ntq", shown, self.maps)
 
     def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:
-        """−2·ln of the density of tokens [N, L, q] at each place of such images, [N, L, T], but for one constant."""
+        """−2·ln of the density of tokens [N, L, q] at each place of such images, [N, L, T], up to a constant."""
         expected = self.expected(shown) @ self.whitening.T
         return distances(tokens.double() @ self.whitening.T, expected) + self.spread.float()
 

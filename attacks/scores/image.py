@@ -1,4 +1,4 @@
-"""Image metrics, one value an image: MSE, PSNR and SSIM as scikit-image defines them."""
+"""Image metrics, one value per image: MSE, PSNR and SSIM as scikit-image defines them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _pair(truth: Pixels, guess: Pixels, data_range: float) -> tuple[Pixels, Pixe
 
 
 def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Mean square error an image, in units of the data range squared; lower is closer.
+    """Mean square error per image, in units of the data range squared; lower is closer.
 
     Args:
         truth: [N, C, H, W].
@@ -43,7 +43,7 @@ def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 
 
 def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Peak signal-to-noise ratio an image, in dB; higher is closer, `inf` for an exact copy.
+    """Peak signal-to-noise ratio per image, in dB; higher is closer, `inf` for an exact copy.
 
     PSNR of a mean MSE is not the mean PSNR: this one is taken image by image.
 
@@ -57,7 +57,7 @@ def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 
 
 def ssim(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Structural similarity an image, in [−1, 1]; higher is closer. Window 7×7, uniform, averaged over channels.
+    """Structural similarity per image, in [−1, 1]; higher is closer. Window 7×7, uniform, averaged over channels.
 
     Raises:
         ValueError: if a side is below 7 pixels.

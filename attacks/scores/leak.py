@@ -93,7 +93,7 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
     groups = np.asarray(batches)
     if groups.shape != values.shape or groups.dtype.kind not in "iu":
         given = f"{groups.dtype} of shape {list(groups.shape)}"
-        raise ValueError(f"batches must be {values.size} whole numbers, one an example, got {given}")
+        raise ValueError(f"batches must be {values.size} whole numbers, one per example, got {given}")
     numbers, members = np.unique(groups, return_inverse=True)
     areas, counts = _areas(values, truth, members, len(numbers))
     kept = np.isfinite(areas)
@@ -137,9 +137,10 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     The false positive rate is in [0, 1), such as 0.01; higher values of the result leak more. Other arguments and
     errors are those of `pooled_auc`.
 
-    The limits are those of the best threshold whose *true* false positive rate is allowed. The negatives tell it only
-    roughly. So the lower limit is taken at a threshold that is surely high enough, the upper one at one that is surely
-    low enough. Few negatives show no threshold to be high enough: below 437 of them, the lower limit at 1 % is 0.
+    The limits are those of the best threshold whose *true* false positive rate is allowed. The negatives show that rate
+    only roughly. So the lower limit is taken at a threshold that is surely high enough, the upper one at one that is
+    surely low enough. With few negatives no threshold is surely high enough: below 437 of them, the lower limit at 1 %
+    is 0.
 
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the rate at the j-th largest of
     n negatives is Beta-distributed, and a quarter of the error goes to each of the two thresholds and two shares.

@@ -39,7 +39,7 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
     Args:
         guess: int64 [N, T]; in each message every place once.
         truth: int64 [N, T], likewise.
-        batch: rows a message.
+        batch: rows per message.
         kinds: int64 [N, T] from `equal_tokens`; without it all pieces differ.
 
     Returns:

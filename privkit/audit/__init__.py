@@ -1,1 +1,1 @@
-"""An audit: the plan, one cell of it, and the checks of an attack's numbers."""
+"""An audit: its plan, its cells (one defense, one attack, one seed each), and the checks of an attack's numbers."""

@@ -79,7 +79,7 @@ def _messages(edge: Clients, domain: Domain, clients: int) -> torch.Tensor:
 
 
 def empty_round(domain: Domain, clients: int, each: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Records of zeros, so many of each client, [n, B, ...], and labels 0, [n, B]."""
+    """Records of zeros [n, B, ...], B for each of n clients, and labels 0, [n, B]."""
     return domain.zeros(clients * each).unflatten(0, (clients, each)), torch.zeros(clients, each, dtype=torch.int64)
 
 

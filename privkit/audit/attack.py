@@ -35,7 +35,7 @@ class Attacked:
 
     Attributes:
         guess: images [N, C, H, W] in [0, 1], one for each released row, views concatenated.
-        result: the attack's own output, with its curve and the order that it found.
+        result: the attack's own output, with its training curve and, for shuffles, the order that it found.
         controls: the attack's control experiments; empty for constant guesses, or without auxiliary images.
         scores: alignment -> metric -> value with interval; empty if no truth was given.
         floors: constant guess -> alignment -> metric -> value; empty if no truth was given.
@@ -138,7 +138,7 @@ def attack(
     )
     truth = None if truth is None else truth.clone()  # the attack may change its own images in place
     found = spec.run(observation, Generator().manual_seed(seed))
-    several = isinstance(found, Reconstruction) and len(found.images) != rows  # images a row
+    several = isinstance(found, Reconstruction) and len(found.images) != rows  # images per row
     try:
         result = guesses_of(spec, found, len(found.images) if several else rows, shape)
     except BadOutput as error:

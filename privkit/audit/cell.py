@@ -57,7 +57,7 @@ from privkit.wire.channel import RecordedRounds, record_rounds
 def run_cell(
     config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
 ) -> Row:
-    """Compute one cell; an error in its computation becomes a row with the reason, and other cells go on."""
+    """Compute one cell. An error becomes a row that names the reason, so the other cells go on."""
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(
@@ -198,7 +198,7 @@ def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tu
     edited = [name for name, pairs in lent.items() if not all(same(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
-            f"a part of this cell changed {', '.join(changed)} in place, so that its numbers are no measurement; let "
+            f"a part of this cell changed {', '.join(changed)} in place; its numbers then measure nothing; let "
             "it compute on a copy (x.clone(), deepcopy(module)); other cells have copies of their own"
         )
 

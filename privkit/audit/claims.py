@@ -43,7 +43,7 @@ def audit_one_run(
     """Compare the scores of one run's canaries with the run's certificate.
 
     Args:
-        scores: [K], one a canary; higher if the attack believes that it was in.
+        scores: [K], one per canary; higher if the attack believes that it was in.
         inserted: bool [K], fair coins: which canaries were in. Under a replace-one claim, a counterpart takes the place
             of a canary that is not in; under add-or-remove-one its place is empty.
         certificate: of the same run and release, for the unit that one canary is.
@@ -60,8 +60,8 @@ def audit_one_run(
             alone. The bound is then far closer to the truth; scores ≥ 0 are guessed "in".
 
     Raises:
-        ValueError: if shapes differ, all canaries are on one side, a δ is given that is not the certificate's, or a
-            Gaussian curve is to be tested but none is claimed.
+        ValueError: if shapes differ, all canaries are on one side, a δ is given that differs from the certificate's, or
+            a Gaussian curve is to be tested but none is claimed.
 
     Source: `epsilon_independent`; else Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri
     2025. Their proofs flip one coin at a time, so they hold for any two inputs that the claim calls neighbors.

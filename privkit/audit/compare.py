@@ -74,7 +74,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
         The differences B − A, and the settings in which the runs differ.
 
     Raises:
-        RunFolderError: if one is no run folder.
+        RunFolderError: if one is not a run folder.
         UsageError: if the runs have other private or test records, or no row in common.
         DamagedFile: if a file is damaged.
     """
@@ -182,7 +182,7 @@ def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> l
 
 
 def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
-    """Metrics of guesses, record by record; those that are no measure of comparison are left out."""
+    """Metrics of guesses, record by record; those that are not a measure of comparison are left out."""
     rows = [*ours, *theirs]
     metrics = [
         f"{alignment}_{name}"
@@ -304,7 +304,7 @@ def _over(changes: Sequence[Values], together: Values) -> Interval:
 
 
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
-    """The difference of two numbers whose records are not stored; each has one value a seed.
+    """The difference of two numbers whose records are not stored; each has one value per seed.
 
     Several seeds give Student's interval of the paired differences. One seed combines the limits of two independent
     estimates, which is wider than needed if both rest on the same records.

@@ -1,4 +1,4 @@
-"""A user's own parts in an audit: they leave shared state as it was, and cannot end the process."""
+"""A user's own parts in an audit: shared state is restored after them, and they cannot end the process."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answ
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """How well a recording agrees with itself."""
+    """Whether a recording's data agree with what it declares."""
 
     compared: Compared  # result of comparing the declared mechanism with the data
     # round, of those that are attacked -> distance between the release and the lower segment's output for the same
@@ -53,11 +53,12 @@ class Declared:
 
     @property
     def distance(self) -> float | None:
-        """Of the last round; None if unknown."""
+        """The distance of the last round's release from its replay; None if unknown."""
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why a failed attack on the last `passes` with the lower segment or queries is no evidence; empty if it is."""
+        """Why the failure of an attack with the lower segment or queries on the last `passes` is no evidence for the
+        defense; empty if it is evidence."""
         if self.quieter is not None:
             return (
                 "the recorded lower segment makes more noise than was released: the last round, sent again, has "
@@ -237,13 +238,13 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
 
 
 def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
-    """A sentence that begins "the recording declares …, but …" if tokens lie where a shuffle leaves few; else empty.
+    """A sentence "the recording declares …, but …" if more tokens are in their place than a shuffle leaves; else empty.
 
     A token is in place if it is nearest to what the lower segment makes at this place of the row, whatever clips and
-    noise followed. A shuffle knows nothing of tokens: whatever place a token resembles, it comes there once in T times.
-    So a shuffled row leaves one token in place in the mean, with exponential moments of at most those of a Poisson
-    variable. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never if half of its
-    tokens moved, since class tokens may stay.
+    noise followed. A shuffle does not look at tokens, so each token comes to the place that it resembles with
+    probability 1/T. So a shuffled row leaves one token in place in the mean, with exponential moments of at most those
+    of a Poisson variable. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never if
+    half of its tokens moved, since class tokens may stay.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:

@@ -235,7 +235,7 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
 def train_again(
     config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
 ) -> None:
-    """Train this cell's model again from the same seed, with the same rounds, so that `play` can watch them."""
+    """Train this cell's model again from the same seed, with the same rounds, which `play` records."""
     if (world := joined_processes()[1]) > 1:
         raise NotApplicable(
             f"it watches rounds of training, but each of {world} processes sees only its own; run it without torchrun"

@@ -20,7 +20,7 @@ def write_evidence(run: Path) -> Evidence:
     """Write RUN/evidence.json and RUN/evidence.html, the same bytes for the same run folder.
 
     Raises:
-        RunFolderError: if it is no run folder.
+        RunFolderError: if it is not a run folder.
         UnfinishedRun: if no cell is finished.
         DamagedFile: if `privkit verify` does not call it whole.
     """

@@ -47,7 +47,7 @@ def export(
 
     Raises:
         UsageError: if the run has no such defense or seed.
-        RunFolderError: if it is no run folder, or that model was not trained in it.
+        RunFolderError: if it is not a run folder, or that model was not trained in it.
     """
     run, folder = root(run), root(folder)
     manifest = read_manifest(run)

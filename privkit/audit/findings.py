@@ -58,11 +58,12 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if guesses, once matched, are not shown to be closer than own records that were matched likewise.
+    """A finding if matched guesses are not shown to be closer than the adversary's own records, matched in the same
+    way.
 
     Args:
         matched: [N], the first measure of each attacked record, once matched.
-        own: [N], the same of own records that were drawn without the release.
+        own: [N], the same measure of own records that were drawn without the release.
 
     >>> import numpy as np
     >>> [check.detail for check in own_match(np.array([0.8, 0.9]), np.array([0.9, 0.8]), True)]

@@ -50,13 +50,14 @@ class Leader:
 
     @property
     def planned(self) -> int:
-        """Number of cells to compute, as far as that is known: a twin counts once its attack failed on a defense."""
+        """Number of cells to compute, as far as it is known: a twin counts as soon as its attack has failed on a
+        defense."""
         cells = self.worker.cells
         return len(cells) - sum(cell.id not in self.rows and self._unneeded(cell) for cell in cells if cell.twin_of)
 
     @property
     def left(self) -> int:
-        """Cells without a row, of those."""
+        """Number of these cells that have no row yet."""
         return self.planned - len(self.rows)
 
     def _unneeded(self, cell: Cell) -> bool:
@@ -69,9 +70,10 @@ class Leader:
         return self._lost[cell]
 
     def open(self, *, again: bool = False) -> None:
-        """Repair the folder, compare its provenance with what this command would compute, and begin.
+        """Repair the folder, compare its provenance with what this command would compute, and begin the run.
 
-        Models and cells whose provenance changed are computed `again`, or refused by a `RunFolderError`.
+        If the provenance of models or cells has changed, they are computed anew (`again`), or a `RunFolderError` is
+        raised.
         """
         worker = self.worker
         self.ledger.recover()
@@ -146,7 +148,7 @@ class Leader:
 
 
 class Dispatch:
-    """The cells of a run, computed by the workers of an engine, which is given `ahead` of them at once.
+    """The cells of a run, computed by the workers of an engine; at most `ahead` cells are submitted at once.
 
     An exception from a future means that a worker was lost. Its cell goes to another worker, which continues from the
     saved state. After `LIVES` lost workers the cell is an error.

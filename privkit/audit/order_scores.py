@@ -64,18 +64,18 @@ def arrangement_scores(
     """Score a guessed order against the true one.
 
     Args:
-        guess: int64 [N, T], the guessed place of each released token among the B·T places of its message; in each
-            message every place once.
+        guess: int64 [N, T], the guessed place of each released token among the B·T places of its message; each place of
+            a message occurs once.
         truth: int64 [N, T], likewise; see `true_arrangement`.
-        batch: B, images a message; it divides N.
-        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal pieces count as one, in accuracies
-            and in bits. Without it all pieces differ.
+        batch: B, images per message; it divides N.
+        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal pieces count as interchangeable, in
+            accuracies and in bits. Without it, all pieces count as different.
         confidence: of all limits, in (0, 1).
         most_bits: an upper bound on the entropy of one secret order before the release, if the shuffle has less entropy
             than a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
 
     Raises:
-        ValueError: if shapes differ, an order is no permutation, or N is no multiple of B.
+        ValueError: if shapes differ, an order is not a permutation, or N is not a multiple of B.
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
     numbers (`patch_entropy_bits`). It holds for any law of the order, any guess, and equal pieces: at most (T − j)!

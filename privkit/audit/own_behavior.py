@@ -1,4 +1,4 @@
-"""Whether a user's own part does in training what it does where attacks and measurements meet it.
+"""Whether a user's own part behaves in training as it does afterwards, when it is attacked and measured.
 
 It must send the same in both (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and keep no
 state between calls (`must_keep_no_state`).
@@ -35,8 +35,8 @@ _CURE = "so that attacks on what is sent after training tell nothing of training
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
     """Refuse a user's own stage, or network, that sends other data with gradients, or in training mode, than without.
 
-    Attacks read what is sent after training, so what they find would say nothing of what was sent in it. The first
-    round of the `records` is sent with the same draws. privkit's own parts are not measured here.
+    Attacks read what is sent after training. If other data are sent in training, their result says nothing about these.
+    The first round of the `records` is sent with the same draws. privkit's own parts are not measured here.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):
@@ -102,8 +102,8 @@ def _computes(kind: type) -> bool:
 def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
     """Refuse a user's own stage that adds the same noise in each round, such as noise from a seed of its own.
 
-    Whoever has the code, or asks twice, subtracts such noise. Attacks take it for fresh noise, so that their failure
-    would say nothing.
+    An adversary who has the code, or queries twice, can subtract such noise. Attacks expect fresh noise, so their
+    failure would say nothing.
 
     Args:
         shape: of one record's smashed data, for stages that take no other.
@@ -130,7 +130,8 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """What each of a user's own stages releases of the same made-up records, with the same draws; None if it cannot."""
+    """The release of each of a user's own stages for fixed artificial records and random draws; None if a stage cannot
+    take them."""
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
         with seeded(torch.device("cpu"), 0):
@@ -142,8 +143,8 @@ def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor 
 def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
     """Refuse a user's own stage that has changed since `made_by` gave `before`, such as by counting its calls.
 
-    Attacks and measurements meet it after the training, so that they would say nothing of its rounds, and a receipt of
-    the last round would be charged for all of them.
+    Attacks and measurements use the stage after the training. If it has changed, they say nothing about the rounds of
+    training, and the receipt of the last round would be charged for all of them.
     """
     for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
         if first is None or after is None:

@@ -15,7 +15,7 @@ from privkit.shared.own_records import hold_attacked
 
 
 def entries_of(rows: Sequence[Row]) -> list[Entry]:
-    """What a run found about each defended setting and adversary, seed by seed."""
+    """The results of a run for each defended setting and adversary, seed by seed."""
     seeds = dict.fromkeys(row.seed for row in rows)
     each = [[counted(row) for row in rows if row.seed == seed] for seed in seeds]
     return [found for own in each for found in entries(own, threats_of(own))]
@@ -28,7 +28,7 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
         A place for each setting and adversary, and where the runs behind the registry differ, one sentence each.
 
     Raises:
-        RunFolderError: if it is no run folder.
+        RunFolderError: if it is not a run folder.
         UnfinishedRun: if no cell is finished.
         UsageError: if no defended record was attacked, or nothing comparable is registered.
     """

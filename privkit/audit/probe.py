@@ -49,7 +49,7 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
 def training_step(
     config: AuditConfig, defense: Component, pools: Pools, device: torch.device
 ) -> tuple[Rehearsal, float]:
-    """Time of a training step, measured on as many records as a moment allows and scaled to the whole batch.
+    """Time of a training step, measured on as many records as a short time allows and scaled to the whole batch.
 
     The first step takes the smallest batch: it shows that shapes fit, and warms up. Later steps take more records,
     until one is long enough to be timed or takes the whole batch. If that is still short, a few steps are timed.

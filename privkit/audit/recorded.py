@@ -52,7 +52,7 @@ class _RecordedContext(AttackContext):
     declared: Declared  # how the recording agrees with itself
 
     def refuse(self) -> None:
-        """Refuse what the attack's goal refuses, a server with another loss, and more passes than were recorded."""
+        """Refuse an attack that its goal refuses, a server with another loss, and more passes than were recorded."""
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if self.source.several and "upper" in known_to(attack):
@@ -66,7 +66,8 @@ class _RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """The check whether the recorded data refute what is declared; none if only a defense is, and stands."""
+        """The check whether the recorded data refute what is declared; none if only a defense is declared and nothing
+        refutes it."""
         compared = self.declared.compared
         if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
             return ()
@@ -119,7 +120,7 @@ class _RecordedContext(AttackContext):
         return tuple(told)
 
     def lacking(self) -> str:
-        """What to record, so that the attack can be mounted."""
+        """What must be recorded before the attack can be mounted."""
         source, wanted = self.source, known_to(self.attack)
         absent = {
             "lower": {"lower", "query"} & wanted and source.description.lower is None,
@@ -175,7 +176,7 @@ class _RecordedContext(AttackContext):
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
 
     def upper(self) -> nn.Module | None:
-        """The recorded upper segment, if any; that of a U-shape gives no logits."""
+        """The recorded upper segment, if there is one; None for a U-shape, whose upper segment gives no logits."""
         upper = None if self.keeps_labels() else self.source.upper()
         return None if upper is None else upper.to(self.device)
 

@@ -30,7 +30,7 @@ def refresh(
 ) -> str:
     """Compare the stored provenance of a plan with what the command would use now.
 
-    Models and cells that changed are moved to RUN/superseded to be computed `again`, or refused by a `RunFolderError`.
+    Changed models and cells are moved to RUN/superseded and computed anew (`again`), or a `RunFolderError` is raised.
 
     Returns:
         A sentence on what was set aside; empty if nothing changed.
@@ -90,4 +90,4 @@ def _flags(there: Provenance | None, here: Provenance) -> list[str]:
 
 
 _FLAGS = {"processes": "torchrun --nproc-per-node"}
-"""Where a key of the machine is no flag of `privkit audit`, what sets it."""
+"""Where a key of the machine is not a flag of `privkit audit`, what sets it."""

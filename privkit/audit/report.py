@@ -40,11 +40,11 @@ def build(
     Args:
         rows: its rows in the order to show; None for those of `results.jsonl`.
         gates: the user's; None for those of the last command on this run.
-        pictures: whether the page shows the first private records and the guesses at them; without, RUN/report holds
-            none of them, and RUN/cells still does.
+        pictures: whether the page shows the first private records and the guesses at them; without them, RUN/report
+            shows no record, but RUN/cells still holds them.
 
     Raises:
-        RunFolderError: if it is no run folder.
+        RunFolderError: if it is not a run folder.
         UnfinishedRun: if no cell is finished.
         DamagedFile: if one of its files is damaged.
     """
@@ -109,7 +109,7 @@ def _pictured(row: Row) -> bool:
 
 
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
-    """The first records of a cell that are no images, in words, and the guesses at them."""
+    """The first records of a cell that are not images, in words, and the guesses at them."""
     if _pictured(row):
         return []
     arrays = _arrays(cell / PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}

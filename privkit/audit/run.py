@@ -50,7 +50,7 @@ class AuditRun:
     """A finished audit.
 
     Attributes:
-        rows: one a cell, in the order of the plan.
+        rows: one per cell, in the order of the plan.
         folder: the run on disk.
         report: its HTML page.
         verdict: on cells, checks and gates, as in `verdict.json`.
@@ -84,7 +84,7 @@ class AuditRun:
         return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
-        """Every number: one line a row, the columns of `report/tables/audit.csv`; absent values are missing.
+        """Every number: one line per row, the columns of `report/tables/audit.csv`; absent values are missing.
 
         Raises:
             UsageError: if pandas is not installed.
@@ -226,9 +226,9 @@ def _led(
 def shared_out(config: AuditConfig, device: torch.device, workers: int | None, engine: str | None) -> tuple[int, int]:
     """The number of workers of a run, and of the CPU threads of each.
 
-    A process for each cell is the default, as long as there are CPUs, since small models gain little from a second
-    thread. One process computes all cells where more of them are no gain, or could disturb the user: on a GPU, under
-    torchrun, with a number of threads that was asked for, and with the user's own code, which may want a terminal.
+    By default each cell gets a process, as long as there are CPUs, since small models gain little from a second thread.
+    One process computes all cells if more processes would not help or could disturb the user: on a GPU, under torchrun,
+    with an explicit number of threads, and with the user's own code, which may need a terminal.
     """
     threads = config.threads or default_threads()
     if workers is None:

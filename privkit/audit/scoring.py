@@ -32,11 +32,12 @@ _AT_ONCE = 256  # guesses that are held against all attacked records at once
 _ROUNDING = 1e-3  # how far a guess may lie outside its range; half precision rounds by half of it
 
 Scores = dict[str, Values]
-"""Metric -> one value an image."""
+"""Metric -> one value per image."""
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Refuse guesses [N, *domain.shape] that are no valid records: on another scale they would look like a failure.
+    """Refuse guesses [N, *domain.shape] that are not valid records: guesses on another scale would look like a failed
+    attack.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -59,7 +60,7 @@ def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
     try:
         domain.check(guess)
     except DataError as error:
-        raise Misbehaved(f"the guesses of {attack} are no {domain.records}: {error}") from None
+        raise Misbehaved(f"the guesses of {attack} are not {domain.records}: {error}") from None
 
 
 def scored(
@@ -70,7 +71,8 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Scores of guesses on any device, also after matching, which no order hides; of images by feature networks, too.
+    """Scores of guesses on any device, unaligned and after matching (which undoes a wrong order); for images, feature
+    networks add theirs.
 
     Args:
         truth: [N, ...], as `guess`.
@@ -97,7 +99,7 @@ def scored(
 
 
 def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> NDArray[np.int64]:
-    """For each record the row of the guess that the best assignment inside its round gives it, int64 [N].
+    """For each record, the row of the guess that the best assignment inside its round gives to it, int64 [N].
 
     It has the smallest total distance by the domain's first measure. It uses the truth, so it is an upper bound.
 
@@ -111,9 +113,10 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
-    """The first measure [N] of own records that are drawn without the release, once matched to the attacked ones.
+    """The first measure [N] of own records that are drawn without the release and then matched to the attacked records.
 
-    Records of few cells resemble some record of a message by chance, so matching makes good guesses of any records.
+    Records of few cells resemble some record of a message by chance, so after matching any records look like good
+    guesses.
 
     Args:
         truth: [N, *shape].
@@ -128,7 +131,7 @@ def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, see
 
 
 def unidentified(domain: Domain, truth: Tensor) -> str:
-    """Why nobody can say which attacked records are identified, in a sentence; empty if one can."""
+    """Why it cannot be said which attacked records are identified, in a sentence; empty if it can."""
     first = domain.kind.measures[0]
     if first.higher_is_closer is None:
         return f"identified cannot be computed: {first.title} does not say which of two records is nearer to a guess"
@@ -141,7 +144,7 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 def repeated(domain: Domain, truth: Tensor) -> str:
     """How many attacked records equal another one, in a sentence; empty for none.
 
-    No guess tells equal records from each other: each of k is identified with a chance of 1/k at most.
+    No guess can distinguish equal records: each of k equal ones is identified with probability at most 1/k.
     """
     times = Counter(record.tobytes() for record in truth.cpu().numpy()).values()
     count, most = sum(number for number in times if number > 1), len(times) / max(1, len(truth))
@@ -175,7 +178,7 @@ def mean_over(
     """Mean with its interval over records (`over_records`), and the value of the record that came closest.
 
     Args:
-        values: [N], N ≥ 1, one a record.
+        values: [N], N ≥ 1, one per record.
         within: the range (low, high) of the values.
         confidence: in (0, 1).
 
@@ -217,9 +220,10 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """How much closer an attack came to the records than each constant guess: the mean difference over records.
+    """How much closer an attack's guesses are to the records than each constant guess: the mean difference over
+    records.
 
-    The interval has 99 %, since a run looks often: at every attack, seed and doubling of an attack.
+    The interval has 99 % confidence, since a run compares often: for every attack, seed and doubling of an attack.
 
     Args:
         guesses: name of a guess -> its scores of the same records.

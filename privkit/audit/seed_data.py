@@ -67,7 +67,7 @@ class SeedData(_SeedRecords):
         return self.auxiliary.y if known else None
 
     def copied(self) -> SeedData:
-        """A copy of the records, for a cell whose parts may change them in place; it remembers nothing."""
+        """A copy of the records, for a cell whose parts may change them in place; its memory of attacks is empty."""
         shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
         records = {name: getattr(self, name) for name in ("splits", "shares", "victims", "auxiliary")}
         return replace(self, memory=Memory(), **deepcopy(records, shared))
@@ -84,7 +84,8 @@ class SeedData(_SeedRecords):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Records of each part, and without a class mean the labels of the victims, each of which a guess may know."""
+        """Number of records of each part; without a class mean, also the number of labels of the victims, since a guess
+        may know the label."""
         parts = {name: len(part) for name, part in self.splits.parts.items()}
         own = {"auxiliary": len(self.auxiliary), "auxiliary_dropped": self.dropped, "victims": len(self.victims)}
         unmet = self.labeled and len(self.victims) and CLASS_MEAN.name not in self.guesses
@@ -166,14 +167,14 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
 
 
 def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
-    """What anybody could guess without the release, [N, *shape] for N attacked records.
+    """The guesses that need no release, [N, *shape] for N attacked records.
 
-    Constant guesses come first; without own records, only those that need none. The class mean knows each record's true
-    label: it is the mean of the adversary's own records of that class (of tokens and categories the most frequent one),
-    or of all own records, if none has that label.
+    Constant guesses come first; without own records there are only those that need none. The class mean knows each
+    record's true label: it is the mean of the adversary's own records of that class (of tokens and categories the most
+    frequent one), or of all own records, if none has that label.
 
     Args:
-        classes: whether both have labels of the same classes.
+        classes: whether the own and the attacked records have labels of the same classes.
     """
     domain, count = victims.domain, len(victims)
     if not count:
@@ -215,7 +216,7 @@ def _without(own: Batch, victims: Batch) -> str:
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """The floors, with the upper limit of identified records set to the most that any guess of this kind reaches.
+    """The floors; the upper limit of the share of identified records is the most that any guess of this kind can reach.
 
     Without the release, a constant guess identifies one record in all on average, and a guess by class one of each
     class; ties are broken at random.

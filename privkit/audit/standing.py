@@ -39,11 +39,11 @@ _OF_NETWORK = {
 def held_against_its_releases(
     certificate: Certificate, edge: Clients, records: Tensor, *, batch: int, own_network: bool = False
 ) -> Certificate:
-    """A run's certificate, after measurements of its stages and its lower segment could refute it.
+    """A run's certificate, after measurements of its stages and its lower segment that could refute it.
 
     A claim that rests on a user's own stage is declared: the stage's receipt says what was done, and a measurement can
-    only refute it. A claim for one record behind the lower segment also needs one that keeps records apart, and a count
-    of orders needs tokens that hide their places. Of a user's own network both are measured, so such a claim is
+    only refute it. A claim for one record after the lower segment also needs a segment that keeps records apart, and a
+    count of orders needs tokens that hide their places. For a user's own network both are measured, so such a claim is
     declared, too.
 
     Args:
@@ -102,10 +102,10 @@ def _meet(rows: int | None, batch: int) -> str:
 def certified(
     config: AuditConfig, edge: Clients, seed_data: SeedData, receipt: Receipt, passes: int
 ) -> tuple[ReleaseCount, Certificate]:
-    """How often a run released what belongs to one record, and its certificate, held against its own releases.
+    """How often a run released data of one record; and its certificate, compared with its own releases.
 
     Args:
-        passes: how often the attacked records cross after training.
+        passes: how often the attacked records cross the cut after training.
 
     Raises:
         Misbehaved: if a user's own stage or network sends other data in training than afterwards, or a stage adds the
@@ -132,7 +132,7 @@ def certified(
 
 
 def texts_return(config: AuditConfig, edge: Clients) -> bool:
-    """Whether gradients of a loss that predicts the texts themselves went up to the server."""
+    """Whether the server received gradients of a loss that predicts the texts themselves."""
     return edge.predicts == "texts" and edge.protocol.labels == "kept" and config.budget.epochs > 0
 
 
@@ -166,9 +166,10 @@ def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
 def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     """Rows of a batch that change when other records of the batch are replaced.
 
-    Two batches are mixed, once for each binary digit of a row's number: the digit says from which of them a row comes.
-    Any two rows differ in a digit, so each row stays while each other one is replaced, in 3 + log₂ B passes. A row is
-    compared with the same row of the batch that it came from, each number on the scale of its own range.
+    Two batches are combined once for each binary digit of the row numbers: the digit says from which batch a row comes.
+    Any two rows differ in some digit. So for each pair, one row stays in some pass while the other is replaced; this
+    takes 3 + log₂ B passes. A row is compared with the same row of the batch that it came from, each number on the
+    scale of its own range.
 
     Args:
         edge: the clients, of which the first one's segment is measured in evaluation mode: segments that train on

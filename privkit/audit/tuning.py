@@ -1,4 +1,5 @@
-"""Tuning: an attack's fields are chosen on the adversary's own records; some act as victims, the others train it.
+"""Tuning: an attack's fields are chosen on the adversary's own records. Some of these act as victims, the others train
+the attack.
 
 The adversary plays both sides, so nothing here reads an attacked record. Trials are lines of a file, and the next one
 follows from the seed and the lines before it, so a killed study goes on with the same trials.

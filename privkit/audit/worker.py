@@ -1,4 +1,4 @@
-"""Computation of cells, by the command itself or by a worker of an engine in a folder of its own."""
+"""Computation of cells: by the command itself, or by a worker of an engine in the worker's own folder."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ class CellWorker:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A block in which torch has the run's threads and no part can end the process.
+        """A block in which torch uses the run's number of threads, and no part can end the process.
 
-        Afterwards, a thread that the part left behind can.
+        After the block, a thread that a part left running can end it.
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # of the manifest on resume: other counts round otherwise
@@ -173,7 +173,7 @@ _opened: tuple[str, CellWorker] | None = None
 def compute(job: Job, task: Task) -> TaskResult:
     """Compute a cell in a folder of its own; one at a time in a process, since threads share its random generators.
 
-    Errors of the run are in the answer. An exception from here is an error of the engine.
+    Errors of the run are in the returned result. An exception raised here is an error of the engine.
     """
     with _one:
         try:

@@ -50,7 +50,7 @@ def epsilon(
     ] = None,
     delta: _Delta = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Beside it the published formula, and the factor.")
+        bool, typer.Option("--compare", help="Print the published ε and its ratio to ours, too.")
     ] = False,
     fast: Fast = False,
     terms: Annotated[
@@ -123,8 +123,9 @@ def calibrate(
 
     The target is an ε, an advantage of any attack, or a true positive rate at a false positive rate.
 
-    The flags describe the mechanism. The search starts at the mechanism's own value of the parameter. A target that any
-    noise or any number of rounds meets is refused. Randomized response has a noise_parameter in place of a sigma.
+    The flags describe the mechanism. The search starts at the mechanism's own value of the parameter. A target that
+    every noise or every number of rounds meets is refused. Randomized response has a noise_parameter instead of a
+    sigma.
     """
     from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of
@@ -173,8 +174,8 @@ def calibrate(
 
 
 def permutations(
-    tokens: Annotated[int, typer.Option(parser=whole_number, help="N, patches an image.")],
-    batch: Annotated[int, typer.Option(parser=whole_number, help="B, images a batch; 1 is patch shuffling.")] = 1,
+    tokens: Annotated[int, typer.Option(parser=whole_number, help="N, patches per image.")],
+    batch: Annotated[int, typer.Option(parser=whole_number, help="B, images per batch; 1 is patch shuffling.")] = 1,
     keep: Annotated[float | None, typer.Option(help="k, share of patches that stay with their image. [0.4]")] = None,
     variant: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",
     as_json: Json = False,
@@ -279,7 +280,7 @@ def _print_found(
 
 
 def without_infinities(value: Any) -> Any:
-    """The same value for JSON, which has no infinity: None in its place."""
+    """The value for JSON, with None for infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: without_infinities(part) for key, part in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -13,7 +13,7 @@ from privkit.cli.accounting import COMMANDS
 from privkit.cli.compare import compare, place, record
 from privkit.cli.described import describe as describe_part
 from privkit.cli.described import described
-from privkit.cli.flags import flag_of, with_flags
+from privkit.cli.flags import EachOnce, flag_of, with_flags
 from privkit.cli.frontier import frontier
 from privkit.cli.ledger import ledger
 from privkit.cli.new import check, new
@@ -87,7 +87,7 @@ def audit(
         _run(config, command, shown)
 
 
-app.command("audit")(with_flags(audit, map(flag_of, FLAGS)))
+app.command("audit", cls=EachOnce)(with_flags(audit, map(flag_of, FLAGS)))
 
 
 def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """List what there is, with options and defaults; of one kind, with what each option may be. `privkit describe NAME`
-    says what each option means."""
+    """List all parts with their options and defaults; for one kind, also the allowed values of each option. `privkit
+    describe NAME` says what each option means."""
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     about = ("text", "source")

@@ -1,4 +1,4 @@
-"""Finished runs: `compare` compares two, `place` puts one into the registry, `record` writes a model as a recording."""
+"""Commands on finished runs: `compare` two of them, `place` one among the registered defenses, `record` its model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def place(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     as_json: Json = False,
 ) -> None:
-    """Say between which registered defenses a run's lie: accuracy, and the share of records that attacks identify.
+    """Compare a run with the registered defenses, by accuracy and by the share of records that attacks identify.
 
     The registry holds privkit's own defenses at several strengths, on the same data under the strongest quick attacks.
     """
@@ -64,8 +64,8 @@ def place(
 def record(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[Path, typer.Option(help="Folder of the recording, new or empty.")],
-    defense: Annotated[str | None, typer.Option(help="Which of the run's, as its table shows it. [the last]")] = None,
-    seed: Annotated[int | None, typer.Option(parser=whole_number, help="Which of the run's. [the first]")] = None,
+    defense: Annotated[str | None, typer.Option(help="Defense of the run, as its table shows it. [the last]")] = None,
+    seed: Annotated[int | None, typer.Option(parser=whole_number, help="Seed of the run. [the first]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
 ) -> None:
     """Write a trained model of a run as a recording: the attacked release, weights, own records and truth.

@@ -41,12 +41,13 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
     """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
 
     Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
-    seconds (`privkit.torch_utils.clock`) of one thread, so that a busy machine does not change them: threads that wait
-    for each other there use many times the seconds of their work. Opening the data, scoring and the report are not in
-    the estimate. A step of training that takes long is timed on fewer images and scaled by their number. Attacks are
-    timed on the first defense of each configuration, for a moment each, and extrapolated: three runs that were measured
-    (digits, a table, a text) had .8 to 1.75 times the CPU seconds of rows. A `PrivkitError` for what the run itself
-    would refuse, and for a model, defense or attack that fails on the probe.
+    seconds (`privkit.torch_utils.clock`) of one thread, so that a busy machine does not change them: on a busy machine,
+    threads that wait for each other would use many times the seconds of their work. Opening the data, scoring and the
+    report are not in the estimate. A step of training that takes long is timed on fewer images and scaled by their
+    number. Attacks are timed on the first defense of each configuration, each for a short time, and extrapolated: in
+    three measured runs (digits, a table, a text) the estimate was .8 to 1.75 times the CPU seconds of the rows. It
+    raises a `PrivkitError` for what the run itself would refuse, and for a model, defense or attack that fails in this
+    trial.
 
     Args:
         parts: with one device and one number of threads.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from privkit.errors import shortened
+from privkit.errors import UsageError, shortened
 from privkit.settings.table import Setting
 
 
@@ -26,7 +28,8 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """The flag of a setting. Without the flag a setting that a file may hold is None, so that the file decides."""
+    """The flag of a setting. If the flag is absent and a file may hold the setting, the value is None, so that the file
+    decides."""
     more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
     words = (setting.flag,) if setting.kind is bool else ()
@@ -45,6 +48,22 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
     command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in every}
     return command
+
+
+class EachOnce(TyperCommand):
+    """A command that refuses a second value of a flag which takes one: the first would be dropped without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the flags.
+
+        Raises:
+            UsageError: naming the flag that was given twice.
+        """
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        for flag_, count in Counter(given).items():
+            if count > 1 and not (flag_.multiple or flag_.is_flag):  # type: ignore[attr-defined]
+                raise UsageError(f"{flag_.opts[0]} is given {count} times, and only one value counts; give it once")
+        return super().parse_args(ctx, args)
 
 
 def whole_number(given: str | int) -> int:

@@ -31,7 +31,7 @@ def test_it_keeps_the_laws_of_its_kind() -> None:
 
 def new(
     kind: Annotated[str, typer.Argument(help="|".join(KINDS))],
-    name: Annotated[str, typer.Argument(help="Of the file and the part, such as my_noise.")],
+    name: Annotated[str, typer.Argument(help="Name of the file and part, such as my_noise.")],
 ) -> None:
     """Write NAME.py, a small part that works, and test_NAME.py into the current folder; nothing is overwritten."""
     if kind not in KINDS:

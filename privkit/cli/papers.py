@@ -26,7 +26,9 @@ TextTable = tuple[list[str], list[list[str]]]  # heading and rows of a table
 
 
 def papers(
-    name: Annotated[str | None, typer.Argument(metavar="[PAPER]", help="Its name; none lists the papers.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[PAPER]", help="Name of the paper; without it, papers are listed.")
+    ] = None,
     table: Annotated[
         str | None, typer.Option(help="Print the numbers of one table of the paper, such as 'Table 3'.")
     ] = None,
@@ -38,7 +40,7 @@ def papers(
         ),
     ] = None,
     coverage: Annotated[
-        bool, typer.Option("--coverage", help="Of every printed number: our evidence about it, or why there is none.")
+        bool, typer.Option("--coverage", help="For every printed number, our evidence or why there is none.")
     ] = False,
     figures: Annotated[Path | None, typer.Option(help="Folder for the paper's figures, drawn as PNG and SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")] = False,
@@ -255,7 +257,8 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows: the verdict on each ordering; with verdicts at tiny scale, these and the new seeds, too."""
+    """Heading and rows: the verdict on each ordering; with verdicts at tiny scale, these verdicts and the new seeds,
+    too."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:

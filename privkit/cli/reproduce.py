@@ -35,7 +35,7 @@ def reproduce(
         ),
     ] = "tiny",
     data_root: Annotated[Path | None, typer.Option(help=SETTINGS["data_root"].help)] = None,
-    out: Annotated[Path, typer.Option(help="Where the runs are kept; the same command goes on.")] = _OUT,
+    out: Annotated[Path, typer.Option(help="Folder of the runs; the same command goes on.")] = _OUT,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and an estimate; run none.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -16,7 +16,7 @@ import typer
 from privkit.cli.say import say, say_json, show
 from privkit.errors import UsageError, tell, unknown
 
-AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: an event a line, the result last.")]
+AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: one event per line, then the result.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no tables: failures and the exit code alone.")]
 Junit = Annotated[Path | None, typer.Option(help="Write cells, checks and gates as JUnit XML.")]
 Annotations = Annotated[
@@ -77,7 +77,8 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """One line for each check and gate of a verdict that is not met; a sentence on several cells stands once."""
+        """One line for each check and gate of a verdict that is not met; a sentence that holds for several cells
+        appears once."""
         failed: dict[str, None] = {}
         for check in verdict.checks:
             if check.met is False:
@@ -163,7 +164,7 @@ def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
 
     (numbers, note), *others = run_tables(rows)
     if over_seeds(rows):
-        note = f"{note} One line a seed: {page.parent / 'tables' / 'audit.md'}"
+        note = f"{note} One line per seed: {page.parent / 'tables' / 'audit.md'}"
     yield numbers if numbers.rows else None, note  # none if all attacks asked for labels, members or canaries
     yield from others
     if found := frontier(rows):

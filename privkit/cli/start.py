@@ -170,10 +170,11 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Inside, Python does not look for garbage: it would go through all objects of torch again and again as they load.
+    """A block without Python's garbage collector, which would traverse all objects of torch again and again as they
+    load.
 
-    That is a seventh of the time in which the settings of a command are read. Memory of what is computed inside may
-    stay taken until the end, so nothing large belongs here.
+    This saves a seventh of the time in which a command's settings are read. Memory that is allocated inside may stay in
+    use until the end, so nothing large belongs here.
 
     >>> with uncollected():
     ...     gc.isenabled()

@@ -27,8 +27,9 @@ class Adversarial(Unchanged):
     """Min–max training against a simulated attacker, who inverts the smashed data; nothing is proven.
 
     Attacker and client share one loss; its gradient is reversed at the smashed data. Two things bound the client's
-    ascent. The attacker normalizes its input, so larger smashed data gain nothing. And an image pushes back only while
-    the attacker reconstructs it better than the message's mean image does, since a failing attacker shows no privacy.
+    ascent. The attacker normalizes its input, so larger smashed data gain nothing. And the gradient of an image is
+    reversed only while the attacker reconstructs this image better than the mean image of its message does, because the
+    failure of a weak attacker shows no privacy.
 
     Attributes:
         strength: weight of the reversed gradient, ≥ 0; 1 is Eq. 9.
@@ -80,7 +81,7 @@ class Adversarial(Unchanged):
 
 
 class SimulatedAttacker(nn.Module):
-    """Two convolutions over the map that the smashed data make, pixels from channels; dense layers without a map.
+    """Two convolutions over the smashed data as a feature map, then pixels from channels; dense layers for vectors.
 
     Smashed data are (T, D), (C', H', W') or (D,) each, and `width` channels lie between. As in DP-CutMixSL's attacker.
     """
@@ -127,8 +128,9 @@ _TEMPERATURE = 1 / 30
 class Disco(Adversarial):
     """Zeroes a share of each image's channels, chosen by a filter that is trained against a simulated attacker.
 
-    The filter lowers the task's loss and raises the attacker's error; the attacker lowers it; the lower segment itself
-    is trained for the task alone. Nothing is proven. A frozen lower segment keeps its filter untrained.
+    The filter is trained to lower the task's loss and to raise the attacker's error, the attacker to lower its error,
+    and the lower segment for the task alone. Nothing is proven. If the lower segment is frozen, its filter stays
+    untrained.
 
     Attributes:
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.

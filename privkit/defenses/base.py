@@ -77,7 +77,7 @@ class Receipt(ABC):
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """What these realized parameters prove over the run's releases."""
+        """The certificate that these realized parameters give for all releases of the run."""
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
         """The mechanism whose ε the certificate claims; None if it claims none."""
@@ -85,8 +85,8 @@ class Receipt(ABC):
 
     @property
     def shared(self) -> str:
-        """Why a row of the release may depend on other rows; empty if it depends on its own image and its own fresh
-        noise alone."""
+        """Why a row of the release may depend on other images; empty if it depends only on its own image and its own
+        fresh noise."""
         return "nothing is known of how the rows of this release depend on each other"
 
     @property
@@ -127,11 +127,11 @@ class Defense(Checked, ABC):
             false.
         position_embedding: whether tokens may carry a position embedding when they reach it; False if their order is
             the secret.
-        smallest_batch: images a message below which it has no effect.
+        smallest_batch: images per message below which it has no effect.
         group: k, the number of clients whose smashed data are mixed into one message; 1 without mixing.
         level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
-        images_only: whether it also reads the images themselves, and so needs the domain of images. True for every
-            defense at the input layer.
+        images_only: whether it also reads the images themselves, and so needs the domain of images. It is True for
+            every defense at the input layer.
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them, or `label_term` reads
             them.
         at_inference: whether test images pass it, too; False for defenses of training alone, such as mixing.
@@ -181,7 +181,7 @@ class Defense(Checked, ABC):
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The part of `apply` that acts on every image [N, ...] alone and draws nothing; adversaries know it, too."""
+        """The deterministic part of `apply` that acts on every image [N, ...] by itself; adversaries know it, too."""
         return smashed
 
     @abstractmethod
@@ -191,13 +191,13 @@ class Defense(Checked, ABC):
         """Defend one round.
 
         A defense that can draw its ratios once also takes `kept`, the generator of these ratios on the device of
-        `smashed`, in the same state in every round; None for its own.
+        `smashed`, in the same state in every round; None if it draws them from its own.
 
         Args:
             smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
                 k members of M groups. Tokens come without their class token.
             labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`. Test images and queries
-                come with labels that tell nothing of them.
+                come with labels that are independent of them.
             generator: the only source of randomness, on the device of `smashed`.
             present: bool [M, k] for a mixing defense: the taken seats of a group; None for all. Data on an empty seat
                 are meaningless and must get weight 0. Other defenses do not read it.
@@ -229,12 +229,13 @@ class Defense(Checked, ABC):
         return None
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """A term that the clients add to the task's loss, [M], one value a client; or None.
+        """A term that the clients add to the task's loss, [M], one value per client; or None.
 
         Args:
             images: [M, B, C, H, W] in [0, 1].
             smashed: [M, B, ...], before `apply`.
-            companion: the networks of `companion`, one a client, called with all messages' images at once, [M·B, ...].
+            companion: the networks of `companion`, one per client, called with all messages' images at once, [M·B,
+                ...].
         """
         return None
 

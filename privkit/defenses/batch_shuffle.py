@@ -25,10 +25,10 @@ class BatchShuffle(OnSmashed[Permuted]):
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. 1 is patch shuffling.
         variant: "final_shuffle": with the shuffle inside each image that §IV-C adds. "algorithm_2": as written; kept
             tokens come first, which reveals their image. "kept_in_place": kept tokens do not move, as in §IV-C's first
-            sentence on k; their order is then no secret.
-        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" takes the
-            model's first block above the cut, such as a checkpoint's, off the server, true draws an extra one. "auto"
-            is "first" on images if the model has a block there; texts, tables and other models have no block.
+            sentence on k, so their order is public.
+        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" moves the
+            model's first block above the cut (a checkpoint's, for example) from the server to the clients; true draws
+            an extra block. "auto" is "first" on images if the model has a block there; otherwise there is no block.
 
     Source: Yao et al., patch shuffling, Algorithm 2 and §IV-C.
 

@@ -20,8 +20,8 @@ class Blur(OnSmashed[Nothing]):
     The low-resolution image is all that the client holds, so test images pass through it as well.
 
     Attributes:
-        factor: of the side, ≥ 1; 14 leaves 16 of 224 pixels. Where it does not divide the side, ⌊side/factor⌋ pixels
-            are left, each the average of the pixels that it touches. 1 leaves the image.
+        factor: of the side, ≥ 1; 14 leaves 16 of 224 pixels. If it does not divide the side, ⌊side/factor⌋ pixels are
+            left, each the average of the pixels that it touches. 1 leaves the image unchanged.
         enlarge: "bilinear" or "nearest".
 
     Source: Ryoo et al. 2018, "Extreme low resolution activity recognition"; factor 14 from Yao et al., patch shuffling,

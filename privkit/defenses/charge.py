@@ -19,7 +19,7 @@ from privkit.shared.certificate import Certificate
 Mixing = NoMixing | Mixup | CutMix
 
 WORTH_COMPOSING = 1e3
-"""ε from which on a tighter bound would still be no protection, and numerical composition takes seconds."""
+"""ε from which on a tighter bound would still be not protection, and numerical composition takes seconds."""
 
 _IDEAL = (
     "noise counts as real numbers from a secret seed: neither the low bits of floats nor an attack on the generator is "
@@ -279,7 +279,8 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The claim about the smashed data, given the labels, if labels travel without noise; its first assumption says so.
+    """The claim about the smashed data, given the labels, for labels that are sent without noise; its first assumption
+    says so.
 
     Args:
         certificate: differential privacy of the smashed data, computed for neighbors with equal labels.

@@ -38,7 +38,8 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism of the stage that makes the chain's claim; others are post-processing or earn no credit."""
+        """The mechanism of the stage on which the chain's claim rests; the other stages are post-processing or earn no
+        credit."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 
@@ -68,11 +69,11 @@ class ChainReceipt(Receipt):
 def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Certificate:
     """The certificate of a chain whose steps, in order, passed `rules.check_chain`.
 
-    A stage of noise claims the same ε as alone. Two kinds of stages may precede it: a random map of each image, and a
-    permutation, which commutes with iid noise and coordinate-wise clipping. Later stages are post-processing. A bound
-    by an earlier clip stage counts if only permutations lie between. Mixing earns credit only inside a stage that mixes
-    and adds noise itself. The count of a shuffle's orders is reported beside the ε. Stages at the server earn no
-    credit.
+    A noise stage in a chain claims the same ε as the stage alone. Two kinds of stages may precede it: a random map of
+    each image, and a permutation, which commutes with iid noise and coordinate-wise clipping. Later stages are
+    post-processing. The bound of an earlier clip stage counts if only permutations lie between the two. Mixing earns
+    credit only inside a stage that mixes and adds noise itself. The count of a shuffle's orders is reported beside the
+    ε. Stages at the server earn no credit.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """

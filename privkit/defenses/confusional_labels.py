@@ -20,9 +20,9 @@ from privkit.errors import UsageError
 class ConfusionalLabels(Defense):
     """The label holder replaces label y by row y of a secret matrix C of soft labels; nothing is proven.
 
-    The loss is the cross-entropy with C[y], so that a gradient seems to be of other labels. Predictions p of soft
-    labels are decoded by p·C⁻¹. All records of a label still share one soft label, and their gradients still share a
-    direction: C renames labels and does not mix their records.
+    The loss is the cross-entropy with C[y], so gradients look as if they belonged to other labels. Predictions p of
+    soft labels are decoded by p·C⁻¹. All records of a label still share one soft label, and their gradients still share
+    a direction: C renames labels and does not mix their records.
 
     Attributes:
         spread: share of a soft label that lies on all labels alike; the rest lies on one wrong label.

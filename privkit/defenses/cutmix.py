@@ -33,7 +33,7 @@ class _MixedClients(Defense):
 
     Attributes:
         shuffled: whether the mixed positions are permuted, so that the release shows ratios and no masks.
-        side: pixels a side of a position of a feature map or an image; None if tokens are positions.
+        side: pixels per side of a position of a feature map or an image; None if tokens are positions.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"mixes"})
@@ -199,7 +199,7 @@ class ShuffledCutMix(RandomCutMix):
     """Random CutMix with the positions of every mixed image shuffled; nothing is proven.
 
     Tokens keep the position embedding that the client added, as in the paper, whose cut layer lies behind it. Such
-    tokens reveal their places, which undoes the shuffle, so no permutation is counted.
+    tokens reveal their places. That undoes the shuffle, so no permutation is counted.
 
     The release's `weights` holds the ratios λ_i, [G, k, 1], not the masks: where a client's positions lie in an image
     is the shuffle's secret. The receipt has the masks, at the places before the shuffle.
@@ -218,7 +218,7 @@ class ShuffledCutMix(RandomCutMix):
     shuffled: ClassVar[bool] = True
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...] of the members' positions, with an order of its own for each image; one gather."""
+        """Messages [G, B, ...] of the members' positions, in a separate order for each image, by one gather."""
         groups, _, length = weights.shape
         batch, image_shape = smashed.shape[2], smashed.shape[3:]
         order = uniform_permutations(groups * batch, length, generator).view(groups, batch, length)

@@ -59,7 +59,7 @@ class RandomCutout(Defense):
         return self.input_patch if self.patch is None and self.level == "input" else self.patch
 
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
-        """Masks bool [M, T] of positions that are kept, one a client, which its images share."""
+        """Masks bool [M, T] of positions that are kept, one per client, which its images share."""
         total = positions(self.name, smashed, self.side, leading=2)
         return uniform_permutations(len(smashed), total, generator) < round(self.payload * total)
 
@@ -93,8 +93,8 @@ class RandomCutout(Defense):
 class CutSmashed(RandomCutout):
     """The release of `random_cutout`; only kept positions travel, since a seed tells the server their places.
 
-    The release has the same law, but fewer bytes travel: both sides know the sequence of masks, so not even their bits
-    are sent, and the server fills in zeros. Nothing is proven.
+    The release has the same distribution, but fewer bytes are sent: both sides know the sequence of masks, so the masks
+    are not sent, and the server fills in zeros. Nothing is proven.
 
     Source: CutMixSL §3.1, Eq. 1 and Figure 2 (masks fixed for all rounds, or drawn in every one).
     """
@@ -108,7 +108,8 @@ class VanillaCutout(RandomCutout):
     """Zeroes one random box of each client's smashed data, whose size follows from the payload; nothing is proven.
 
     Attributes:
-        payload: share of positions that are kept and travel, in [0, 1]; the box has the rest, to half its height.
+        payload: share of positions that are kept and travel, in [0, 1]; the box covers the rest, up to half of the
+            box's height.
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
             square grid. At the input layer, None is 1. Other fields are those of `RandomCutout`.
 

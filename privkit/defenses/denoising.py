@@ -88,7 +88,8 @@ class Denoising(OnSmashed[Nothing]):
         return changed.detach() + (values - values.detach())
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """Stages on logits or with estimated settings leave the smashed data to the server's segment."""
+        """Stages on logits or with estimated settings leave the smashed data unchanged; they act inside the server's
+        segment."""
         require_messages(self.name, smashed)
         unchanged = self.on_logits or self.automatic
         return smashed if unchanged else self.applied(smashed, generator), self.receipt
@@ -222,7 +223,8 @@ def best_scale(signal: float, spread: float) -> float:
 
 
 def best_keep(signal: float, diagonal: float, spread: float) -> float:
-    """p* from A, B and σ²F: (2A − B − σ²F)/(2(A − B)) in [0, 1] if A > B, else 0 or 1, whichever errs less."""
+    """p* from A, B and σ²F: (2A − B − σ²F)/(2(A − B)) in [0, 1] if A > B, else 0 or 1, whichever has the smaller
+    error."""
     if signal <= diagonal:
         return 0.0 if signal < spread else 1.0
     return min(1.0, max(0.0, 0.5 + (signal - spread) / (signal - diagonal) / 2))
@@ -253,15 +255,15 @@ def _leaves(module: nn.Module) -> list[nn.Module]:
 
 @dataclass(frozen=True, kw_only=True)
 class Masking(Denoising):
-    """Keeps each coordinate with probability `keep`, drawn afresh for each; behind noise, it removes some of the noise.
+    """Keeps each coordinate with probability `keep`, drawn independently; after noise, it removes some of the noise.
 
-    What is kept is not divided by `keep`, as dropout would.
+    Unlike dropout, it does not divide the kept values by `keep`.
 
     Attributes:
         keep: p in [0, 1], or "auto" for the p of least error, estimated while the server trains.
         place: "server" denoises what arrived; "client" or "mixer" masks before it arrives.
-        variant: see `privkit.defenses.denoising.Variant`; all but "undone", which restores what a mask has lost.
-            accurate_sl released "straight_through".
+        variant: see `privkit.defenses.denoising.Variant`; every variant but "undone", which would have to restore what
+            a mask has removed. accurate_sl released "straight_through".
         at_inference: whether test images are masked, too. Logits of test images never are.
 
     Source: accurate_sl §3, the random masking operator R_p.
@@ -298,7 +300,7 @@ class Masking(Denoising):
 
 @dataclass(frozen=True, kw_only=True)
 class Scaling(Denoising):
-    """Multiplies the smashed data by λ; behind noise, λ < 1 makes the noise smaller, and the signal, too.
+    """Multiplies the smashed data by λ; after noise, λ < 1 shrinks both the noise and the signal.
 
     Attributes:
         factor: λ = 1/α > 0, or "auto" for the λ of least error, estimated while the server trains.

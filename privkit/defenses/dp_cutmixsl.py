@@ -130,7 +130,7 @@ class _MixedNoise(_BoundedNoise):
     Attributes:
         concentration: α_M > 0 of the law of the weights.
         site: who adds the noise.
-        side: pixels a side of a position of a feature map or an image; None if tokens are positions.
+        side: pixels per side of a position of a feature map or an image; None if tokens are positions.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
@@ -198,7 +198,7 @@ class DpMixSl(_MixedNoise):
     """Differentially private Mixup: Σ λ_i·s_i of clamped smashed data, λ ~ Dirichlet, and Gaussian noise.
 
     Attributes:
-        group: k ≥ 1 clients a group.
+        group: k ≥ 1 clients per group.
         concentration: α_M > 0 of the symmetric Dirichlet law; infinite for λ_i = 1/k.
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
         sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, and the certificate
@@ -254,7 +254,7 @@ class DpCutMixSl(_MixedNoise):
     """Differentially private random CutMix: each position from one client, counts N_i that sum to N, Gaussian noise.
 
     Attributes:
-        group: k ≥ 1 clients a group.
+        group: k ≥ 1 clients per group.
         concentration: α_M > 0 of the Dirichlet-multinomial law of the counts; infinite for counts as equal as can be.
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
         sigma_labels: standard deviation σ_y > 0 on labels mixed with λ_i = N_i/N; None sends them without noise, and

@@ -1,4 +1,4 @@
-"""FedPass: the client scales and shifts each channel by what a network makes of secret passports."""
+"""FedPass: the client scales and shifts each channel by a network's outputs for secret inputs, the passports."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _WIDEST = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FedPass(OnSmashed[Nothing]):
-    """Channel x becomes tanh(s)·x + tanh(b), where s and b are a network's values of secret passports.
+    """Channel x becomes tanh(s)·x + tanh(b), where s and b are a network's outputs for secret passports.
 
     Each record has passports of its own for s and for b, p ~ N(μ, σ²) in each channel, and μ is secret and stays for
-    the run. Nothing is proven: with σ = 0 the map is one for all records, which a decoder learns from queries; with
-    more, it is noise that grows with the smashed data.
+    the run. Nothing is proven: with σ = 0 all records share one map, which a decoder learns from queries; with σ > 0
+    the map is noise that grows with the smashed data.
 
     Attributes:
-        reach: the means μ are uniform in (−reach, 0), > 0. A larger reach hides σ behind a tanh of ±1.
+        reach: the means μ are uniform in (−reach, 0), > 0. With a larger reach the tanh saturates at ±1 and hides σ.
         sigma: σ of a record's passports, ≥ 0; 0 for passports of the run.
         seed: of the means and of the network's weights.
 

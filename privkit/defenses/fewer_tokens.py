@@ -25,7 +25,7 @@ class TokenDropping(OnSmashed[Nothing]):
     """Sends a random part of each image's tokens, in their order; nothing is proven.
 
     Tokens are drawn for every image and round. Places are not sent: the blocks of a transformer read any number of
-    tokens. A token with a position embedding reveals its place anyway.
+    tokens. A token with a position embedding reveals its place in any case.
 
     Attributes:
         keep: share of the tokens that are sent, in (0, 1], rounded to whole tokens and at least one; 1 drops none.
@@ -73,9 +73,10 @@ class TokenDropping(OnSmashed[Nothing]):
 class TokenMerging(OnSmashed[Nothing]):
     """Merges the most similar tokens of each image into means, by bipartite soft matching; nothing is proven.
 
-    Tokens at even places are matched with their most similar ones at odd places, and the most similar pairs merge into
-    the mean over all tokens that they stand for. A step merges at most half of the tokens, so keep < 0.5 takes several
-    steps. Nothing is drawn. Sizes and places are not sent: the server's attention gives every token the same weight.
+    Tokens at even places are matched with their most similar ones at odd places, and the most similar pairs merge. A
+    merged token is the mean over all original tokens that it stands for. A step merges at most half of the tokens, so
+    keep < 0.5 takes several steps. Nothing is drawn. Sizes and places are not sent: the server's attention gives every
+    token the same weight.
 
     Attributes:
         keep: share of the tokens that are left, in (0, 1], rounded to whole tokens and at least one; 1 merges none.

@@ -24,8 +24,8 @@ class GradPerturb(OnSmashed[Noised]):
 
     Attributes:
         law: "gaussian" or "laplace".
-        noise: standard deviation σ (or scale b) on every coordinate, > 0, in units of the gradient that is sent: that
-            of a mean over a batch shrinks with the batch.
+        noise: standard deviation σ (or scale b) on every coordinate, > 0, in units of the gradient that is sent; if the
+            loss is a mean over a batch, this gradient shrinks with the batch size.
         clip: largest L2 norm (L1 for Laplace) of one image's gradient, > 0; longer ones are shortened before the noise.
             None leaves them.
         frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.

@@ -72,7 +72,7 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
 
 
 def uniform_permutations(rows: int, length: int, generator: Generator) -> Tensor:
-    """Uniform permutations of 0..length−1, one a row, int64 [rows, length], on the generator's device.
+    """Uniform permutations of 0..length−1, one per row, int64 [rows, length], on the generator's device.
 
     It sorts float64 uniforms. A tie, which would favor one order, has a probability below rows·length²·2⁻⁵³.
     """
@@ -100,11 +100,11 @@ def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[
 
 
 def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -> Tensor:
-    """Random boxes of given areas, each inside the one before it.
+    """Random boxes of given areas, each inside the previous one.
 
-    A box is ⌈√a·rows⌉ high and as wide as brings it nearest to its area a, so that a single box misses it by at most
-    half that height, in positions. Its place is uniform among those inside the box before it (the grid, for the first):
-    Cutout's boxes may hang over the edge, which would make payloads and ratios random.
+    A box of area a is ⌈√a·rows⌉ high, and its width is chosen to come nearest to a. So the number of positions of a
+    single box is off by at most half of its height. Its place is uniform among those inside the box before it (the
+    grid, for the first): Cutout's boxes may hang over the edge, which would make payloads and ratios random.
 
     Args:
         areas: float64 [G, J], shares of the grid in [0, 1], falling along J ≥ 1.

@@ -18,9 +18,9 @@ class MaxNorm(OnSmashed[Nothing]):
     """Stretches each image's cut-layer gradient at random, so that norms stop revealing labels; nothing is proven.
 
     The gradient g of an image becomes (1 + s·ε)·g with ε ~ N(0, 1) and s² = max‖g‖²/‖g‖² − 1 over the message. Its
-    expected square norm is then that of the longest one. The longest gradient stays as it is, and each other one stays
-    on its line. With several classes the line reveals the label. With two, both labels share a line; then the signs of
-    short gradients are nearly random, and those of long ones are not.
+    expected square norm is then that of the longest one. The longest gradient stays as it is, and every other gradient
+    keeps its line (its direction up to the sign). With several classes the line reveals the label. With two classes
+    both labels share a line; then the signs of short gradients are nearly random, but those of long ones are not.
 
     Attributes:
         frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.

@@ -39,7 +39,7 @@ def contradiction(
     Args:
         shape: of one record's smashed data, if known; without it tokens, feature maps and vectors are tried.
         image: (C, H, W) of a record, for stages on images.
-        doubted: stages whose own receipts are measured as well; None for the user's own.
+        doubted: stages whose receipts are measured one by one as well; None takes the user's own stages.
     """
     for number, stage in enumerate(stages):
         if not (is_own(stage) if doubted is None else stage in doubted):
@@ -216,7 +216,8 @@ class _Pair:
         return data, other
 
     def released(self) -> tuple[Release, Release] | None:
-        """Both releases; of data that a stage refuses, those in a smaller range. None if it refuses these, too."""
+        """Both releases. If a stage refuses the data, data in a smaller range are tried; None if it refuses these,
+        too."""
         for into in (None, torch.tanh, torch.sigmoid):
             if into is not None:
                 self.data, self.other = into(self.data / self.scale), into(self.other / self.scale)

@@ -64,7 +64,7 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
 
 
 def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> Tensor:
-    """Masks that are mutually exclusive and collectively exhaustive, uniform given their counts.
+    """Masks that give every position to exactly one member, drawn uniformly among those with the given counts.
 
     Args:
         counts: int64 [G, k], rows sum to `positions`.
@@ -86,9 +86,10 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of the ratios: the round's, or, if they are drawn "once", `kept`, in the same state in every round.
+    """The generator of the ratios: that of the round or, for ratios drawn "once", `kept`, in the same state in every
+    round.
 
-    Without `kept`, it is one of seed 0.
+    Without `kept`, a generator with seed 0 replaces it.
     """
     if drawn == "every_round":
         return generator

@@ -1,4 +1,4 @@
-"""Clipping and noise on smashed data. No function but `overwritten` writes in place."""
+"""Clipping and noise on smashed data. Only `overwritten` writes in place."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def widened(values: Tensor) -> Tensor:
 def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
     """Every coordinate into [low, high], at least float32; the gradient is 0 if a coordinate was clamped.
 
-    A NaN stays one, so that training stops and says where.
+    NaN stays NaN, so that training stops and says where it occurred.
     """
     return widened(smashed).clamp(low, high)
 
@@ -65,7 +65,7 @@ def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet 
 
 
 def simplex(labels: Tensor) -> Tensor:
-    """Labels [..., L] into {y ≥ 0, Σy ≤ 1}, which is no wider than the one-hot labels: √2, and 2 in L1."""
+    """Labels [..., L] into {y ≥ 0, Σy ≤ 1}, whose diameter is that of the one-hot labels: √2 in L2 and 2 in L1."""
     positive = widened(labels).clamp(min=0)
     return positive / positive.sum(-1, keepdim=True).clamp(min=1)
 
@@ -79,14 +79,15 @@ def gaussian(values: Tensor, sigma: float, generator: Generator) -> Tensor:
 def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
     """The values plus fresh Laplace noise of scale b (variance 2b²) on every coordinate, as a new tensor.
 
-    The difference of two exponential variables, since inverting a float32 uniform would give infinity once in 2²⁴.
+    It is the difference of two exponential variables: the inverse of a float32 uniform would be infinite once in 2²⁴
+    draws.
     """
     pair = torch.empty((2, *values.shape), device=values.device, dtype=values.dtype).exponential_(generator=generator)
     return values + scale * (pair[0] - pair[1])
 
 
 def overwritten(smashed: Tensor, noisy: Tensor) -> Tensor:
-    """The fault of a released code, on purpose: write the noisy values into `smashed` behind autograd's back.
+    """Reproduce a fault of a released code: write the noisy values into `smashed` without telling autograd.
 
     A Tanh before it has saved that tensor for its derivative 1 − y², which becomes 1 − (y + n)² and may be negative.
     """
@@ -105,7 +106,8 @@ def require_one_hot(name: str, labels: Tensor, images: tuple[int, ...]) -> None:
 
 
 def require_images(name: str, smashed: Tensor) -> int:
-    """Coordinates of one image's smashed data [M, B, ...]; a ValueError for other shapes or whole numbers."""
+    """The number of coordinates of one image in smashed data [M, B, ...]; a ValueError for other shapes or for
+    integers."""
     if smashed.ndim < 3 or not smashed.is_floating_point() or not smashed.numel():
         raise ValueError(
             f"{name} needs smashed data of M messages of B images, float [M, B, ...], got {smashed.dtype} of shape "
@@ -165,12 +167,12 @@ class AddedNoise(OnSmashed[Noised]):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(AddedNoise):
-    """Gaussian noise on smashed data; differentially private only with a clip. Labels are the server's.
+    """Gaussian noise on smashed data; differentially private only with a clip. Labels are not protected.
 
     Attributes:
         sigma: standard deviation, > 0, in units of the smashed data.
-        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. 1 changes nothing
-            after a Tanh.
+        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. After a tanh, 1
+            changes nothing.
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
 
     Source: accurate_sl §3 (noise on the output of the cut's Tanh); patch_shuffling Table I, "GN".
@@ -193,12 +195,12 @@ class GaussianNoise(AddedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceNoise(AddedNoise):
-    """Laplace noise on smashed data; differentially private only with a clip. Labels are the server's.
+    """Laplace noise on smashed data; differentially private only with a clip. Labels are not protected.
 
     Attributes:
         scale: b > 0, in units of the smashed data; the standard deviation is √2·b.
         clip: each coordinate is clamped to [−c, c]; None leaves them unbounded, and then nothing is proven. There is no
-            L2 clip: a ball of n coordinates is 2√n·c wide in L1, which is what Laplace noise is charged by.
+            L2 clip: Laplace noise is charged by the L1 diameter, which is 2√n·c for an L2 ball in n coordinates.
 
     Source: accurate_sl appendix B.1. Its Table 11 divides √n by b, where the L1 diameter of [−1, 1]^n is 2n.
 

@@ -20,7 +20,7 @@ class NoPeek(Unchanged):
     """The clients add weight · dCor(images, smashed data) of each message to the task's loss; nothing is proven.
 
     Attributes:
-        weight: of the distance correlation, ≥ 0; it lies in [0, 1] and the task's loss near ln(classes) at the start.
+        weight: weight ≥ 0 of the distance correlation, which lies in [0, 1]; the task's loss starts near ln(classes).
         frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
 
     Source: Vepakomma et al. 2020, "NoPeek: Information leakage reduction to share activations in distributed deep
@@ -53,8 +53,8 @@ class NoPeek(Unchanged):
 class LabelDecorrelation(Unchanged):
     """The label holder adds weight · dCor(smashed data, labels) of each message to the loss; nothing is proven.
 
-    Labels are one-hot. The gradient that goes back is that of the whole loss, so that clients learn to send smashed
-    data that say less of labels. It hides no label from who reads that gradient.
+    Labels are one-hot. The gradient that goes back is that of the whole loss, so clients learn to send smashed data
+    that reveal less about labels. An adversary who reads this gradient still learns the labels.
 
     Attributes:
         weight: of the distance correlation, ≥ 0.
@@ -87,8 +87,8 @@ class LabelDecorrelation(Unchanged):
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
     """Distance correlation of paired samples [M, B, P] and [M, B, Q], the V-statistic, for each of M messages.
 
-    0 if one of the two is constant. Its gradient is finite everywhere: at coinciding samples, and at a correlation
-    of 0, where a square root has none, it is taken as 0.
+    It is 0 if one of the two samples is constant. Its gradient is finite everywhere: where the square root has no
+    derivative (at coinciding samples and at a correlation of 0), the gradient is set to 0.
 
     Returns:
         [M] in [0, 1] up to rounding, float32 at least.

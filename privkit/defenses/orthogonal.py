@@ -31,8 +31,8 @@ class OrthogonalMap(OnSmashed[_Mapped]):
     """Multiplies the features of each token or position by orthonormal columns; nothing is proven.
 
     One matrix Q serves all clients and rounds. With keep=1 it is a rotation, and with less a projection. Queries reveal
-    z ↦ zQ: as many own tokens as there are dimensions give Q by least squares to whoever knows the lower segment, and a
-    decoder needs no Q. So attacks that know the segment are given Q, secret or not.
+    z ↦ zQ: an adversary who knows the lower segment gets Q by least squares from as many own tokens as there are
+    dimensions, and a decoder needs no Q. So attacks that know the segment are given Q, secret or not.
 
     Attributes:
         keep: share of the dimensions that travel, in (0, 1], rounded to whole ones and at least one.

@@ -28,9 +28,9 @@ class PatchShuffle(OnSmashed[Permuted]):
             is the deployment of a pretrained ViT: the client adds the position embedding below the cut, as in the
             model's training, and shuffles its tokens. The server needs no positions, since its blocks treat all tokens
             alike. Each token then reveals its own place, and nothing is proven.
-        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" takes the
-            model's first block above the cut, such as a checkpoint's, off the server, true draws an extra one. "auto"
-            is "first" on images if the model has a block there; texts, tables and other models have no block.
+        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" moves the
+            model's first block above the cut (a checkpoint's, for example) from the server to the clients; true draws
+            an extra block. "auto" is "first" on images if the model has a block there; otherwise there is no block.
 
     Source: Yao et al., patch shuffling, Algorithm 1.
 

@@ -1,4 +1,4 @@
-"""What a stage did: a permutation, a mix, or something that proves nothing. For noise see `charge.py`."""
+"""What a stage did: a permutation, a mixture, or something that proves nothing. For noise see `charge.py`."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Nothing(Receipt):
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """A certificate of nothing; with masks, `positions_seen` is the expected share of positions seen at least once.
 
-        Fresh masks keep each position in an epoch with probability q = `payload_share`, so a share of
-        1 − (1 − q)^epochs is seen. Boxes prefer the middle, so for them this is an upper bound (concavity).
+        With fresh masks, each position is kept in an epoch with probability q = `payload_share`, so a share of 1 − (1 −
+        q)^epochs is seen. Boxes cover the middle more often, so for them this is an upper bound (concavity).
         """
         quantities, share = dict(self.quantities), self.payload_share
         if share is not None:
@@ -109,7 +109,7 @@ class Permuted(Receipt):
         return (self.source // t == own).double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """Count the orders of one message whose images were mixed; counts do not compose over releases."""
+        """The count of possible orders of one message; counts do not compose over releases."""
         if not self.hides_order:
             return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape

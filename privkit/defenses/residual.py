@@ -1,4 +1,5 @@
-"""Whether noise is of the declared law: in one release with a clean copy, or in many releases of the same data."""
+"""Tests whether noise follows the declared law: from one release and its clean copy, or from many releases of the same
+data."""
 
 from __future__ import annotations
 

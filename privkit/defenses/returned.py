@@ -1,4 +1,4 @@
-"""What a stage returned, checked before the wire and the receipts read it: its types, its shapes, its count."""
+"""Checks of what a stage returned, before anything else reads it: types, shapes and number of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def returned(name: str, made: object, lead: tuple[int, ...]) -> tuple[Release, R
         lead: (M, B), the messages that it is to release and the records of each.
 
     Raises:
-        Misbehaved: if it is no pair of a `Release` and a `Receipt`, or has no row or no label for each record.
+        Misbehaved: if it is not a pair of a `Release` and a `Receipt`, or has no row or no label for each record.
 
     >>> returned("mine", None, (2, 3))
     Traceback (most recent call last):

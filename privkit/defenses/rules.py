@@ -18,7 +18,7 @@ _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"nois
 
 
 def check_chain(stages: Sequence[Defense]) -> None:
-    """Refuse a chain that cannot run, or whose certificate is not derived, by a `ValueError`.
+    """Raise `ValueError` for a chain that cannot run, or whose certificate is not derived.
 
     >>> from privkit.defenses.noise import GaussianNoise
     >>> check_chain([GaussianNoise(), GaussianNoise(sigma=2.0)])

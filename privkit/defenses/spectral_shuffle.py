@@ -1,4 +1,4 @@
-"""Spectral shuffling: a Fourier transform over the picture that the tokens make, then a permutation of its patches."""
+"""Spectral shuffling: a Fourier transform of the tokens, arranged as a picture, then a permutation of its patches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a release: they lie in several storages, and an adversary holds one, some or all of them."""
+"""A release in parts: they lie in several storages, and an adversary holds one, some or all of them."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
         held: names of the adversary's parts; empty for all of them.
 
     Returns:
-        Fewer channels, in their order; or all places, with zeros in those that lie elsewhere, so that what is held
-        keeps its place.
+        For parts by channels, the held channels in their order. For parts by places, all places, with zeros where the
+        adversary holds nothing, so that held tokens keep their places.
 
     >>> held_parts(torch.arange(5).view(1, 5), SplitParts(), ("part_2",))
     tensor([[3, 4]])

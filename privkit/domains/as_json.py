@@ -45,7 +45,7 @@ def from_json(given: Any) -> Domain:
         raise ValueError(f"name must be one of {', '.join(_DOMAINS)}, got {shortened(name)}")
     known = [field.name for field in fields(domain)]
     if strangers := sorted(set(named) - set(known)):
-        raise ValueError(f"{shortened(strangers[0])} is no field of {name}, which have {', '.join(known)}")
+        raise ValueError(f"{shortened(strangers[0])} is not a field of {name}, which have {', '.join(known)}")
     try:
         return TypeAdapter(domain).validate_json(json.dumps(named), strict=True)
     except ValidationError as error:

@@ -23,15 +23,15 @@ def several(y: Tensor) -> bool:
 
 
 def check_labels(y: Tensor | NDArray[np.generic]) -> None:
-    """Refuse labels that are no class numbers [N], nor 0 and 1 in [N, L], by a `DataError`."""
+    """Raise `DataError` unless labels are class numbers [N], or 0 and 1 in [N, L]."""
     values = torch.as_tensor(y)
     if values.ndim not in (1, 2):
         raise DataError(
-            f"labels must be [N], one class number a record, or [N, L] of 0 and 1, got {list(values.shape)}"
+            f"labels must be [N], one class number per record, or [N, L] of 0 and 1, got {list(values.shape)}"
         )
     if values.ndim == 2:
         if not bool(((values == 0) | (values == 1)).all()):
-            raise DataError("several labels a record must be 0 or 1 each; give one class number a record as [N]")
+            raise DataError("several labels per record must be 0 or 1 each; give one class number per record as [N]")
         return
     if values.dtype == torch.bool:
         return
@@ -54,7 +54,7 @@ class Batch:
     Attributes:
         x: [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or table rows,
             float32 [N, columns].
-        y: int64 [N], labels from 0; or [N, L] of 0 and 1, several labels a record, which become int64.
+        y: int64 [N], labels from 0; or [N, L] of 0 and 1, several labels per record, which become int64.
         ids: int64 [N], the record's index in its official training set, or `TEST_ID_OFFSET` plus its index in the
             official test set (validation set likewise); stable over runs and machines.
         domain: what a record is; without it, an image of the shape of `x`.
@@ -158,7 +158,8 @@ class DatasetSpec(Protocol):
         Args:
             root: the data root, or None if the user named none.
             download: whether files may be fetched into the root.
-            train_images: how many training records are needed, so that a dataset in parts opens no more.
+            train_images: how many training records are needed; a dataset of several files opens only as many files as
+                these need.
 
         Raises:
             DataError: with one sentence, if files are missing or damaged.
@@ -170,7 +171,7 @@ class RecordPool:
     """A pool in memory."""
 
     x: Tensor  # records [N, *domain.shape]
-    y: Tensor  # int64 [N], labels from 0; or [N, L] of 0 and 1, several labels a record
+    y: Tensor  # int64 [N], labels from 0; or [N, L] of 0 and 1, several labels per record
     domain: Domain  # what a record is
     first_id: int = 0  # id of row 0
 

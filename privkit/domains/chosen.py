@@ -61,7 +61,7 @@ def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
 def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
     targets = pool.targets()
     if targets.ndim != 1:
-        raise DataError(f"{name} has several labels a record, so it has no classes to choose from; leave classes= out")
+        raise DataError(f"{name} has several labels per record and no classes to choose from; leave classes= out")
     number = np.full(max(*classes, int(targets.max(initial=0))) + 1, -1)
     number[list(classes)] = np.arange(len(classes))
     labels = number[targets]
@@ -73,7 +73,7 @@ def with_classes(spec: Any, classes: object) -> Any:
     """The specification of a dataset with one more field, `classes`, which keeps records of these classes alone.
 
     Raises:
-        ValueError: if `classes` is no list of at least two different class numbers.
+        ValueError: if `classes` is not a list of at least two different class numbers.
 
     >>> from privkit.domains.images.vision import Mnist
     >>> with_classes(Mnist(), [0, 4])

@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 from privkit.shared.measures import Records
 
-Values = NDArray[np.float64]  # one number a record, [N], or a pair of them
+Values = NDArray[np.float64]  # one number per record, [N], or a pair of them
 
 
 class Domain(Protocol):
@@ -20,7 +20,7 @@ class Domain(Protocol):
     records.
 
     Attributes:
-        kind: measures and floors of guesses at its records.
+        kind: its measures, and the floors of guesses at its records.
         name: the domain's name, as datasets, models and attacks declare it.
         records: the plural noun for sentences.
         shape: shape of one record.
@@ -35,7 +35,7 @@ class Domain(Protocol):
         """Shape of one record."""
 
     def check(self, x: Tensor) -> None:
-        """Refuse values that are no records of this domain by a `DataError`, with advice on common mistakes."""
+        """Raise `DataError` for values that are not records of this domain, with advice on common mistakes."""
 
     def zeros(self, count: int) -> Tensor:
         """Valid records of zeros [count, *shape], to find a network's output shapes."""
@@ -47,16 +47,16 @@ class Domain(Protocol):
         """Valid records [E, *shape], E ≥ 1, far from real ones, as candidates for a canary's counterpart."""
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Records `x` of another domain as records of this one, for an adversary's auxiliary data.
+        """Records `x` of another domain converted to records of this one, for an adversary's auxiliary data.
 
         A `UsageError` if those of `given` cannot be converted.
         """
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash a record; records with equal hashes count as the same."""
+        """One hash per record; records with equal hashes count as the same."""
 
     def warning(self, x: Tensor) -> str:
-        """Why every attack on these records would look successful; empty without a reason."""
+        """Why every attack on these records would look successful; empty if there is no reason."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
         """Constant guesses from the adversary's records [N, *shape]: name of the floor -> a record [*shape]."""

@@ -22,7 +22,7 @@ def need_root(name: str, root: Path | None, inside: str) -> Path:
             f"{name} needs a data root: pass --data-root DIR (or set PRIVKIT_DATA) to the folder that holds {inside}"
         )
     if not os.path.isdir(root):  # unlike Path.is_dir, False also where permission is denied
-        raise DataError(f"the data root {root} is no folder; create it, or pass the one that holds {inside}")
+        raise DataError(f"the data root {root} is not a folder; create it, or pass the one that holds {inside}")
     return root
 
 
@@ -60,7 +60,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
-    """A block that turns errors of torchvision and its decoders about files into one sentence."""
+    """A block that turns errors of torchvision and its decoders about a file into an error of one sentence."""
     try:
         yield
     except (DataError, MemoryError):

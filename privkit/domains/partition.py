@@ -25,7 +25,7 @@ class Partition(Protocol):
     name: ClassVar[str]
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
-        """Deal the images out; a `UsageError` if there are too few images for so many clients.
+        """Distribute the images; a `UsageError` if there are too few images for this number of clients.
 
         Args:
             labels: integers [N].
@@ -54,7 +54,7 @@ class Iid(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sizes == ():
-            raise ValueError("sizes must be whole numbers >= 1, one a client, got []")
+            raise ValueError("sizes must be whole numbers >= 1, one per client, got []")
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
         images = len(labels)
@@ -152,7 +152,7 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
 
 
 def _on_host(labels: Rows | Tensor) -> Rows:
-    """Labels [N] as a numpy array; each combination of several labels a record is a class of its own."""
+    """Labels [N] as a numpy array; each combination of several labels per record is a class of its own."""
     values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     return np.unique(values, axis=0, return_inverse=True)[1].ravel() if values.ndim == 2 else values
 
@@ -216,7 +216,7 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
     rounds = images // (clients * batch_size)
     if rounds == 0:
         raise UsageError(
-            f"{clients} clients with batch_size={batch_size} send {clients * batch_size} images a round, but there are "
+            f"{clients} clients with batch_size={batch_size} send {clients * batch_size} images per round; there are "
             f"{images}; lower batch_size or clients"
         )
     return rounds
@@ -233,12 +233,12 @@ def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
 def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
     """Draw an epoch: every client permutes its own images and takes them in turn, starting again at the end.
 
-    An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and twice in one batch only if its client has fewer than B
-    images.
+    An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and more than once in one batch only if its client has fewer
+    than B images.
 
     Args:
         shares: on the generator's device.
-        batch_size: B ≥ 1, images a client and round.
+        batch_size: B ≥ 1, images per client and round.
         rounds: R ≥ 1.
 
     Returns:

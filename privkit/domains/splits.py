@@ -73,7 +73,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
     the auxiliary images. An official validation set, if any, gives the validation images. If the pool is too small, the
     parts shrink in proportion. A `DataError` if the pool has not even one image for each part.
 
-    Sizes are wished numbers of images: `private`, `auxiliary` and `test` ≥ 1, `validation` ≥ 0.
+    `private`, `auxiliary` and `test` (≥ 1) and `validation` (≥ 0) are the desired numbers of images.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
@@ -125,14 +125,14 @@ def spare(
 
 
 def without(batch: Batch, known: Batch) -> Batch:
-    """The records of a batch that are not among known ones, since two datasets may share records."""
+    """The records of a batch without those that are known already, since two datasets may share records."""
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:
-    """A sentence on own records that are private or attacked ones, and on those that took their place.
+    """A sentence on own records that equal private or attacked ones, and on the records that replaced them.
 
     >>> left_out(38, "images", others=38)
     '38 own images that were drawn are private or attacked ones: left out, and 38 others took their place'

@@ -1,4 +1,4 @@
-"""Random records like those of a dataset, and in place of an official one, so that a dry run needs no files."""
+"""Random records like those of a dataset; they replace an official dataset, so that a dry run needs no files."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ OFFICIAL: Mapping[str, Official] = {
 
 
 def stand_in(spec: Any) -> Pools | None:
-    """Random records in place of a dataset that needs files; None for another one.
+    """Random records in place of a dataset that needs files; None for other datasets.
 
     >>> from privkit.domains.images.vision import Mnist
     >>> pools = stand_in(Mnist())

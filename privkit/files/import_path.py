@@ -103,7 +103,7 @@ def imported(what: str, path: str) -> Any:
     """
     module, _, name = path.replace(":", ".").rpartition(".")
     if not module:
-        raise UsageError(f"{path!r} is no import path; write {what} as package.module:object")
+        raise UsageError(f"{path!r} is not an import path; write {what} as package.module:object")
     trusted = _TRUSTED.get()
     if trusted is not None:
         check_trusted(what, path, trusted)

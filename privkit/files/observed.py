@@ -1,8 +1,8 @@
 """Files that a user's own code reads, seen by Python's audit hook, since its source may not name them.
 
-A file counts for each source file outside privkit that is on the call stack when it is opened. The hook walks the stack
-outwards to the audit, the command line or the registry. If privkit alone opens a file, it finds no such source. It is
-installed with the first user part, so a run without one does not have it.
+A file counts for each source file outside privkit that is on the call stack when the file is opened. The hook walks the
+stack outwards to the audit, the command line or the registry. If privkit alone opens a file, the hook finds no such
+source. It is installed with the first user part, so a run without one has no hook.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def begin() -> None:
 
 
 def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
-    """File -> SHA-256 of all files that these sources read, including other sources that they ran.
+    """File -> SHA-256 of all files that these sources read, including those read by other sources that they ran.
 
     Args:
         or_by_others: paths that also count if any other code read them.

@@ -42,11 +42,11 @@ def inside(root: Path, *names: str) -> Path:
     >>> inside(Path("/runs/a"), "cells", "../../b")
     Traceback (most recent call last):
     ...
-    privkit.errors.RunFolderError: '../../b' is no name of a file in /runs/a; that row was not written by privkit
+    privkit.errors.RunFolderError: '../../b' is not a name of a file in /runs/a; that row was not written by privkit
     """
     for name in names:
         if name in ("", ".", "..") or set(name) & {"/", "\\", "\0"} or Path(name).name != name:
-            raise RunFolderError(f"{name!r} is no name of a file in {root}; that row was not written by privkit")
+            raise RunFolderError(f"{name!r} is not a name of a file in {root}; that row was not written by privkit")
     return root.joinpath(*names)
 
 

@@ -29,7 +29,7 @@ def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
 
 
 class Broken(ValueError):
-    """Bytes that are no record, or another one than was written; the message completes "FILE ..."."""
+    """Bytes that are not record, or another one than was written; the message completes "FILE ..."."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
@@ -50,7 +50,7 @@ def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
         **identity: fields that say what the record belongs to, with the values that the reader expects.
 
     Raises:
-        Broken: if it is no JSON object, its checksum is missing or differs, or it belongs to something else.
+        Broken: if it is not a JSON object, its checksum is missing or differs, or it belongs to something else.
 
     >>> opened(sealed({"cell": "c", "mse": 0.25}), cell="c")
     {'cell': 'c', 'mse': 0.25}
@@ -58,9 +58,9 @@ def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):
-        raise Broken("is damaged: it is no JSON") from None
+        raise Broken("is damaged: it is not JSON") from None
     if not isinstance(fields, dict):
-        raise Broken("is damaged: it is no JSON object")
+        raise Broken("is damaged: it is not a JSON object")
     checksum = fields.pop(_SEAL, None)
     if checksum is None:
         raise Broken("is damaged: it has no checksum")
@@ -98,7 +98,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
         except OSError as error:
             changes.append((name, f"cannot be read ({error.strerror})"))
         except RunFolderError as error:
-            changes.append((name, f"is no file of this folder: {error}"))
+            changes.append((name, f"is not a file of this folder: {error}"))
     return changes
 
 

@@ -191,7 +191,7 @@ def load_state(path: Path) -> dict[str, Any] | None:
     try:
         state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or _holds_nan(state):
-            raise ValueError("it is no dictionary of finite numbers")
+            raise ValueError("it is not a dictionary of finite numbers")
     except MemoryError:
         raise
     except Exception as error:  # torch raises whatever its reader meets
@@ -218,7 +218,7 @@ def save_module(path: Path, module: nn.Module) -> str:
 
 
 def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
-    """Tensors as a safetensors file; those that share memory, as tied weights do, are written twice."""
+    """Tensors as a safetensors file; tensors that share memory, such as tied weights, are written twice."""
     import torch
     from safetensors.torch import save
 

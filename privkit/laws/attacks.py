@@ -1,4 +1,4 @@
-"""Laws of an attack: it succeeds where success is easy, learns nothing from noise, and sees only its observation."""
+"""Laws of an attack: it succeeds where success is easy, recovers nothing from noise, and sees only its observation."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _tensors(observation: Any) -> dict[str, Tensor]:
 
 
 def _numbers(output: Any) -> Tensor:
-    """The numbers of an output; none of what is no output, which the controls refuse."""
+    """The numbers of an output; none of what is not an output, which the controls refuse."""
     numbers = getattr(output, "images", getattr(output, "values", None))
     return numbers.clone() if isinstance(numbers, Tensor) else torch.empty(0)
 

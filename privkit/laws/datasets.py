@@ -44,7 +44,7 @@ def _labels_are_classes(pools: Pools) -> str:
             return f"targets() of its {name} part are not the labels of its records"
         if several(batch.y):
             if batch.y.shape[1] != pools.classes:
-                return f"its {name} part has {batch.y.shape[1]} labels a record, and classes={pools.classes}"
+                return f"its {name} part has {batch.y.shape[1]} labels per record, and classes={pools.classes}"
             continue
         seen |= set(targets.tolist())
         if max(seen) >= pools.classes:

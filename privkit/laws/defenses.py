@@ -73,7 +73,8 @@ def equal(a: Release, b: Release) -> bool:
 
 
 def called(law: str, defense: Defense) -> str:
-    """The name of a law that a stage keeps in its own way: without drawing, or by a gradient that it declares."""
+    """The name of a law, with a remark if the stage satisfies it in a special way: it draws nothing, or declares
+    another gradient."""
     if law == SEEDED and not draws(defense):
         return UNSEEDED
     return STRAIGHT if law == DERIVATIVE and defense.straight_through else law
@@ -206,7 +207,7 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
     if release.labels.shape != ((*lead, CLASSES) if soft else lead):
         return f"its labels are {list(release.labels.shape)}; give one for each of {list(lead)} records"
     if release.weights is not None and (release.weights.ndim, *release.weights.shape[:2]) != (3, 2, defense.group):
-        return f"its weights are {list(release.weights.shape)}; give [2, {defense.group}, T], one a member and position"
+        return f"its weights are {list(release.weights.shape)}; give [2, {defense.group}, T], for member and position"
     return ""
 
 
@@ -292,7 +293,7 @@ def _refuses_bad_shapes(defense: Defense) -> str:
 
 
 def _penalties_train(defense: Defense) -> str:
-    """A penalty is one finite number a client, and trains the lower segment or the companion."""
+    """A penalty is one finite number per client, and trains the lower segment or the companion."""
     images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
     smashed = torch.rand(2, 4, TOKENS, WIDTH, generator=generator(1), requires_grad=True)
     companion = defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0)

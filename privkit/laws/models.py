@@ -84,7 +84,7 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 
 
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
-    """At every cut both segments together are the same network, and a later cut moves weights to the client.
+    """At every cut both segments together compute the same function, and a later cut moves weights to the client.
 
     The `cuts` are tried in their order, all if none are named, with other options of the model.
     """

@@ -85,7 +85,7 @@ def kind_of(given: str) -> str:
     if kinds:
         raise UsageError(f"{name} may be a {' or a '.join(singular)}; add --kind {singular[0]} or {singular[1]}")
     if own:
-        raise UsageError(f"{name} is no part; privkit new KIND NAME writes one ({', '.join(map(kind_noun, KINDS))})")
+        raise UsageError(f"{name} is not a part; privkit new KIND NAME writes one ({', '.join(map(kind_noun, KINDS))})")
     raise unknown("part", name, {name for kind in KINDS for name in part_table(kind)}, "privkit list")
 
 

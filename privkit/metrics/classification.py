@@ -56,7 +56,7 @@ Whole = NDArray[np.int64]
 class TaskScores:
     """How well a model solves its task on some records; higher is better."""
 
-    # share of records whose class is right; of several labels a record, the share of labels that are right; of
+    # share of records whose class is right; of several labels per record, the share of labels that are right; of
     # predicted texts, the share of tokens
     accuracy: Interval
     # Matthews' correlation coefficient in [-1, 1], 0 for a constant guess; None for predicted texts
@@ -75,8 +75,8 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     """Accuracy, MCC and AUC of a classifier.
 
     Args:
-        scores: [N, L], one for each class, higher for likelier ones; with several labels a record, above 0 means yes.
-        labels: [N], the class of each record; or [N, L] of 0 and 1, several labels a record.
+        scores: [N, L], one for each class, higher for likelier ones; with several labels per record, above 0 means yes.
+        labels: [N], the class of each record; or [N, L] of 0 and 1, several labels per record.
 
     >>> found = task_scores(np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1]))
     >>> round(found.accuracy.value, 3), found.mcc.value, found.auc.value
@@ -97,7 +97,7 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
 
 
 def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
-    """Share of right tokens in whole texts [N, T], 0 where there is none, with its interval over texts.
+    """Share of right tokens of texts [N, T] (id 0 is padding and does not count), with its interval over texts.
 
     The interval is over texts since the tokens of one text are not independent.
 
@@ -124,11 +124,11 @@ def accuracy(labels: Whole, predicted: Whole) -> Interval:
 def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     """Matthews' correlation coefficient, for any number of classes; 0 if guesses or labels are constant.
 
-    Without errors the delta method does not apply. The limit is then that of a classifier with Clopper–Pearson's upper
-    limit of the error rate, at the observed class shares.
+    If no guess is wrong, the delta method does not apply. The lower limit is then the MCC of a classifier whose error
+    rate is Clopper–Pearson's upper limit, at the observed class shares.
 
     Args:
-        labels: [N], 0..classes−1; or [N, L], several labels a record, which are then resampled together.
+        labels: [N], 0..classes−1; or [N, L], several labels per record, which are then resampled together.
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
     without errors are derived.

@@ -10,7 +10,7 @@ TRUNKS = ("alex", "vgg", "squeeze")  # of LPIPS
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuse two networks of a kind, and unknown trunks, by a `UsageError` with what is allowed."""
+    """Raise `UsageError`, with what is allowed, for two networks of one kind and for unknown trunks."""
     kinds = [network_kind(name) for name in names]
     if len(kinds) > len(set(kinds)):
         allowed = "one network, one lpips:TRUNK and one classifier at most"

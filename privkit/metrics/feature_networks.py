@@ -73,7 +73,7 @@ def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNet
             features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
 
     Raises:
-        UsageError: if there is no such network, or it does not give one row of features an image.
+        UsageError: if there is no such network, or it does not give one row of features per image.
         DataError: if weights, file or packages are missing; the message names alternatives.
 
     Source: Yao et al., patch shuffling, §V-A take a ResNet18 of ImageNet for CIFAR-10 and FaceNet for faces; Schroff et

@@ -19,7 +19,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class ImageMetric(Protocol):
-    """A frozen dataclass that compares images, one value an image."""
+    """A frozen dataclass that compares images, one value per image."""
 
     name: ClassVar[str]  # name of its column: small letters, digits and _
     higher_is_closer: ClassVar[bool]  # whether a larger value means that the guess is closer to the original
@@ -49,7 +49,7 @@ def column(metric: ImageMetric) -> str:
 
 
 def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
-    """One value an image, [N], for truth and guess [N, C, H, W] in [0, 1].
+    """One value per image, [N], for truth and guess [N, C, H, W] in [0, 1].
 
     Raises:
         UsageError: if the metric fails, or gives something else than a finite number for each image.
@@ -57,7 +57,7 @@ def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
     with faults_of(f"metric {metric.name}", metric):
         given = np.asarray(metric(truth.cpu().numpy().copy(), guess.cpu().numpy().copy(), data_range=1.0))
     if given.shape != (len(truth),) or given.dtype.kind not in "biuf":
-        raise UsageError(f"metric {metric.name} must give {len(truth)} numbers, one an image, got {list(given.shape)}")
+        raise UsageError(f"metric {metric.name} must give {len(truth)} numbers, one per image, got {list(given.shape)}")
     if not bool(np.isfinite(given).all()):
         raise UsageError(f"metric {metric.name} gave NaN or infinity; give a finite number for each image")
     return given.astype(np.float64)

@@ -83,7 +83,7 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """The same for a seed's images: its classifier is checked, or trained on labeled images that are not attacked.
+        """A copy for a seed's images: its classifier is checked, or trained on labeled images that are not attacked.
 
         Raises:
             UsageError: if images have several labels each, or the file's classifier has other classes.
@@ -101,7 +101,8 @@ class Perception:
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """What was named -> the hash of its weights. A classifier that is trained here follows from seed and images."""
+        """Network -> hash of its weights. A classifier that is trained here has none: it follows from seed and
+        images."""
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:
@@ -117,7 +118,7 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Metric -> one value an image, for [N, C, H, W] in [0, 1]; without labels [N] nothing is classified."""
+        """Metric -> one value per image, for [N, C, H, W] in [0, 1]; without labels [N] nothing is classified."""
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}
@@ -128,7 +129,7 @@ class Perception:
         return values | {column(metric): own_values(metric, truth, guess) for metric in self.own.values()}
 
     def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
-        """F-SIM of different originals, and how many originals the classifier recognizes, in words."""
+        """In words: the F-SIM of different originals, and how many originals the classifier recognizes."""
         sentences = []
         if self.network is not None:
             floors = f_sim_floors(truth, labels, self.network)

@@ -1,4 +1,4 @@
-"""Perceptual, identity and recognition metrics, one value an image, by networks that the user names."""
+"""Perceptual, identity and recognition metrics, one value per image, by networks that the user names."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 
 
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Feature similarity an image: |cosine| of the features of an original and its guess; higher is closer.
+    """Feature similarity per image: |cosine| of the features of an original and its guess; higher is closer.
 
-    It says little without its floors (`f_sim_floors`): unrelated pictures are far from 0.
+    Read it beside its floors (`f_sim_floors`): unrelated pictures are far from 0.
 
     Returns:
         float64 [N], in [0, 1]; 0 if all features are 0.
@@ -49,7 +49,7 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
     Source: privkit's own, for F-SIM as in `f_sim`.
     """
     if labels.shape != truth.shape[:1]:
-        raise UsageError(f"the floors of F-SIM need a label an image, got {list(labels.shape)} for {len(truth)}")
+        raise UsageError(f"the floors of F-SIM need a label per image, got {list(labels.shape)} for {len(truth)}")
     features = _unit(network(truth)).double()
     labels = labels.to(features.device)
     sums, counts = features.new_zeros(2), features.new_zeros(2)
@@ -67,8 +67,8 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     """Whether a guess gives its original away: 1 or 0 an image; the mean is the share of identities.
 
-    The guess is looked up among all originals by cosine, and counts where the nearest one is its own (rank-1
-    identification). The floor of a guess at random is 1/N.
+    A guess counts if, by cosine, the nearest of all originals is its own (rank-1 identification). The floor of a guess
+    at random is 1/N.
 
     Args:
         network: of features; for people's identities one for faces.
@@ -88,13 +88,13 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
 
 def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
-    """LPIPS distance an image; lower is closer, 0 for a copy. Pictures below 64 pixels a side are enlarged first.
+    """LPIPS distance per image; lower is closer, 0 for a copy. Pictures below 64 pixels per side are enlarged first.
 
     Args:
         net: "alex", "vgg" or "squeeze"; to be stated in the row with the version, 0.1.
 
     Raises:
-        DataError: without the package `lpips`, or where the weights of its trunk (torchvision's) cannot be had.
+        DataError: without the package `lpips`, or if the weights of its trunk (torchvision's) are not available.
 
     Source: Zhang et al. 2018, "The unreasonable effectiveness of deep features as a perceptual metric".
     """
@@ -162,12 +162,12 @@ _JITTER = 0.1  # standard deviation of the noise on the images it learns from: g
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
-    """Whether the classifier sees the original's class in its guess: 1 or 0 an image; the mean is an accuracy.
+    """Whether the classifier assigns the original's class to the guess: 1 or 0 per image; the mean is an accuracy.
 
-    It says little without its floors and its ceiling (`recognized_floors`).
+    Read it beside its floor and its ceiling (`recognized_floors`).
 
     Args:
-        classifier: images -> one score a class.
+        classifier: images -> one score per class.
 
     Source: Zhang et al. 2020, "The secret revealer", §4.1 ("attack accuracy"), who judge guesses by a classifier, too.
     """
@@ -229,7 +229,7 @@ def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> 
     given = classifier(known.x[:2]).shape[1]
     if given != classes:
         raise UsageError(
-            f"{classifier.label} gives {given} scores an image, but there are {classes} classes; bring a classifier of "
+            f"{classifier.label} gives {given} scores per image, but there are {classes} classes; bring one of "
             "these classes, or take classifier, which is trained on the auxiliary images"
         )
     return classifier

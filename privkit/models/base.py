@@ -12,7 +12,7 @@ from torch import nn
 from privkit.constraints import Checked, choice
 from privkit.errors import UsageError
 
-SMALL_IMAGE = 64  # pixels a side below which models for 224 pixels take smaller patches and strides
+SMALL_IMAGE = 64  # pixels per side below which models for 224 pixels take smaller patches and strides
 
 Depth = Annotated[int, Ge(1), Le(1000)]  # blocks or layers in both segments together
 
@@ -26,13 +26,13 @@ class SplitModel:
             Normalisation lives in it. The segments of n clients can be run as one, by `torch.func.vmap` over their
             stacked weights and images.
         upper: the server's segment, smashed data -> logits [N, classes]; see `predicts`.
-        hides_places: whether permuting the patches of an image only permutes its tokens, which every permutation count
-            presumes; None if this is unknown. It may be False for a model built without positions: if patches overlap,
+        hides_places: whether permuting the patches of an image only permutes its tokens, as every permutation count
+            assumes; None if this is unknown. It may be False for a model built without positions: if patches overlap,
             tokens reveal their neighbors, and a jigsaw solver can reassemble a shuffled image. Tests check this claim
             for privkit's own models; an audit measures it for any other model.
-        other_tokens: number of tokens that stand for no patch (a class token, registers), if places are hidden.
-        predicts: what outputs are compared with: "labels", or "texts" for logits [N, T, words] of the token behind each
-            place; `upper` then has the loss of it (`privkit.training.losses.next_token`).
+        other_tokens: number of tokens that represent no patch (a class token, registers), if places are hidden.
+        predicts: what the model predicts: "labels", or "texts" for logits [N, T, words] of the next token at each
+            place; `upper` then has that loss (`privkit.training.losses.next_token`).
         class_token: who owns the class token. "server": the upper segment adds it, and it never crosses. "client": it
             is token 0 of the smashed data [N, T+1, D]. "none": there is none, or the model is a user's own.
     """

@@ -18,7 +18,7 @@ from privkit.torch_utils.seeded import seeded
 
 
 def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
-    """Cut a chain behind the piece called `cut`, any but the last.
+    """Cut a chain after the piece called `cut`, which may be any but the last.
 
     The pieces, name -> module in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so
     smashed data reveal their places.
@@ -75,7 +75,7 @@ class Cnn(NamedCuts):
 CNN = Cnn()  # the network of accurate_sl on MNIST, cut after its first linear layer
 
 
-_SMALLEST = 12  # pixels a side, which leave 1×1 after the second pooling
+_SMALLEST = 12  # pixels per side, which leave 1×1 after the second pooling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A user's own segments, by import path, and a test whether their tokens reveal their places."""
+"""A user's own segments by import path, and a test of whether their tokens reveal their places."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
 def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool | None, int]:
     """Whether permuting the patches of an image, or the tokens of a sequence, only permutes the segment's output.
 
-    A shuffle hides the order of tokens only if no token tells its own place. Tokens may lie over the patches in any
-    order, and some may stand for no patch, such as a class token: these must stay where they are. The patches are
-    those of the finest grid over the image with at most as many patches as there are tokens. A position embedding fails
-    the test, and so do overlapping patches, which reveal their neighbors. The test cannot distinguish the two. It runs
-    a copy of the segment, and draws from the global generator if the segment does.
+    A shuffle hides the order of tokens only if no token tells its own place. Tokens may represent the patches in any
+    order. Some may represent no patch, such as a class token: these must stay in their place. The patches are those of
+    the finest grid over the image with at most as many patches as there are tokens. A position embedding fails the
+    test, and so do overlapping patches, which reveal their neighbors. The test cannot distinguish the two. It runs a
+    copy of the segment, and draws from the global generator if the segment does.
 
     Args:
         lower: the lower segment, on the CPU.
@@ -137,7 +137,7 @@ class _Imported(ABC):
 
     @abstractmethod
     def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
-        """The lower and the upper segment, made with those of the keywords that they take."""
+        """The lower and the upper segment, built with those keywords that they accept."""
 
     def imports(self) -> set[str]:
         places = {path.replace(":", ".").rpartition(".")[0] for path in self.paths}

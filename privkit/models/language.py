@@ -31,8 +31,8 @@ class HuggingFace(Checked):
     """A language model of Hugging Face: a decoder or an encoder with a classifier of the last place, or a causal model.
 
     The client has the embeddings and the first blocks; tokens [N, T, D] cross the cut. The model's own forward runs
-    both segments, so that positions and masks are its own; there is no dropout. Padding is a token like any other,
-    since the server does not know the mask. In a causal model it changes no word before it.
+    both segments, so positions and masks are the model's; there is no dropout. Padding is a token like any other, since
+    the server does not know the mask. In a causal model padding does not affect the words before it.
 
     Nothing is downloaded, unpickled or run from the folder. Needs the package transformers (extra `language`).
 
@@ -41,11 +41,12 @@ class HuggingFace(Checked):
             config.json alone, the seed draws them. With tokenizer.json, the dataset must be read by this tokenizer;
             otherwise ids of the dataset are those of the model.
         block: blocks of the client, from 0 (embeddings alone) to all that the model has.
-        lora: rank of adapters in all linear layers of the client's blocks, which alone learn there; 0 for none, and
-            all of the client's weights learn. Needs the package peft (extra `language`).
-        task: "label", which a new linear layer reads from the last place; or "next_token", which the model's own head
-            reads from each place, of the tokens that the dataset has. Texts are then the labels, so that the protocol
-            must keep these at the clients.
+        lora: rank of adapters in all linear layers of the client's blocks, which are then the client's only trained
+            weights; 0 for no adapters, and all of the client's weights learn. Needs the package peft (extra
+            `language`).
+        task: "label": a new linear layer predicts it from the last place. "next_token": the model's own head predicts
+            it from each place, among the tokens of the dataset. Texts are then the labels, so the protocol must keep
+            labels at the clients.
 
     Source: Wolf et al. 2020, "Transformers: state-of-the-art natural language processing"; Hu et al. 2022, "LoRA".
 
@@ -63,15 +64,15 @@ class HuggingFace(Checked):
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """See `ModelSpec`: the gradient of the next token names it."""
+        """See `ModelSpec`: an attack that reads the next token from its gradient."""
         return ("tail_inversion",) if self.task == "next_token" else ()
 
     def files(self) -> list[Path]:
-        """What is read of the folder; all of it counts for a run's provenance."""
+        """The files that are read from the folder; all of them belong to a run's provenance."""
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """See `ModelSpec.build`. Positions are the model's own, whatever `positions` says: `hides_places` is measured.
+        """See `ModelSpec.build`. The model keeps its own positions and ignores `positions`; `hides_places` is measured.
 
         Raises:
             UsageError: if a package, the folder or its weights are missing, if texts or vocabulary do not fit the
@@ -315,7 +316,7 @@ class _Segment(nn.Module):
         return door
 
     def train(self, mode: bool = True) -> _Segment:
-        """As in evaluation, always: weights learn, and nothing is dropped."""
+        """Keep evaluation mode: weights learn, but there is no dropout."""
         return super().train(False)
 
 

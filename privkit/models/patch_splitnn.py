@@ -1,4 +1,4 @@
-"""Patch SplitNN: each patch of an image goes through a network of its own, and the server joins the feature maps."""
+"""Patch SplitNN: each patch of an image goes through a network of its own, and the server joins their feature maps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _SharedConv(nn.Conv2d):
 class SharedNorm(nn.BatchNorm2d):
     """One batch normalization that processes P patches one after another.
 
-    So each patch is normalized by its own batch, and the running statistics move P times a step.
+    So each patch is normalized by its own batch, and the running statistics move P times per step.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
             part.num_features *= len(networks)
         elif next(part.parameters(recurse=False), None) is not None:
             raise TypeError(
-                f"only convolutions and batch normalizations can stand one a patch, got {type(part).__name__}"
+                f"only convolutions and batch normalizations can stand one per patch, got {type(part).__name__}"
             )
         for name, _ in list(part.named_parameters(recurse=False)):
             setattr(part, name, nn.Parameter(torch.cat([getattr(copy, name).detach() for copy in copies])))
@@ -126,7 +126,7 @@ class Patches(nn.Module):
 class Concatenate(nn.Module):
     """Place the feature maps of P = g·g patches where the patches lie in the image.
 
-    The map is larger than that of the whole image if patches overlap.
+    If patches overlap, the joined map is larger than the map of the whole image.
     """
 
     def __init__(self, grid: int) -> None:
@@ -215,7 +215,7 @@ class PatchSplitNN(NamedCuts):
         """g, the number of patches in a row and in a column.
 
         Raises:
-            UsageError: if the image is no square, or patches of this size and stride do not reach its edge exactly.
+            UsageError: if the image is not a square, or patches of this size and stride do not reach its edge exactly.
         """
         if height != width:
             raise UsageError(f"patch_splitnn needs square images, got {height}×{width} pixels")
@@ -236,7 +236,7 @@ class PatchSplitNN(NamedCuts):
         if self.models not in (None, 1, count):
             raise UsageError(
                 f"models={self.models} is neither 1 nor the number of patches: patch={self.patch} and "
-                f"stride={self.stride} make {count} of them; leave models out for one network a patch"
+                f"stride={self.stride} make {count} of them; leave models out for one network per patch"
             )
         apart = self.models != 1 and count > 1
         with seeded(torch.device("cpu"), seed):
@@ -261,7 +261,7 @@ class PatchSplitNN(NamedCuts):
         return nn.Sequential(OrderedDict(named[:below])), dict(named[below:])
 
     def _adaptation(self, lower: nn.Module, domain: Images, patches: int, classes: int) -> nn.Module:
-        """AdaptationNet on feature maps of all patches, one for all or one a patch (table 1)."""
+        """AdaptationNet on feature maps of all patches, one for all or one per patch (table 1)."""
         lower.eval()
         with torch.no_grad():
             *_, maps, side, _ = lower(torch.zeros(1, *domain.shape)).shape

@@ -67,9 +67,9 @@ class Pit(NamedCuts):
     """PiT-Ti: three stages of transformer blocks with a pooling of the tokens between them.
 
     Attributes:
-        patch: side of a patch in pixels; None is the published 16 from 64 pixels a side on, and 4 below.
-        stride: pixels from one patch to the next; None is half the patch, as published. Below `patch`, patches overlap
-            and tokens tell their neighbors.
+        patch: side of a patch in pixels; None is the published 16 from 64 pixels per side on, and 4 below.
+        stride: pixels from one patch to the next; None is half the patch, as published. Below `patch`, patches overlap,
+            and tokens reveal their neighbors.
         cut: last layer of the lower segment: "embedding" (tokens; the server owns the class token), or "stage1" to
             "stage3" (tokens with the client's class token in front, since a stage cannot run without it).
 

@@ -41,7 +41,7 @@ class _Shortcut(nn.Module):
 class ResNet(NamedCuts):
     """A residual network of basic blocks, or of bottlenecks at depth 50.
 
-    Depths 18 and 50 have a stem of 3×3 without pooling below 64 pixels a side, as is usual on CIFAR (patch SplitNN,
+    Depths 18 and 50 have a stem of 3×3 without pooling below 64 pixels per side, as is usual on CIFAR (patch SplitNN,
     table 4), and the ImageNet stem above. Depth 20 is the CIFAR network of 0.27 million weights; its shortcuts have
     none.
 

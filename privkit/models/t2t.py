@@ -16,7 +16,7 @@ from privkit.models.tokens import Block, Lower, Mlp, Upper, draw, draw_linear, l
 from privkit.torch_utils.seeded import seeded
 
 _TOKEN = 64  # size of a token inside the tokens-to-token module
-_LONG = 512  # tokens above which attention is fused, as T² weights an image would not fit; see `tokens.stackable`
+_LONG = 512  # tokens above which attention is fused, as T² weights per image would not fit; see `tokens.stackable`
 
 
 class _TokenTransformer(nn.Module):
@@ -96,15 +96,16 @@ class Whole(nn.Module):
 class T2tVit(NamedCuts):
     """T2T-ViT with the transformer type of its tokens-to-token module.
 
-    Tokens stand for 16 pixels at 224 pixels. Soft splits overlap, so tokens reveal their neighbors even without
-    positions: `SplitModel.hides_places` is False. Positions are sinusoids and are not learned.
+    For images of 224 pixels per side, a token represents 16 pixels per side. Soft splits overlap, so tokens reveal
+    their neighbors even without positions: `SplitModel.hides_places` is False. Positions are sinusoids and are not
+    learned.
 
     Attributes:
         width: token size D: 384 for T2T-ViT-14, 512 for T2T-ViT-24.
         depth: blocks: 14 or 24.
         heads: a divisor of width: 6 or 8.
         mlp_ratio: hidden layer of a block's MLP in units of D.
-        stride: of the first soft split; None is the published 4 from 64 pixels a side on, and 1 below.
+        stride: of the first soft split; None is the published 4 from 64 pixels per side on, and 1 below.
         cut: last layer of the lower segment: "tokens" (tokens-to-token and positions: the edge of the patch-shuffling
             paper), "block1", "block2", ...
         class_token: who owns the class token. "server" adds it to the smashed data, so blocks below the cut do not see

@@ -72,7 +72,7 @@ _LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LS
 class Recurrent(NamedCuts):
     """Token embedding, recurrent layers, and a linear classifier on the state after the last token.
 
-    Padding is embedded as zeros and moved in front of the text, so that the last state has just read the last token.
+    Padding is embedded as zeros and moved in front of the text, so that the last state follows the last token directly.
     torch cannot batch recurrent layers over clients: several clients run one after another, and the row says so.
 
     Attributes:

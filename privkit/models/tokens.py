@@ -146,7 +146,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 
     Args:
         images: [N, C, H, W]; pixels beyond the last whole patch are left out.
-        side: pixels a side of a patch.
+        side: pixels per side of a patch.
         stride: pixels from one patch to the next; patches overlap where it is below `side`.
 
     >>> patches(torch.arange(16.0).view(1, 1, 4, 4), 2, 2)[0, 1]
@@ -236,7 +236,8 @@ class Upper(nn.Module):
 
 
 class FirstBlock(nn.Module):
-    """A model's first block above the cut, run by the client: frozen, with the class token beside the tokens."""
+    """A model's first block above the cut, which the client runs: it is frozen, and the class token stands beside the
+    tokens."""
 
     def __init__(self, block: nn.Module, cls_token: Tensor | None) -> None:
         super().__init__()
@@ -298,7 +299,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, needed: tuple[str, ...], fit: str) -> None:
-    """Load the weights that fit; a classifier of another size is not loaded.
+    """Load the weights that fit; the weights of a classifier of another size are skipped.
 
     Args:
         path: of the file, for the error.

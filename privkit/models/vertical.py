@@ -42,7 +42,7 @@ class Parties(nn.Module):
         return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
 
     def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
-        """The records as some parties, 0-based, know them: other columns are 0.
+        """The records as the named parties (numbered from 0) know them: other columns are 0.
 
         >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
         >>> parties.of(torch.ones(1, 4), [1])
@@ -88,21 +88,21 @@ def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: 
 
 @dataclass(frozen=True, kw_only=True)
 class Vertical(Checked):
-    """One segment a party; the server joins their outputs and classifies them.
+    """One segment per party; the server joins their outputs and classifies them.
 
-    Images are cut into strips from left to right, tables into runs of columns, dense and categorical ones alike. Where
-    a table knows its parties (`party_files`), each holds the columns of its file. The smashed data [N, parties·width]
-    are vectors. `split_parts:parts=P` with as many parts as parties gives each party's output a name, so that
-    `--parts part_1` audits the first party: its columns, its segment and its gradients.
+    Images are cut into strips from left to right, tables into runs of columns, dense and categorical ones alike. If a
+    table names its parties (`party_files`), each party holds the columns of its file. The smashed data [N,
+    parties·width] are vectors. `split_parts:parts=P` with as many parts as parties gives each party's output a name, so
+    that `--parts part_1` audits the first party: its columns, its segment and its gradients.
 
     Attributes:
         parties: how many hold columns; the server, or another party at it, holds the labels.
         width: of each party's output behind its three layers.
         hidden: units of the server's hidden layer.
         aggregate: "concatenate" or "sum", at the server, who sees each output.
-        cut: layers of a strip of images that lie at its party, 1 to 3: the first or second convolution, or the linear
-            layer. The server computes the others before it joins, so that the whole network is the same for each cut;
-            a party then sends its maps as one vector.
+        cut: the last layer that a party of images computes, 1 to 3: the first or second convolution, or the linear
+            layer. The server computes the remaining layers before it joins, so the whole network is the same for each
+            cut. With 1 or 2, a party sends its feature maps as one vector.
 
     Source: Vepakomma et al. 2018, "Split learning for health", §2, vertically partitioned data; for `cut`, "Revisiting
     label inference attacks in vertical federated learning" (arXiv 2603.18680), where fewer layers at the parties are
@@ -116,7 +116,7 @@ class Vertical(Checked):
     domain: ClassVar[str] = "any"
     quick_attacks: ClassVar[tuple[str, ...]] = ("ridge", "release_clustering")
 
-    parties: Annotated[int, Ge(2), "one party is no vertical split"] = 2
+    parties: Annotated[int, Ge(2), "one party is not a vertical split"] = 2
     width: Count = 32
     hidden: Count = 64
     aggregate: Literal["concatenate", "sum"] = "concatenate"

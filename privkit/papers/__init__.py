@@ -1,4 +1,5 @@
-"""One folder a paper: its formulas as published, its printed numbers, its experiments, and our results beside them."""
+"""One folder per paper: its formulas as published, its printed numbers, its experiments, and our results beside
+them."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def as_published(
         order: Rényi order of DP-CutMixSL's formulas, > 1; None takes the one with the least ε at `delta`.
 
     Returns:
-        A certificate; `sound` is False, with the objection, if the formula is no bound for this mechanism. A mechanism
-        for which the paper has no formula raises ValueError.
+        A certificate; `sound` is False, with the objection, if the formula is not a bound for this mechanism. A
+        mechanism for which the paper has no formula raises ValueError.
 
     Source: DP-CutMixSL, Theorem 1 and Corollary 1; accurate split learning, Theorem 3.5 and Table 11.
 

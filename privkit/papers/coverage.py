@@ -1,4 +1,4 @@
-"""What became of every number that a paper prints: what our evidence about it is, or the reason why there is none."""
+"""For every number that a paper prints: our evidence about it, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardise
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageEntry:
-    """What covers some printed numbers of a paper, or one of its figures; read from `coverage.toml` in its folder."""
+    """The evidence for some printed numbers of a paper, or for one of its figures; read from `coverage.toml` in its
+    folder."""
 
     table: str  # table, figure or section; one without printed numbers is a figure that is only drawn
     rows: str = "*"  # pattern of its rows, with * for any text
@@ -68,12 +69,12 @@ class Coverage:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Basis]:
-        """Claims with a verdict, and what our side of each comes from."""
+        """Claims with a verdict, and the source of our number for each."""
         return {one.claim: one.basis for one in paper(self.paper).comparisons()}
 
     @cached_property
     def run(self) -> Mapping[str, frozenset[str]]:
-        """Methods that are in an ordering that was run, and the quantities of these orderings."""
+        """Methods of the orderings that were run, and the quantities of these orderings."""
         found: dict[str, set[str]] = {}
         for one in on_record(self.paper):
             if one.verdict != "not run":
@@ -82,7 +83,7 @@ class Coverage:
         return {name: frozenset(quantities) for name, quantities in found.items()}
 
     def state(self, entry: CoverageEntry, value: PrintedValue | None = None) -> State | None:
-        """The best state that an entry can show for a printed number of it; None if it shows nothing.
+        """The best state that an entry can show for one of its printed numbers; None if it shows nothing.
 
         A figure without numbers has no `value`: any quantity of its methods will do.
         """
@@ -104,7 +105,8 @@ class Coverage:
         return min(shown, key=STATES.index, default=None)
 
     def covered(self) -> Iterator[Covered]:
-        """Every entry that shows something, once a state. A number counts for its best entry, then for the first."""
+        """Every entry that shows something, once for each of its states. A number counts for the entry with the best
+        state; among equal ones for the first."""
         own: dict[tuple[int, State], list[PrintedValue]] = {}
         for value in printed_values(self.paper):
             matching = [place for place, entry in enumerate(self.entries) if entry.matches(value)]

@@ -1,8 +1,9 @@
 """When an ordering counts as decided: by its first three seeds, or by a number of new ones that is fixed beforehand.
 
-Three seeds decide large differences. For another one they say, by their mean and spread, how many seeds would decide
-it. So many *new* seeds are run, and they alone are judged, once: the first three chose them, and seeds are not added
-until a verdict pleases. Both looks have an error of 5 %: equal methods are called unequal in 9 % of cases (simulated).
+Three seeds decide large differences. For a smaller difference, their mean and spread tell how many seeds would decide
+it. That number of *new* seeds is run, and they alone are judged, once. The first three only chose the number, and no
+seeds are added until a verdict pleases. Each of the two tests has an error of 5 %: equal methods are called unequal in
+9 % of cases (simulated).
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ _MOST = 10_000
 
 
 def seeds_to_decide(gaps: Collection[float]) -> int | None:
-    """Number of seeds whose Student interval leaves out 0 with probability .8, if mean and spread are those given.
+    """Number of seeds with which a Student interval excludes 0 with probability .8, if mean and spread are those of
+    `gaps`.
 
     Args:
         gaps: two or more differences of the same seeds.
@@ -49,7 +51,7 @@ def seeds_to_decide(gaps: Collection[float]) -> int | None:
 
 
 def decided(gaps: Collection[float]) -> bool:
-    """Whether Student's 95 % interval of the mean leaves out 0."""
+    """Whether Student's 95 % interval of the mean excludes 0."""
     from privkit.reports.seed_intervals import over_values
 
     interval = over_values(list(gaps), CONFIDENCE)
@@ -59,7 +61,7 @@ def decided(gaps: Collection[float]) -> bool:
 def needed_seeds(gaps: Mapping[int, float]) -> int | None:
     """Number of new seeds for an ordering, from the differences of its first three: 0 if these decide it.
 
-    None without two of the first three, or if 10,000 would be too few.
+    None if fewer than two of the first three were run, or if 10,000 seeds would be too few.
     """
     first = [gaps[seed] for seed in PILOT if seed in gaps]
     if len(first) < 2:
@@ -68,7 +70,8 @@ def needed_seeds(gaps: Mapping[int, float]) -> int | None:
 
 
 def counted(gaps: Mapping[int, float]) -> dict[int, float]:
-    """The differences that count: of the new seeds if all that are needed are there, otherwise of the first three.
+    """The differences that count: those of the new seeds if all needed seeds were run, otherwise those of the first
+    three.
 
     >>> counted({0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02})
     {0: 0.04, 1: 0.01, 2: 0.03}

@@ -1,4 +1,4 @@
-"""Orderings of methods that papers publish, judged on the rows of audits: does "A is more accurate than B" show?
+"""Orderings of methods that papers publish, judged on the rows of audits: do they show that A is more accurate than B?
 
 An ordering compares one quantity, the accuracy or the error of an attack, with the larger value first.
 """
@@ -40,7 +40,7 @@ OrderingVerdict = Literal["agrees", "ordering agrees", "reversed", "undecided", 
 
 
 def floor_of(row: Row) -> float | None:
-    """The MSE of the mean own image, which a guess without a release has."""
+    """The MSE of the mean of the adversary's own images, a guess that needs no release."""
     floor = row.floors.get(FLOOR, {}).get("unaligned", {}).get("mse")
     return None if floor is None else floor.value
 
@@ -117,7 +117,7 @@ def orderings(paper: str) -> tuple[_Ordering, ...]:
 
 
 def on_other_data(method: str) -> bool:
-    """Whether a method was run on embedded digits, which none of the papers has.
+    """Whether a method was run on embedded digits, a dataset that no paper uses.
 
     >>> on_other_data("SL, digits"), on_other_data("PSL")
     (True, False)
@@ -177,8 +177,8 @@ def recorded(paper: str) -> dict[Size, list[Measured]]:
 def on_record(paper: str) -> list[Judged]:
     """The verdict on each ordering of a paper, on the rows that ship with the package.
 
-    The largest size at which both methods have all of the first three seeds is judged, whatever it says. An ordering
-    that these leave open is judged by new seeds alone; see `further_seeds.counted`.
+    The verdict is that of the largest size at which both methods have all of the first three seeds. An ordering that
+    these seeds leave open is judged by new seeds alone; see `further_seeds.counted`.
 
     >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
     True
@@ -247,10 +247,10 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """Rows of a run folder or of a file of JSON lines; by default those of a size that ship with the package.
+    """The rows of a run folder or of a file of JSON lines; by default the rows of this size that ship with the package.
 
     Raises:
-        UsageError: if there is no such file, or a line is no row.
+        UsageError: if there is no such file, or a line is not a row.
     """
     if path is None:
         name = ROWS_OF[size]
@@ -276,7 +276,7 @@ def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str,
             if isinstance(row.get("accuracy"), dict):  # a line of a run folder's results.jsonl
                 row["accuracy"] = row["accuracy"]["value"]
         except (ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{name}, line {number}, is no row of an audit: {error}") from error
+            raise UsageError(f"{name}, line {number}, is not a row of an audit: {error}") from error
         rows.append(row)
     return rows
 

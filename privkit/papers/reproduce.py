@@ -49,7 +49,7 @@ def work(
 
     Args:
         experiment: its name, such as cutmixsl/table_2_small.
-        changes: settings that replace its own; the rows still name its data and model.
+        changes: settings that replace the experiment's; the rows still name the experiment's data and model.
         judged: the paper whose orderings count; that of the experiment unless named.
         runs: (experiment, defense) of further runs, whose rows also name the experiment.
     """
@@ -162,13 +162,13 @@ def reproduce(
 
 
 def methods_of(name: str, one: Work) -> set[tuple[str, str]]:
-    """The methods and quantities of the paper's orderings that a cell is of."""
+    """The methods and quantities of the paper's orderings to which a cell belongs."""
     row = {**one.row, **dict.fromkeys(one.quantities, 0.0)}
     return {(each.method, each.quantity) for each in measured(name, [row]) if each.values}
 
 
 def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in place of an experiment's own, for digits in seconds a cell."""
+    """Settings in place of an experiment's own, for digits in seconds per cell."""
     model = str(settings.get("model", ""))
     cut = "embedding" if "cut=embedding" in model else "block1"
     small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}

@@ -17,7 +17,7 @@ from privkit.papers.orderings import Judged, Measured, OrderingVerdict, measured
 from privkit.papers.values import printed, printed_values
 
 Scale = Literal["tiny", "small", "medium", "paper"]
-"""On embedded digits in seconds a cell; at reduced size on the paper's own data; with the paper's network as well; or
+"""On embedded digits in seconds per cell; at reduced size on the paper's own data; with the paper's network as well; or
 as in the paper."""
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
@@ -36,7 +36,7 @@ class Reproduced:
     orderings: tuple[Judged, ...]  # the verdict on each printed ordering
 
     def verdict(self, method: Measured) -> str:
-        """Whether the printed number lies in the measured interval. At a smaller scale, numbers differ in any case."""
+        """Whether the printed number lies in the measured interval. At a smaller scale no number is compared."""
         number, interval = self.published.get((method.method, method.quantity)), method.interval
         if number is None or interval is None:
             return ""
@@ -96,7 +96,7 @@ def claim_patterns(name: str, table: str) -> list[str]:
 
 
 def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[ComparedClaim]:
-    """The claims behind a table; those of effects are judged on the rows, if any were measured."""
+    """The claims behind a table; claims of effects are judged on the rows, if effects were measured."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
     anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
     shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()

@@ -1,4 +1,4 @@
-"""What holds of a paper, what fails, and what nobody can say yet: three sentences that are made from the verdicts."""
+"""What holds of a paper, what fails, and what is still open: three sentences, made from the verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user's own part by its import path: what it must have, and which part a function gives."""
+"""A user's own part by its import path: the attributes that it must have, and the part that a function stands for."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def own(kind: str, path: str) -> Any:
     """A user's own part: a dataclass or an object of one, with the defaults.
 
     Raises:
-        UsageError: if it cannot be imported, or is no part of this kind.
+        UsageError: if it cannot be imported, or is not a part of this kind.
     """
     singular = kind_noun(kind)
     if kind not in _CONTRACTS:
@@ -70,8 +70,9 @@ def own(kind: str, path: str) -> Any:
         return imported("the specification", _FUNCTIONS[kind])(function=path)
     lacking = [name for name in _CONTRACTS[kind] if not hasattr(target, name)]
     if lacking:
+        article = "an" if singular[0] in "aeiou" else "a"
         raise UsageError(
-            f"{path} is no {singular}: it has no {', '.join(lacking)}; privkit new {singular} NAME writes one to start "
-            "from"
+            f"{path} is not {article} {singular}: it has no {', '.join(lacking)}; privkit new {singular} NAME "
+            "writes one to start from"
         )
     return target

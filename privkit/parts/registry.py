@@ -123,7 +123,7 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 
 
 def _parsed(kind: str, given: Any) -> Component:
-    """One component that is no chain."""
+    """One component that is not a chain."""
     singular = kind_noun(kind)
     if kind == "models" and is_pair(given):
         return _imported(given)
@@ -152,7 +152,7 @@ def _parsed(kind: str, given: Any) -> Component:
 
 
 def name_and_options(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
-    """Name and options of one component that is no chain, given as text or as a table.
+    """Name and options of one component that is not a chain, given as text or as a table.
 
     Raises:
         UsageError: if it is neither, or a table without a name.
@@ -247,7 +247,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 
     cls = template if isinstance(template, type) else type(template)
     if not dataclasses.is_dataclass(cls):
-        raise UsageError(f"{what} is no dataclass, as a part of a run must be; {_REPAIR}")
+        raise UsageError(f"{what} is not a dataclass, as a part of a run must be; {_REPAIR}")
     try:
         types = get_type_hints(cls)
     except NameError as error:
@@ -312,7 +312,7 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """A value in the notation of the command line.
+    """A value as it is written on the command line.
 
     >>> as_written(None), as_written(True), as_written((1, 2))
     ('none', 'true', '[1,2]')
@@ -323,7 +323,7 @@ def as_written(value: Any) -> str:
 
 
 def is_pair(given: object) -> bool:
-    """Whether a model was given as two segments by import path, and as no part of one.
+    """Whether a model was given as two segments by import path (`lower:upper`), and not as one part.
 
     >>> is_pair("mynets.Lower:mynets.Upper"), is_pair("mynets.models:Net"), is_pair("vit_micro:cut=embedding")
     (True, False, False)
@@ -337,7 +337,7 @@ def _imported(given: str) -> Component:
     lower, colon, upper = given.partition(":")
     if not colon or "." not in upper:
         raise UsageError(
-            f"{shortened(given)} is no pair of segments; name both by import path, "
+            f"{shortened(given)} is not a pair of segments; name both by import path, "
             "package.module.Lower:package.module.Upper"
         )
     return Component(name="imported", spec=ImportedPair(lower=lower, upper=upper), label=given)

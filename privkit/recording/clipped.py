@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
-    """How releases lie further out of the declared clip set than their noise carries them; empty if they do not.
+    """A sentence if releases lie further outside the declared clip set than the noise can carry them; else empty.
 
-    Refutes releases of the declared noise about points of the set with probability `LEVEL` at most: noise carries a
-    point no further out of a convex set than its own size.
+    An honest release is refuted with probability at most `LEVEL`: noise moves a point no further out of a convex set
+    than the noise's own length.
     """
     clip = mechanism.smashed
     if isinstance(clip, Known | Categories):
@@ -71,9 +71,10 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
 
 
 def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
-    """Whether releases follow the replay out of the clip set, and not only as far as its border.
+    """Whether releases follow the replay beyond the border of the clip set.
 
-    A lower segment may have been recorded without the clipping, which shows in releases that stop at the border.
+    If the lower segment was recorded without the clipping, its outputs leave the set, but the releases stop at the
+    border.
     """
     over = (one.clean - inside).double()
     reach = float(over.square().sum())
@@ -87,7 +88,7 @@ def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMec
 
 
 def clipped_to(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
-    """Rows [N, ...] as the clip set would leave them; None if it says nothing about a row."""
+    """Rows [N, ...] after clipping to the set; None if the set does not bound a row."""
     if isinstance(clip, Clamp):
         return clean.clamp(clip.low, clip.high)
     if isinstance(clip, BoxLabels):

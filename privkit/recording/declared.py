@@ -1,4 +1,4 @@
-"""Test of a recording's declared mechanism on its data: what they refute, and what remains untested."""
+"""Test of a recording's declared mechanism against its data: what the data refute, and what remains untested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LARGER = 1.5  # times the declared noise from which on a difference is not take
 
 @dataclass(kw_only=True)
 class Compared:
-    """The result of comparing a declaration with data, which grows with each test."""
+    """The result of comparing a declaration with data; each test adds to it."""
 
     refuted: list[str] = field(default_factory=list)  # sentences that begin "the recording declares …, but …"
     checked: list[str] = field(default_factory=list)  # compared declarations that are not refuted
@@ -44,7 +44,7 @@ class Compared:
         return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
 
     def hold(self, what: str, refutation: str) -> None:
-        """Note a test: `refutation` completes "the recording declares …" and is empty if `what` stands."""
+        """Record a test: `refutation` completes "the recording declares …" and is empty if `what` is not refuted."""
         if refutation:
             self.refuted.append(f"the recording declares {refutation}")
         else:
@@ -54,8 +54,8 @@ class Compared:
 def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
     """Compare the declared mechanism of a recording with its tensors.
 
-    Each group of tests refutes an honest recording at most once in a million (`residual.LEVEL`). Declarations that
-    lower ε but leave no trace in a release, such as a frozen lower model, are listed as not checked.
+    Each group of tests refutes an honest recording at most once in a million (`residual.LEVEL`). Some declarations
+    lower ε but leave no trace in a release, such as a frozen lower model; they are listed as not checked.
 
     Args:
         recording: whole, with a mechanism.
@@ -299,7 +299,7 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
         most, one = int(recording.truth.y.sum(1).max()), isinstance(mechanism.labels, OneHot)
         found.hold("the range of labels", f"one-hot labels, but a record has {most}" if one and most > 1 else "")
     elif recording.several:
-        found.unchecked.append("the range of several labels a record")
+        found.unchecked.append("the range of several labels per record")
     if not sent:
         found.unchecked.append("the noise of labels (none were recorded)")
         return

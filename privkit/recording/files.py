@@ -1,4 +1,4 @@
-"""Files of a recording, which may come from a stranger: plain files of limited size, and no pickle.
+"""Files of a recording, which may come from a stranger: only plain files of limited size, and no pickles.
 
 A pickle is refused and not loaded, since reading one can run any code. Sizes are compared with limits before memory is
 allocated.
@@ -133,4 +133,7 @@ def _safetensors(data: bytes) -> dict[str, Tensor]:
 def _npz(data: bytes) -> dict[str, Tensor]:
     names = archived(data)
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return {name.removesuffix(".npy"): torch.from_numpy(read_array(archive, name)) for name in names}
+        arrays = {name.removesuffix(".npy"): read_array(archive, name) for name in names}
+    if texts := [name for name, array in arrays.items() if array.dtype.kind in "US"]:
+        raise ValueError(f"{shortened(texts[0])} holds texts; number them, such as labels from 0")
+    return {name: torch.from_numpy(a.astype(a.dtype.newbyteorder("="), copy=False)) for name, a in arrays.items()}

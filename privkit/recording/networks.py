@@ -23,7 +23,7 @@ _MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
 def network(
     described: Network, files: Files, domain: Domain, *, trust: Sequence[str] = (), training: bool = False
 ) -> nn.Module:
-    """A segment whose weights need no gradients, permanently in evaluation or in training mode.
+    """A segment whose weights take no gradients, fixed in evaluation mode or in training mode.
 
     Args:
         domain: what a record is, for a builder that asks for it.

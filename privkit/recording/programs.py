@@ -45,12 +45,13 @@ _REACHES_OUT = frozenset(
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     """A TorchScript program, or an exported one, neither of which may hold a pickled object.
 
-    TorchScript may call operators that compute, and no others. The reader of exported programs evaluates text, so it
-    must be trusted by name.
+    TorchScript may call operators that compute, and no others. torch's reader of exported programs evaluates text, so
+    the command must trust this reader by name.
 
     Raises:
         Untrusted: if it is an exported program, and the command does not trust the reader.
-        DataError: if it is damaged, holds what no segment needs, or calls what reaches out of its tensors.
+        DataError: if it is damaged, contains something that a segment does not need, or calls an operator that reaches
+            beyond tensors.
     """
     data, here = files.content(name), files.folder / name
     try:
@@ -67,7 +68,7 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     objects |= any(b'"use_pickle": true' in held[member] for member in held if member.endswith("_config.json"))
     if not (scripted or exported) or (exported and objects):
         raise DataError(
-            f"{here} is no program without pickled objects; save the segment with torch.jit.save or "
+            f"{here} is not a program without pickled objects; save the segment with torch.jit.save or "
             "torch.export.save, or name a builder and weights"
         )
     if exported and not is_trusted(_EXPORTED, trust):
@@ -104,7 +105,7 @@ def _strange(held: dict[str, bytes]) -> str:
     for member in held:
         folder, _, inside = member.partition("/")
         if not _MEMBER.fullmatch(inside) or folder != next(iter(held)).partition("/")[0]:
-            return f"holds {member!r}, which is no part of a TorchScript program"
+            return f"holds {member!r}, which is not part of a TorchScript program"
     if len({member.casefold() for member in held}) < len(held):
         return "holds two members whose names differ in their case alone"
     read = (content for member, content in held.items() if not _UNREAD.search(member))

@@ -75,7 +75,8 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels: as described, the several that each has, or one more than the largest; at least two."""
+        """The number of labels: the declared number, or the number of labels per record, or the largest label plus one;
+        at least two."""
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
@@ -88,7 +89,7 @@ class Recording:
     def within(self, *, victims: int, own: int) -> Recording:
         """The last rounds of each pass and the first own records, as far as a budget allows; at least one round.
 
-        The recorded segments have the weights of the end of the training, and earlier rounds were made by others.
+        The recorded segments have the weights at the end of the training; earlier rounds were made with other weights.
         """
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
@@ -114,13 +115,13 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of so many passes, the last pass first: the recorded segments have its weights."""
+        """The rounds of the given number of passes, the last pass first: the recorded segments have its weights."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
-        """The mechanism with further passes of the attacked records; the recorded mechanism counts the first one.
+        """The mechanism with further passes of the attacked records; the recorded mechanism counts only the first pass.
 
         A further pass adds its rounds for a client, and its releases for a record. In a shuffled run each of these adds
         an epoch, since an epoch is charged as one release.
@@ -135,7 +136,7 @@ class Recording:
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each * self.mechanism.turn)
 
     def members_of(self, number: int) -> Tensor:
-        """The true record on each seat of each row of a round, int64 [N, k]; −1 where it is unknown."""
+        """The true record on each seat of each row of a round, int64 [N, k]; −1 if it is unknown."""
         parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[: self.pass_rounds]])
         return parts[number % self.pass_rounds]
 
@@ -144,8 +145,8 @@ class Recording:
         """How often one record is released in a pass; None if no true one is known.
 
         It is the largest number of rows of one true record. Without `truth.members` records are numbered by row, and
-        equal ones count as one. Since a dataset may hold a record twice, only a number that one record in ten reaches
-        counts.
+        equal ones count as one. Since a dataset may hold a record twice, a number counts only if at least one record in
+        ten reaches it.
         """
         known = self.members[self.members >= 0]
         if not len(known):

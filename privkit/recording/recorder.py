@@ -40,7 +40,7 @@ class _Round:
         self.y = None if y is None else _kept(y)
 
     def crossing(self, value: Tensor | Array, name: str) -> Tensor:
-        """A copy of what crosses a cut, whose gradient is kept under this name when it comes back."""
+        """A copy of the tensor that crosses a cut; the gradient that comes back is kept under this name."""
         if isinstance(value, Tensor) and value.requires_grad:
             value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
         return _kept(value)
@@ -95,7 +95,7 @@ class Recorder:
 
         Raises:
             UsageError: if images are normalized ones.
-            DataError: if they are no images.
+            DataError: if they are not images.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)
@@ -140,8 +140,8 @@ class Recorder:
 
         The last round is sent again through the written `lower`. If the result is farther than `FAR` from the release,
         `lower` is written in training mode as well, where batch normalization and dropout differ. The closer one is
-        kept, and `recording.json` has its mode and its distance. A warning says which rounds `lower` did not make, as
-        those before an optimizer's last step.
+        kept, and `recording.json` has its mode and its distance. A warning names the rounds that `lower` did not make,
+        such as those before the optimizer's last step.
 
         Args:
             folder: new or empty.
@@ -288,7 +288,7 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
     """The records or labels of each round of one pass, as any of the passes has them."""
     if passes < 1 or len(parts) % passes:
         raise UsageError(
-            f"{len(parts)} kept rounds are no {passes} passes of equally many; keep as many rounds as all passes have: "
+            f"{len(parts)} kept rounds are not {passes} passes of equal size; keep as many rounds as all passes have: "
             "Recorder(rounds=passes × rounds of one)"
         )
     each = len(parts) // passes
@@ -321,7 +321,7 @@ def _dropped(name: str, parts: list[Tensor | None]) -> str:
 
 
 def _records(value: Tensor | Array, name: str) -> Tensor:
-    """A copy of records, in float32 if they are no whole numbers. What has the form of images must be images."""
+    """A copy of records, in float32 if they are not whole numbers. What has the form of images must be images."""
     kept = _kept(value)
     kept = kept.float() if kept.is_floating_point() else kept
     if kept.ndim != 4 or not len(kept):

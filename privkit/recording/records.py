@@ -75,7 +75,7 @@ def records(
         kind: "own" or "truth".
 
     Raises:
-        DataError: if they are no records of the domain, or the labels do not fit.
+        DataError: if they are not records of the domain, or the labels do not fit.
     """
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")
@@ -99,7 +99,7 @@ def records(
 
 
 def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> None:
-    """Refuse what is neither a class of each record [N] nor its several labels [N, L], by a `DataError`."""
+    """Raise `DataError` unless there is one class per record [N], or several labels per record [N, L]."""
     if labels.is_floating_point() or labels.ndim > 2:
         raise DataError(
             f"{what} must be whole numbers, [N] from 0 or [N, L] of 0 and 1, got {labels.dtype} {list(labels.shape)}"
@@ -108,13 +108,13 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
         if labels.shape[1] != (classes or labels.shape[1]) or not 2 <= labels.shape[1] <= MOST_CLASSES:
             allowed = f"2..{MOST_CLASSES}" if classes is None else f"{classes}, as classes says"
             raise DataError(
-                f"{what} has {labels.shape[1]} labels a record, and the number must be {allowed}; give a column for "
-                "each label, or one class number a record as [N]"
+                f"{what} has {labels.shape[1]} labels per record, and the number must be {allowed}; give a column for "
+                "each label, or one class number per record as [N]"
             )
         if not bool(((labels == 0) | (labels == 1)).all()):
             raise DataError(
-                f"{what} has several labels a record, which must be 0 or 1 each, got {int(labels.min())}.."
-                f"{int(labels.max())}; give one class number a record as [N]"
+                f"{what} has several labels per record, which must be 0 or 1 each, got {int(labels.min())}.."
+                f"{int(labels.max())}; give one class number per record as [N]"
             )
         return
     # As many columns are made as the largest one has.
@@ -124,9 +124,9 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 
 
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
-    """Refuse labels of both kinds in one file, or different numbers of several labels, by a `DataError`.
+    """Raise `DataError` if one file mixes both kinds of labels, or records with different numbers of labels.
 
-    Labels of rounds may be float beside classes: they were mixed or noised, and have columns.
+    Labels of rounds may be float [N, L] beside classes [N], since they may have been mixed or noised.
     """
     labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)

@@ -54,8 +54,9 @@ class Replay:
             variance: mean variance of the declared noise; not used for a segment that draws its own noise.
 
         Returns:
-            The root of squared distance over squared norm of the release. Noise is subtracted from both, and four
-            standard errors of it from the distance. 0 if no distance remains, 1 if no release remains.
+            The root of squared distance over squared norm of the release. The variance of the noise is subtracted from
+            both, and four of its standard errors from the distance. The result is 0 if no distance remains, and 1 if
+            nothing of the release remains.
 
         >>> two = torch.tensor([[3.0, 4.0]])
         >>> round(Replay(released=two, clean=two * 0.9).distance(0.0), 4)
@@ -71,11 +72,12 @@ class Replay:
         return sqrt(excess / size) if size > 0 else 1.0
 
     def quieter(self, variance: float) -> float | None:
-        """The variance of the release over that of the outputs, if it is clearly less; None if it is not.
+        """The variance of the release divided by that of the outputs, if it is clearly below 1; else None.
 
-        An honest release is one draw more. It is quieter if it lies nearer to the mean of all draws than any other one,
-        by twice the range of theirs. For normal sizes this has probability 1.5e-4 (measured), and less for the skewed
-        ones of few numbers or of one draw for a whole batch.
+        An honest release is one more draw of the same outputs. It counts as quieter if it lies nearer to the mean of
+        all draws than every other draw, by more than twice the range of the other draws' distances. An honest release
+        is called quieter with probability 1.5e-4 if the sizes are normally distributed (measured), and less often if
+        they are skewed, as with few numbers or one draw for a whole batch.
 
         Args:
             variance: of noise that is added to the output, as in `distance`.
@@ -119,7 +121,7 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send one recorded round again; a `ValueError` says what was not recorded of it.
+    """Send one recorded round again; a `ValueError` names what was not recorded.
 
     Mixed records are sent separately and mixed by their recorded weights.
     """
@@ -175,13 +177,13 @@ def rounds_to_replay(recording: Recording) -> Sequence[int]:
 
 @torch.no_grad()
 def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
-    """How many records moved how many rows, where more rows moved than records; (0, 0) if nowhere.
+    """(records replaced, rows changed) if more rows changed than records were replaced; (0, 0) if that never happens.
 
-    Records are replaced by their neighbors, half of a batch at a time: those with a 1, or a 0, in one binary digit of
-    their place. So any two are told apart by one of the 2·⌈log₂ N⌉ halves. Rows in another order are no meeting: each
-    record still moves one.
+    Records are replaced by their neighbors, half of a batch at a time: those whose place has a 1 (or a 0) in one binary
+    digit. So for any two records, one of the 2·⌈log₂ N⌉ halves contains only one of them. Rows in another order do not
+    count: each record still changes one row.
 
-    The batch [N, ...] has the size that crossed the cut. A `ValueError` says that equal batches get different answers.
+    The batch [N, ...] has the recorded size. It raises `ValueError` if equal batches get different answers.
 
     >>> carried(lambda x: x.roll(1, 0), torch.arange(6.0).view(6, 1))
     (0, 0)

@@ -117,7 +117,7 @@ class Description(_Frozen):
     @model_validator(mode="after")
     def _whole_passes(self) -> Description:
         if self.rounds % self.passes:
-            raise ValueError(f"{self.passes} passes of {self.rounds} rounds are no whole number of rounds each")
+            raise ValueError(f"{self.passes} passes of {self.rounds} rounds are not a whole number of rounds each")
         if (self.image_shape is None) == (not self.records):
             raise ValueError(
                 "give either image_shape, for images, or records, the file that says what a text or a table row is"
@@ -132,12 +132,12 @@ class Description(_Frozen):
 
 
 def parsed(data: bytes, path: Path) -> Any:
-    """What JSON says; a `DataError` if it is none."""
+    """The parsed JSON; a `DataError` if it is not JSON."""
     try:
         fields = json.loads(data)
         json.dumps(fields, ensure_ascii=False).encode()  # halves of surrogate pairs can neither be shown nor kept
     except (ValueError, RecursionError):
-        raise DataError(f"{path} is no JSON; write it anew, as docs/reference/recording.md says") from None
+        raise DataError(f"{path} is not JSON; write it anew, as docs/reference/recording.md says") from None
     return fields
 
 

@@ -15,7 +15,7 @@ OF_ROUND = (_DOWN, _UP)  # tensors of one round
 
 
 def named(views: Sequence[View]) -> dict[str, Tensor | None]:
-    """The tensors of all rounds by their names, of views that hold features as `smashed`."""
+    """Name -> tensor, for all rounds; the views hold features as `smashed`."""
     return {
         f"round_{number}.{kind}": value
         for number, view in enumerate(views)
@@ -24,7 +24,8 @@ def named(views: Sequence[View]) -> dict[str, Tensor | None]:
 
 
 def second_cut(sent: Sequence[View], tensors: Mapping[str, Tensor], here: Path) -> tuple[View, ...]:
-    """The second cut in each round: features as `smashed`, and the gradient that was sent up; else nothing.
+    """The second cut in each round: features as `smashed`, and the gradient that was sent up; empty if no U-shape was
+    recorded.
 
     Raises:
         DataError: if a tensor is missing or does not fit, labels travelled, or clients were mixed.

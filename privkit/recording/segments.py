@@ -1,4 +1,4 @@
-"""Segments as a recorder writes them: programs or weights, in the mode and with the distance of their release."""
+"""Segments as a recorder writes them: programs or weights, with their mode and their distance from the release."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def lower_fields(
     """The fields that describe the lower segment, in the mode in which it comes closer to the last release.
 
     Without a round it stays in evaluation mode. If noise hides which mode is closer, a segment that was trained stays
-    in training mode where records meet in that alone.
+    in training mode, provided that records affect each other in this mode alone.
 
     Args:
         sample: records that a program is traced on.
-        rounds: with nothing behind the segment.
+        rounds: whose release is the segment's output itself.
         variance: of the declared noise.
         files: gets the segment's file.
         trained: whether it released in training mode.
@@ -92,7 +92,7 @@ def segment_fields(
 
 
 def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> str:
-    """Why a trace failed: either the module does not take what was recorded, or it is no program."""
+    """Why a trace failed: either the module does not take what was recorded, or it is not a program."""
     try:
         module(sample)
     except Exception as other:

@@ -38,7 +38,7 @@ def write_recording(
 
     Args:
         folder: new or empty.
-        views: all rounds, pass after pass, of one form.
+        views: all rounds, pass after pass, of one shape.
         second: the second cut of a U-shape in each round, see `Recording.second`.
         files: name -> content, of weights and programs.
         members: see `Recording.members`; None if record n is on row n.

@@ -22,7 +22,8 @@ _STATUS = Path("/proc/self/status")
 
 
 class OverLimit(BaseException):
-    """A cell exceeded a limit. It is no `Exception`, so that code in the cell does not catch it as its own failure."""
+    """A cell exceeded a limit. It is not an `Exception`, so that code in the cell does not catch it as its own
+    failure."""
 
 
 def _written_memory(size: int) -> str:
@@ -38,9 +39,9 @@ def _written_memory(size: int) -> str:
 def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
     """A block that is stopped if it exceeds its limits of time or memory (in bytes); None for no limit.
 
-    The time is a timer of this process. Memory is what the process holds (`ulimit -d`), the libraries among it: an
-    allocation above the limit fails, and nothing is killed. A limit may be met inside torch's own `no_grad`, before
-    that puts gradients on again; so what the process shares is restored afterwards.
+    The time is measured by a timer of this process. The memory is all that the process holds (`ulimit -d`), libraries
+    included: an allocation above the limit fails, and nothing is killed. A limit may strike inside torch's own
+    `no_grad`, before gradients are switched on again; so state that the process shares is restored afterwards.
 
     Raises:
         OverLimit: with the reason and advice.

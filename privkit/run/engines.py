@@ -295,7 +295,7 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
         except Exception as error:
             raise UsageError(f"--engine {named} did not start ({one_line(error)})") from None
         if not isinstance(executor, Executor):
-            raise UsageError(f"--engine {named} gave {type(executor).__name__}, which is no futures Executor")
+            raise UsageError(f"--engine {named} gave {type(executor).__name__}, which is not a futures Executor")
         closes.callback(executor.shutdown, wait=False)
         yield executor
 

@@ -45,7 +45,7 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """Paths in the folder that a cell made or continues from, without its row; all paths for None."""
+        """Paths in the folder that a cell wrote or continues from, without its row; for None, all paths."""
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
         found = [path for home in homes for path in self.path.glob(f"{home}/*")]
@@ -87,7 +87,7 @@ class RunFolder:
         write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
-        """The provenance of a model or a cell that began; None if no record has it."""
+        """The provenance of a model or a cell that has begun; None if it is not recorded."""
         try:
             record = read_record(home / MADE_OF, of=home.name)
         except DamagedFile:
@@ -95,7 +95,7 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance of a cell and its model before they are computed, and again when more is known.
+        """Store the provenance of a cell and its model before they are computed, and again when more of it is known.
 
         A `RunFolderError` refuses images or files that changed since this command looked at them.
         """
@@ -112,10 +112,10 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store which files the code of a cell and its model has read so far, and return what the row is made of.
+        """Store which files the code of a cell and its model has read so far, and return the row's provenance.
 
-        A `UsageError` refuses a file that was edited since the code read it, a `RunFolderError` one that an earlier
-        process read otherwise.
+        A `UsageError` refuses a file that was edited since the code read it, a `RunFolderError` refuses a file that had
+        other content when an earlier process read it.
         """
         if not made_of.cell.code:
             return made_of.cell

@@ -30,7 +30,7 @@ class Ingredients:
     cell: Provenance  # provenance of the row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
-        """The same, including the images: part -> SHA-256."""
+        """A copy that includes the images: part -> SHA-256."""
         model = {part: images[part] for part in _TRAINED_ON if part in images}
         return Ingredients(
             model=self.model.model_copy(update={"data": model}),
@@ -39,7 +39,7 @@ class Ingredients:
         )
 
     def seen(self) -> Ingredients:
-        """The same, including the files that each part's code was seen to read in this process."""
+        """A copy that includes the files that each part's code was seen to read in this process."""
         each = (self.model, self.control, self.cell)
         made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
         return Ingredients(model=made[0], control=made[1], cell=made[2])
@@ -48,7 +48,8 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """The provenance of each cell, without its images, by its id; all have what this process shares (`here`).
+    """The provenance of each cell, without its images, by its id; all include the circumstances that the cells of this
+    process share (`here`).
 
     A `UsageError` refuses a user's module that cannot be imported, or was edited since.
     """

@@ -173,7 +173,7 @@ class RunLedger(RunFolder):
         self._lock.release()
 
     def set_aside(self, homes: Iterable[Path]) -> None:
-        """Move models and cells that are computed anew to RUN/superseded, so that nothing is lost."""
+        """Move models and cells to RUN/superseded before they are computed anew, so that nothing is lost."""
         past = self.path / "superseded"
         numbers = [int(there.name) for there in past.glob("*") if there.name.isdigit()]
         here = past / str(max(numbers, default=0) + 1)
@@ -193,7 +193,7 @@ class RunLedger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Record in the manifest with which threads, settings and cells the run goes on.
+        """Record in the manifest the threads, settings and cells with which the run continues.
 
         A run that an earlier version began may have planned fewer cells.
         """
@@ -238,7 +238,7 @@ class RunLedger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Store the files that a worker computed, in an order in which a kill leaves nothing that looks finished.
+        """Store the files that a worker computed, in such an order that after a kill nothing unfinished looks finished.
 
         A finished model or cell stays unchanged, except for the record of files that the model's code read.
 

@@ -33,20 +33,21 @@ class Cell:
 
     @property
     def in_words(self) -> str:
-        """What it is, with all options, which its id leaves out."""
+        """The cell in words, with all options, which its id does not show."""
         return f"{self.defense.label} / {self.attack.label}, seed {self.seed}"
 
 
 def plan(config: AuditConfig) -> list[Cell]:
     """All cells in their order: by seed, then protocol, then defense, the baseline first.
 
-    Every attack that the undefended model does not meet anyway has a twin there, which may prove superfluous.
+    Attacks that are not mounted on the undefended model in any case get a twin there: the same attack, run only if the
+    attack fails on a defense.
     """
     return [cell for seed in config.seeds for cell in _of_seed(config, seed)]
 
 
 def cell_counts(config: AuditConfig) -> tuple[int, int]:
-    """Number of cells that are computed in any case, and number of twins; every seed has as many."""
+    """Number of cells that are computed in any case, and number of twins; both are the same for every seed."""
     twins = [bool(cell.twin_of) for cell in _of_seed(config, config.seeds[0])]
     return len(config.seeds) * twins.count(False), len(config.seeds) * twins.count(True)
 
@@ -118,15 +119,15 @@ class Schedule:
 
     A cell waits while another one trains its model. Control experiments use the first seed's images, so a later seed's
     cell waits for the first seed's cell with its defense and its attack. A cell also waits while another one begins
-    the same attack, because both would run the control experiments; if no other cell can begin, it begins all the same.
-    A twin waits until its attack failed on a defense; if it failed on none, the twin never begins.
+    the same attack, because both would run the control experiments; if no other cell can begin, it begins without
+    waiting. A twin waits until its attack failed on a defense; if it failed on none, the twin never begins.
 
     Args:
         cells: the plan.
         done: ids of the cells that have a row.
         known: labels of attacks whose control experiments may be stored.
         trained: whether the model of an id is finished.
-        lost: whether the attack of a cell that has a row failed, so that a twin has something to say.
+        lost: whether the attack of a cell with a row failed, so that its twin is needed.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Progress:
         """Show one line that stays."""
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """Note that a cell begins, the `number`-th of `total`, counted from 1; cells of an earlier command count."""
+        """Report that cell `number` of `total` begins, counted from 1; cells of an earlier command count, too."""
 
     def ended(self, status: str) -> None:
         """Note that the cell ended: "done", "not_applicable" or "error"."""
@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Progress):
-    """Plain lines for logs and CI: one a stage, one a cell, and one every `_SILENCE` seconds of a long stage."""
+    """Plain lines for logs and CI: one per stage, one per cell, and one every `_SILENCE` seconds of a long stage."""
 
     def __init__(self) -> None:
         self._begun = self._cell_start = self._start = self._heard = perf_counter()

@@ -28,7 +28,7 @@ STRIP = "reconstructions.png"  # in a cell's folder: the first images above thei
 GUESSES = "guesses.npz"
 """In a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H, W, C]
 for images, and as ids or fields for others."""
-TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one a line
+TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one per line
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
 LOG = "log.txt"  # in a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own
 BEGUN = "start"  # text of the first line that a computation writes into the log
@@ -55,7 +55,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """The time of a cell's last computation, from the times in its log; None without such a log."""
+    """The time of a cell's last computation, from the times in its log; None if there is no such log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
@@ -98,7 +98,7 @@ def read_manifest(path: Path) -> Manifest | None:
         ) from None
     except Broken as error:
         raise RunFolderError(
-            f"{file} is no manifest of privkit's, or it {error}; restore it, or name another folder with --out"
+            f"{file} is not a manifest of privkit's, or it {error}; restore it, or name another folder with --out"
         ) from None
 
 
@@ -106,12 +106,12 @@ def read_rows(path: Path) -> list[Row]:
     """All rows of a run folder in the order of its plan, for reading it without resuming it.
 
     Raises:
-        RunFolderError: if it is no run folder.
+        RunFolderError: if it is not a run folder.
         DamagedFile: if a line is damaged, belongs to no cell of this run, or contradicts another line.
     """
     manifest = read_manifest(path)
     if manifest is None:
-        raise RunFolderError(f"{path} is no run folder: it has no manifest.json")
+        raise RunFolderError(f"{path} is not a run folder: it has no manifest.json")
     rows: dict[str, Row] = {}
     places = {planned.cell: number for number, planned in enumerate(manifest.cells)}
     results = root(path) / "results.jsonl"
@@ -124,7 +124,7 @@ def read_rows(path: Path) -> list[Row]:
         except Broken:
             raise DamagedFile(f"{where} is truncated or damaged; repeat the run's command to mend it") from None
         if row.cell not in places:
-            raise DamagedFile(f"{where} is of {row.cell}, which is no cell of this run; repeat the run's command")
+            raise DamagedFile(f"{where} is of {row.cell}, which is not a cell of this run; repeat the run's command")
         if rows.setdefault(row.cell, row) != row:
             raise DamagedFile(f"{where} contradicts an earlier line of {row.cell}; repeat the run's command")
     return sorted(rows.values(), key=lambda row: places[row.cell])
@@ -209,7 +209,7 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
         return None if record is None else Verdict.model_validate(record)
     except ValidationError:
         raise DamagedFile(
-            f"{run / VERDICT} is no verdict of this privkit's; delete it and repeat the command"
+            f"{run / VERDICT} is not a verdict of this privkit's; delete it and repeat the command"
         ) from None
 
 

@@ -74,7 +74,7 @@ def sources(named: Iterable[str]) -> Sources:
 
     Imports are found in the source, anywhere in it, and in the objects of a loaded module. privkit, the standard
     library and `_LIBRARIES` are left out; of installed packages only those named are hashed. A file of weights counts
-    where the source names it in a text, beside the module or in the current folder.
+    if a text in the source names it, and if it lies beside the module or in the current folder.
 
     Raises:
         UsageError: if a file was edited after this process imported it, since the running code then differs from the
@@ -115,7 +115,8 @@ def sources(named: Iterable[str]) -> Sources:
 
 
 def files_read(made_of: Provenance) -> dict[str, str]:
-    """Name -> SHA-256 of the files that code was seen to read in this process, and that its provenance lacks so far.
+    """Name -> SHA-256 of the files that the code was seen to read in this process and that its provenance does not list
+    yet.
 
     Names are relative to the current folder if possible. A `UsageError` refuses a file that was edited since.
     """
@@ -149,7 +150,7 @@ def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
 
 
 def _file(name: str, module: ModuleType | None) -> Path | None:
-    """Where a module's source lies, None for built-in modules, namespaces and names that are no module."""
+    """Where a module's source lies, None for built-in modules, namespaces and names that are not module."""
     if module is not None:
         file = getattr(module, "__file__", None)
         return Path(file) if file else None

@@ -19,8 +19,8 @@ _SIGNALS = tuple(
 class Stopped(BaseException):
     """A signal stopped the command.
 
-    It is no `KeyboardInterrupt`, which the command-line library turns into a silent exit. It is no `Exception`, so that
-    a stopped cell does not count as a failed one.
+    It is not a `KeyboardInterrupt`, which the command-line library turns into a silent exit. It is not an `Exception`,
+    so that a stopped cell does not count as a failed one.
     """
 
     def __init__(self, number: int) -> None:

@@ -73,7 +73,7 @@ class _Examination:
             self.fault(path, said.partition(";")[0], cure)
 
     def found(self, path: Path, cure: str, read: Callable[[], Found | None]) -> Found | None:
-        """What is read from a file; None if it is missing or damaged."""
+        """The content of a file; None if it is missing or damaged."""
         try:
             found = read()
         except PrivkitError as error:
@@ -84,7 +84,7 @@ class _Examination:
         return found
 
     def record(self, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
-        """The fields of a record, likewise."""
+        """The fields of a record; None if it is missing or damaged."""
         return self.found(path, cure, partial(read_record, path, **identity))
 
     def listed(self, home: Path, files: object, cure: str) -> None:
@@ -104,7 +104,7 @@ def examine(run: Path) -> _Examination:
     No other command may work on it, because a file that is being written looks missing.
 
     Raises:
-        RunFolderError: if it is no run folder, or of a schema version that this privkit does not read.
+        RunFolderError: if it is not a run folder, or of a schema version that this privkit does not read.
     """
     examination = _Examination(run=root(run))
     home, manifest = examination.run, None
@@ -112,7 +112,7 @@ def examine(run: Path) -> _Examination:
         manifest = read_manifest(home)
         examination.reads(home / "manifest.json", None, "")
         if manifest is None:
-            raise RunFolderError(f"{run} is no run folder: it has no manifest.json")
+            raise RunFolderError(f"{run} is not a run folder: it has no manifest.json")
     except RunFolderError as error:
         if isinstance(error, OtherVersionRun) or not (home / "manifest.json").exists():
             raise
@@ -206,7 +206,7 @@ def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str,
         elif row.cell in rows and row != rows[row.cell]:
             examination.fault(path, f"line {number} contradicts cells/{row.cell}/result.json", cure)
         elif manifest is not None and row.cell not in {cell.cell for cell in manifest.cells}:
-            examination.fault(path, f"line {number} is of {row.cell}, which is no cell of this run", cure)
+            examination.fault(path, f"line {number} is of {row.cell}, which is not a cell of this run", cure)
         seen.setdefault(row.cell, number)
     if path.exists():
         examination.reads(path, None, cure)

@@ -68,7 +68,7 @@ _DOUBLINGS = 2
 
 
 def as_escalation(given: int | None, budget: Budget) -> int:
-    """Doublings, at most, of the work of an attack that fails; none where a run only tries things.
+    """The largest number of doublings of the work of an attack that fails; 0 in runs of very few epochs.
 
     >>> as_escalation(None, BUDGETS["quick"]), as_escalation(None, BUDGETS["smoke"]), as_escalation(1, BUDGETS["smoke"])
     (2, 0, 1)

@@ -53,19 +53,19 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 class AuditConfig(ExecutionSettings):
     """Everything that a run depends on; the settings of its execution are inherited fields.
 
-    A field is the setting of its name in `privkit.settings.table`, checked: `attacks` of `attack`, `held` of `parts`.
-    These differ:
+    A field is the checked value of the setting with its name in `privkit.settings.table` (`attacks` of `attack`, `held`
+    of `parts`). These fields differ:
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
-        attacks: the attacks to mount on each defense; empty if `automatic` has them all.
+        attacks: the attacks to mount on each defense; empty if all are in `automatic`.
         automatic: label of a defense -> further attacks, which `--attack auto` mounts on it.
         remarks: label of a defense -> a sentence, if `auto` has not measured it.
         also: the same run for the defenses under other protocols, one configuration a protocol; see `parts`.
         auxiliary: "disjoint" (same distribution), "training" (the client's own training images, the patch-shuffling
             paper's worst case), "candidates" (disjoint ones with the attacked ones among them) or another dataset.
         victims: None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
-        recording: a recording of a training, in place of a training here; None to train.
+        recording: a recording of a training, which replaces the training; None to train.
         settings: the settings from which `privkit.settings.resolve.resolve` made this, as JSON; empty if it was made
             otherwise.
     """

@@ -87,7 +87,7 @@ def _literal(module: str, name: str) -> dict[str, str]:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == name:
             return dict(ast.literal_eval(node.value))
-    raise AssertionError(f"{module}:{name} is no table of literals")
+    raise AssertionError(f"{module}:{name} is not a table of literals")
 
 
 @cache

@@ -33,9 +33,9 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """The attacks that `auto` mounts.
 
-    The table has single defenses, mostly with their default options. For other options, the attacks that identified
-    most in the registry of settings come first, and then those that the table has for the defense. For a chain, or
-    options that neither has, the table's attacks on its stages or the defense come first, and then the general list.
+    The table lists single defenses, mostly with their default options. For other options, the attacks that identified
+    most in the registry of settings come first, then the table's attacks on the defense. For a chain, or for options in
+    neither list, the table's attacks on the stages (or the defense) come first, then the general list.
 
     Args:
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.

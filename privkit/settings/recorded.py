@@ -65,10 +65,10 @@ def _recorded_source(recording: Recording) -> Source:
 
 
 def sufficient_attacks(recording: Recording) -> Chosen:
-    """What `auto` mounts: those of its attacks on this defense for which the recording suffices.
+    """What `auto` mounts: those of its attacks on this defense for which the recorded data suffice.
 
     Raises:
-        UsageError: if it suffices for none.
+        UsageError: if they suffice for no attack.
     """
     described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):

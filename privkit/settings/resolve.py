@@ -47,14 +47,14 @@ _OF_TRAININGS = ("data_root", "download", "tune")
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a configuration file; unknown keys are errors with a suggestion.
 
-    A file may name a `preset`, a paper's own settings, in whose place its own stand.
+    A file may name a `preset` (a paper's settings); the file's own settings replace those of the preset.
     """
     try:
         settings = parse_toml(read_text(path))
     except OSError as error:
         raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
     except TomlError as error:
-        raise UsageError(f"{path} is no valid TOML: {error}") from None
+        raise UsageError(f"{path} is not valid TOML: {error}") from None
     for key in settings:
         if key == "trust":
             raise UsageError(
@@ -199,7 +199,7 @@ def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSetti
 def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) -> TrainingSpec:
     from privkit.training.spec import TrainingSpec
 
-    batch = max(5, 50 // protocol.spec.clients)  # fifty records a round over all clients, but at least five of each
+    batch = max(5, 50 // protocol.spec.clients)  # fifty records per round over all clients, but at least five of each
     options = {"batch_size": batch, **wished}
     training: TrainingSpec = specify("training", TrainingSpec, options)
     training.check_epochs(budget.epochs)

@@ -93,7 +93,7 @@ class AuditSettings:
     """Settings on what is audited, under which adversary, and what is measured."""
 
     recorded: Path | None = _setting(
-        "Folder of a recording (privkit.Recorder) to audit, in place of a training here.",
+        "Folder of a recording (privkit.Recorder) to audit, instead of training a model here.",
         kind=Path,
         check=as_folder("recorded"),
         recorded=True,
@@ -128,7 +128,7 @@ class AuditSettings:
     protocol: Any = _setting(f"{_PART} such as psl:clients=4.", absent="sl; cutmixsl for a defense that mixes clients")
     partition: Any = _setting("iid or dirichlet:alpha=0.1.", default="iid")
     seed: tuple[int, ...] = _setting(
-        "Repeatable: everything once a seed.",
+        "Repeatable: the whole run is repeated for each seed.",
         kind=int,
         many=True,
         default=[0],
@@ -148,7 +148,7 @@ class AuditSettings:
         "Attacked images: private or test.", absent="private; test if auxiliary=training", check=as_victims
     )
     queries: QueryRules = _setting(
-        "What the adversary may ask: rounds=100,copies=false, or rounds=0 for nothing.",
+        "Limits on the adversary's queries: rounds=100,copies=false, or rounds=0 for none.",
         default={},
         absent="any number",
         check=as_queries,
@@ -161,7 +161,7 @@ class AuditSettings:
         check=as_tuning,
     )
     escalate: int | None = _setting(
-        "Doublings, at most, of the work of an attack that fails and may still improve; 0 for none.",
+        "Largest number of doublings of the work of a failing attack that may still improve; 0 for none.",
         kind=int,
         absent="2; 0 for fewer than 4 epochs",
         check=as_count("escalate", most=10, least=0),
@@ -241,8 +241,8 @@ class CommandFlags:
         "Run folder; the same command resumes it.", kind=Path, absent="privkit-runs/DATASET-HASH", of_cell=False
     )
     workers: int | None = _flag(
-        "Processes of this machine that share the cells, the threads and the GPUs; with --engine, the cells that it is "
-        "given at once.",
+        "Processes of this machine that share the cells, the threads and the GPUs; with --engine, the number of cells "
+        "submitted at once.",
         kind=int,
         absent="one for each cell and CPU, at most 4; 1 with --threads, --engine, a GPU or code of yours",
         check=lambda given: given if given is None else as_count("workers")(given),
@@ -289,7 +289,7 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, with defaults for those that are absent or None; a `UsageError` for a name that is no setting."""
+    """Settings, with defaults for those that are absent or None; a `UsageError` for a name that is not a setting."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting", str(key), KEYS)

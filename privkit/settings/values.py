@@ -141,7 +141,7 @@ def as_victims(given: Any) -> str:
 
 
 def as_queries(given: Any) -> QueryRules:
-    """The queries that an adversary may send."""
+    """The limits on the adversary's queries: number of rounds, and whether an image may occur twice in a round."""
     rules: QueryRules = specify("queries", QueryRules, as_options("queries", given))
     return rules
 

@@ -20,16 +20,16 @@ class Certificate:
         statement: the claim in one sentence, together with what it does not say.
         standing: "proven" if privkit ran the mechanism itself, or was asked about the mechanism alone; "declared" if a
             user claims that the release came from this mechanism (docs/explanation/claims.md).
-        epsilon: smallest proven ε ≥ 0, in nats; `inf` if no (ε, δ < 1) is proven.
+        epsilon: smallest proven ε ≥ 0, in nats; `inf` if nothing is proven for any δ < 1.
         delta: the δ of this ε; None if ε is infinite.
         lower: a proven lower bound on the same ε at the same δ, if one is known.
         method: the method that gave `epsilon`, in words.
         order: the Rényi order used; None without one.
         at_grid_edge: whether that order is the first or last of those tried, so that a wider grid may do better.
         relation: neighboring relation; None if no differential privacy is claimed.
-        unit: what neighbors differ in; None likewise.
+        unit: what neighbors differ in (a record or a client); None if no differential privacy is claimed.
         covers: "release" (the smashed data, and labels if they are sent) or "labels" alone.
-        sound: False for formulas that are reproduced as published although they are no bound.
+        sound: False for formulas that are reproduced as published although they are not bounds.
         objection: the reason in one sentence, if `sound` is False.
         quantities: named numbers behind the statement (log10 of counts, shares, the calibrated σ), JSON-able.
         assumptions: what must hold for the statement, one sentence each.
@@ -63,7 +63,7 @@ class Certificate:
         assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound
 
     def declared(self, *assumptions: str) -> Certificate:
-        """The same claim, on a user's word.
+        """The same claim with the standing "declared": it rests on a user's statement.
 
         Args:
             *assumptions: who claims it, and what was measured.

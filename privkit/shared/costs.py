@@ -13,7 +13,7 @@ class Costs:
         bytes_up: per image: smashed data that are sent, and the label.
         bytes_down: per image: the cut-layer gradient; 0 if the client's segment is frozen.
         bytes_up_model: per round: weights sent for averaging, spread over the rounds between two averages.
-        bytes_down_model: per round: returned averaged weights, likewise.
+        bytes_down_model: per round: averaged weights sent back, spread in the same way.
         bytes_seed: per round, downwards: the seed from which the client draws its masks.
         client_macs: per image: multiply-accumulates of matrix products and convolutions in the forward pass; a gather
             or a Fourier transform counts as 0.

@@ -30,7 +30,7 @@ class EmpiricalBound:
         objection: the reason in one sentence, if `sound` is False.
         source: paper and theorem.
         claimed: the claimed ε; inf if nothing is claimed.
-        ceiling: the largest bound that so many canaries can reach, whatever their scores; None if not computed.
+        ceiling: the largest bound that this number of canaries can reach, whatever their scores; None if not computed.
         statement: the bound beside the claim, in a sentence; empty without a claim.
     """
 
@@ -69,5 +69,6 @@ class EmpiricalBound:
 
     @property
     def idle(self) -> bool:
-        """Whether even a perfect attack on so many canaries could not refute the claim. The audit then says nothing."""
+        """Whether even a perfect attack on this number of canaries could not refute the claim. The audit then says
+        nothing."""
         return not self.refuted and self.ceiling is not None and self.ceiling <= self.claimed

@@ -1,4 +1,4 @@
-"""Things by what several of them have in common."""
+"""Grouping of things by a key."""
 
 from __future__ import annotations
 

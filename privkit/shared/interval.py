@@ -14,7 +14,7 @@ class Interval:
     Attributes:
         n: number of trials, records or seeds behind it.
         confidence: of both limits together, in (0, 1).
-        method: how the limits were found, in words; "exact" for a number that is no estimate.
+        method: how the limits were found, in words; "exact" for a number that is not an estimate.
     """
 
     value: float

@@ -33,7 +33,8 @@ class Limits:
     true_positives: tuple[float, ...]  # [A] the largest true positive rate at each of them
 
     def at(self, false_positive_rate: float) -> float:
-        """The largest true positive rate at a false positive rate in [0, 1]; between two rates, the larger one's."""
+        """The largest true positive rate at a false positive rate in [0, 1]; between two tabulated rates, the value at
+        the larger one."""
         return self.true_positives[bisect_left(self.false_positives, false_positive_rate)]
 
     @property

@@ -258,7 +258,8 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str, protocol: str = "") -> str:
-    """The name in tables of a guess without the release, with the protocol of its records; undeclared ones keep theirs.
+    """The name in tables of a guess that needs no release, with the protocol of its records; an undeclared guess keeps
+    its own name.
 
     >>> floor_title("mid_grey"), floor_title("loudest", "sl")
     ('mid-grey', 'loudest (sl)')
@@ -267,9 +268,9 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether a guess without the release has different numbers under several protocols, to the third decimal.
+    """Whether the numbers of a guess that needs no release differ between protocols, to the third decimal.
 
-    Protocols attack records in batches of their own, and so other records.
+    Protocols form other batches, so other records are attacked.
 
     >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
     (True, False, False)

@@ -1,4 +1,4 @@
-"""Where the adversary's own records come from."""
+"""The source of the adversary's own records."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Sends its own images through the client, and guesses the one whose release lies nearest to what it sees.
+    """Sends its own images through the client, and guesses the image whose release is nearest to the observed one.
 
     Source: your own.
     """

@@ -12,12 +12,13 @@ from contextlib import contextmanager
 def alarm(seconds: float, error: Callable[[], BaseException], *, cpu: bool = False) -> Iterator[None]:
     """Raise an error inside a block that takes longer; again each second after that, since a destructor may swallow it.
 
-    Only the main thread on a POSIX system can; elsewhere nothing rings. It may ring anywhere, as in torch's own
-    `no_grad`, before that puts gradients on again: `privkit.torch_utils.undisturbed` restores them.
+    It works only in the main thread of a POSIX system; elsewhere it does nothing. The error may be raised anywhere,
+    even inside torch's own `no_grad` before gradients are switched on again: `privkit.torch_utils.undisturbed` restores
+    them.
 
     Args:
         error: makes the error, which no handler of `Exception` in the block should catch.
-        cpu: whether the process's CPU seconds count, and not those that pass.
+        cpu: whether CPU seconds of the process count, instead of elapsed seconds.
 
     >>> with alarm(0.01, TimeoutError, cpu=True):
     ...     while True:

@@ -1,4 +1,4 @@
-"""A lower segment whose last part runs behind the defense: whoever has its weights can take that part off a release."""
+"""A lower segment whose last part runs after the defense: an adversary with its weights can undo that part."""
 
 from __future__ import annotations
 

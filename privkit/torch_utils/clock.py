@@ -9,7 +9,7 @@ import torch
 
 
 def clock(device: torch.device) -> Callable[[], float]:
-    """CPU seconds of this process over all its threads; if a GPU computes, seconds as they pass.
+    """CPU seconds of this process over all its threads; elapsed seconds if a GPU computes.
 
     Other work on the machine hardly changes CPU seconds.
     """

@@ -16,8 +16,8 @@ _LARGE = 64 * 2**20
 def keep_freed_memory() -> bool:
     """Let glibc keep up to 256 MiB of freed memory, and serve blocks below 64 MiB from it.
 
-    By default it gives the pages of a freed feature map back, and the next step faults them in again: a tenth of a CPU
-    step of a small network. No number that is computed changes.
+    By default glibc returns the pages of a freed feature map to the system, and the next step requests them again,
+    which takes a tenth of a CPU step of a small network. No computed number changes.
 
     Returns:
         Whether the C library took both settings; other libraries than glibc have none.

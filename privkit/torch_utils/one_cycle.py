@@ -11,10 +11,10 @@ WARM_UP = 0.1  # share of the steps in which the learning rate rises
 def one_cycle(
     optimizer: Optimizer, peak: float, steps: int, *, warm_up: float = WARM_UP, momentum: bool = False
 ) -> OneCycleLR:
-    """A learning rate that rises to `peak` and falls to zero along cosines, in `steps` ≥ 0 steps and one that is never
-    taken.
+    """A learning rate that rises to `peak` and falls to zero along cosines, over `steps` ≥ 0 steps.
 
-    torch divides by the length of the rise minus one step, so a rise of exactly one step is left out.
+    The schedule has one more step, which is never taken. torch divides by the length of the rise minus one step, so a
+    rise of exactly one step is left out.
 
     Args:
         warm_up: share of the steps in which the rate rises, in [0, 1].

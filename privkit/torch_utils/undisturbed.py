@@ -120,7 +120,7 @@ def undisturbed(*, environment: bool = True) -> Iterator[None]:
     handlers, the alarm, the standard streams and filters of warnings. Patched functions stay patched.
 
     Args:
-        environment: whether the environment is put back, too. What a module sets as it is imported may be meant for a
+        environment: whether the environment is put back, too. Give False for imports: a module may set a variable for a
             library that reads it later.
 
     >>> with undisturbed():

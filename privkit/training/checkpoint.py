@@ -64,7 +64,7 @@ class Checkpoint:
             self._report(done, total, value)
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Never: what is saved here takes its budget's work."""
+        """Always False: a training that is saved here does not go beyond its budget."""
         return False
 
     def remove(self) -> None:

@@ -30,7 +30,8 @@ from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block at the clients for tokens of size `dim`, after the shuffle; public and never trained.
+    """The extra transformer block that clients run after the shuffle, for tokens of size `dim`; it is public and never
+    trained.
 
     T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
 
@@ -86,10 +87,10 @@ class Clients(nn.Module):
     Attributes:
         held: names of the parts of a release that the adversary holds; empty for all of them.
         precision: of products and convolutions, as `TrainingSpec.precision` has it.
-        counts_orders: whether a shuffle of their tokens may count its orders; False if it is not shown that tokens hide
+        counts_orders: whether a shuffle of their tokens may count its orders; False unless tokens are shown to hide
             their places.
-        other_tokens: number of the lower segments' tokens that stand for no patch; see `SplitModel`.
-        predicts: what the loss compares outputs with, likewise.
+        other_tokens: number of the lower segments' tokens that represent no patch; see `SplitModel`.
+        predicts: what the model predicts, "labels" or "texts"; see `SplitModel`.
     """
 
     def __init__(
@@ -133,12 +134,13 @@ class Clients(nn.Module):
             lower: one client's lower segment; all clients start with its weights.
             seed: of the frozen block, the companion, and ratios that are drawn once.
             protocol: None for one client.
-            block: the model's own, for a defense with frozen_block="first" (`privkit.models.tokens.first_block`);
-                with "auto", no block follows the release unless one is given.
+            block: the model's first block above the cut, for a defense with frozen_block="first"
+                (`privkit.models.tokens.first_block`). With "auto", a block follows the release only if one is given
+                here.
 
         Raises:
-            UsageError: if the group cannot be filled, the defense cannot take the lower segment's output, or the
-                segment fails on images of the dataset's shape.
+            UsageError: if there are too few clients for a mixing group, the defense cannot take the lower segment's
+                output, or the segment fails on images of the dataset's shape.
         """
         protocol = protocol or SplitProtocol()
         protocol.check_group(defense.name, defense.group)
@@ -250,7 +252,7 @@ class Clients(nn.Module):
         if soft := [stage.name for stage in stages if stage.soft_labels]:
             if labels.ndim > 2:
                 raise UsageError(
-                    f"{soft[0]} reads one label a record, and these records have several, or predict their own text; "
+                    f"{soft[0]} reads one label per record, and these records have several, or predict their own text; "
                     "choose a defense that leaves labels as they are"
                 )
             labels = nn.functional.one_hot(labels, self.classes).float()
@@ -363,7 +365,7 @@ class Clients(nn.Module):
     def client(self, number: int) -> nn.Module:
         """The deterministic part of one client, as one module on records [N, ...].
 
-        It consists of the lower segment, what is known of the defense before and after it (`known_forms`), and the
+        It consists of the lower segment, the known part of the defense before and after it (`known_forms`), and the
         frozen block.
         """
         sites = sites_of(stages_of(self.defense))

@@ -34,7 +34,7 @@ def client_costs(
     `upper` is what lies above the cut. In a U-shape features come down and their gradient goes up, also if the lower
     segment is frozen.
 
-    `rounds_an_epoch` spreads the cost of averaging once an epoch; `seed` draws that round's masks.
+    `rounds_an_epoch` spreads the cost of averaging once per epoch; `seed` draws that round's masks.
     """
     protocol, device = clients.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)

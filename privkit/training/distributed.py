@@ -28,7 +28,7 @@ def alone(yes: bool = True) -> Iterator[None]:
 
 
 def leads() -> bool:
-    """Whether other processes wait for this one to send them trainings."""
+    """Whether this process leads: the others wait for it to send them trainings."""
     return _ALONE.get() and joined_processes()[1] > 1
 
 

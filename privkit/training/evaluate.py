@@ -30,14 +30,14 @@ def evaluate(
 ) -> TaskScores:
     """Accuracy, MCC and AUC through the defended release, in whole batches; of predicted texts, accuracy alone.
 
-    Stages are given the labels of other images: what reads the true ones would be as accurate as they are.
+    Stages get the labels of other images: a stage that leaks the true labels would otherwise look accurate.
 
     With n clients, images go through their lower segments in turn, so the result is a mean over clients.
 
     Args:
         upper: the server's segment; its first output holds the scores of the classes.
         images: on the clients' device; images that do not fill a last round are left out.
-        batch_size: images a client and round.
+        batch_size: images per client and round.
         stage: name of the stage; each stage has randomness of its own.
         noise_free: leave out the defense's noise, and masks and scaling against it.
 

@@ -22,9 +22,9 @@ WARM_UP = 3  # steps before the capture: optimizers and libraries make their buf
 class Graphed:
     """A step that is captured at its fourth call and replayed from then on.
 
-    A step that waits for the host cannot be captured. It runs as it is. The last step before the capture shows whether
-    it does. What Python code of the step changes beside its tensors is not replayed, so `traceable` says whose code may
-    be captured.
+    A step that waits for the host cannot be captured and runs as it is; the last step before the capture shows whether
+    it waits. Changes that the step's Python code makes outside tensors are not replayed, so `traceable` says whose code
+    may be captured.
 
     Args:
         step: what is captured. Its shapes must not change.
@@ -98,7 +98,7 @@ class Graphed:
 def traceable(*parts: object) -> bool:
     """Whether modules and defenses, with all modules inside, are classes of privkit, torch, torchvision or timm.
 
-    A user's own may count steps or change with them in Python, which a replayed graph does not.
+    A user's own module may count steps in Python, which a replayed graph would not do.
 
     >>> from torch import nn
     >>> class Own(nn.Module):

@@ -1,4 +1,4 @@
-"""What adversaries who know the clients' code compute of a stage: its fixed part, on each record alone."""
+"""The fixed part of a stage, on each record by itself: adversaries who know the clients' code can compute it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _ROWS = 4
 
 
 def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
-    """The fixed parts of stages in order, each a module [N, ...] -> [N, ...]; none of a stage that has none.
+    """The fixed parts of the stages, in order, each a module [N, ...] -> [N, ...]; stages without one are left out.
 
-    privkit's own stages say what theirs is, by `public_transform`. A user's own stage need not say it, or may say
-    another one than it applies: a white box would then search in the wrong place, and its failure would look like
-    protection. So the stage itself is applied, without the noise that its `noise_fields` scale.
+    privkit's own stages declare their fixed part by `public_transform`. A user's own stage may not declare it, or may
+    declare a map that it does not apply: a white box would then search in the wrong place, and its failure would look
+    like protection. So the stage itself is applied, without the noise that its `noise_fields` scale.
 
     Args:
         stages: all on images, or all on smashed data.

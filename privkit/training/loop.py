@@ -31,7 +31,7 @@ from privkit.training.round import Round, split_round
 from privkit.training.spec import TrainingSpec
 from privkit.training.u_shape import UShaped
 
-COMPILE_FROM_STEPS = 10_000  # torch.compile took 14 s and saved 1.6 ms a step (docs/results/gpu.md)
+COMPILE_FROM_STEPS = 10_000  # torch.compile took 14 s and saved 1.6 ms per step (docs/results/gpu.md)
 CAPTURE_FROM_STEPS = 50  # capturing a step takes a tenth of a second
 
 
@@ -107,9 +107,9 @@ def release_count(
         spec: batch size, and whether lower segments are frozen.
         recorded: the attacked images, which cross the wire again after training in whole rounds.
         passes: how often they cross it.
-        others: whether the recorded images are not private ones. A record is then released either in training or after
-            it, and is charged for the larger number. For a client all rounds count, because its trained segment affects
-            every release.
+        others: whether the recorded images are other images than the private ones. A record is then released either in
+            training or after it, and is charged for the larger number. For a client all rounds count, because its
+            trained segment affects every release.
     """
     protocol = clients.protocol
     total = int(private.sizes.sum())
@@ -182,9 +182,10 @@ def train(
         play: computes a round; `privkit.wire.transcript.Transcript` also records what crossed the wire.
         validation: images on which every epoch is measured, to keep the best one beside the last; they change no
             weight and no draw.
-        goes_on: asked before the first release of each epoch, with its number from 0; training ends at the first no.
-            `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded. If the answer depends on
-            releases, a receipt's certificate over `release_count` is not proven; that of an adaptive ledger is.
+        goes_on: asked before the first release of each epoch, with its number from 0; training ends when it first
+            returns False. `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded. If the answer
+            depends on releases, a receipt's certificate over `release_count` is not proven; that of an adaptive ledger
+            is.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
@@ -323,10 +324,10 @@ def _check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> N
 
 
 def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
-    """Refuse, by a `UsageError`, labels outside 0..classes−1, and several labels a record for cross-entropy."""
+    """Refuse, by a `UsageError`, labels outside 0..classes−1, and several labels per record for cross-entropy."""
     if several(labels):
         if labels.shape[1] != classes:
-            raise UsageError(f"several labels a record must be [N, {classes}], got {list(labels.shape)}")
+            raise UsageError(f"several labels per record must be [N, {classes}], got {list(labels.shape)}")
         if own_loss(upper) is None:
             raise UsageError(
                 f"each record has {classes} labels, and cross-entropy takes one; use --training loss=multi_label"

@@ -33,13 +33,13 @@ class OwnLoss(Protocol):
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits, the mean over labels: float [rows, L], or int64 [rows] of one."""
+    """Binary cross-entropy with logits, the mean over labels: float [rows, L], or int64 [rows] for a single label."""
     targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
     return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
 
 
 def next_tokens(texts: Tensor) -> Tensor:
-    """The token behind each place of texts [..., T]; padding behind the last one.
+    """The next token at each place of texts [..., T]; padding at the last place.
 
     >>> next_tokens(torch.tensor([5, 3, 0]))
     tensor([3, 0, 0])
@@ -48,7 +48,7 @@ def next_tokens(texts: Tensor) -> Tensor:
 
 
 def next_token(logits: Tensor, texts: Tensor) -> Tensor:
-    """Cross-entropy of the token behind each place of texts [rows, T], by logits [rows, T, words].
+    """Cross-entropy of the next token at each place of texts [rows, T], from logits [rows, T, words].
 
     It is the mean over a text's tokens, and 0 for a text of one token.
 
@@ -68,7 +68,7 @@ def with_loss(upper: nn.Module, name: str) -> nn.Module:
 
 
 def own_loss(upper: nn.Module) -> Callable[[Outputs, Tensor], Tensor] | None:
-    """The `loss` of an upper segment, also if it stands behind an adapter or in a stack; None for cross-entropy."""
+    """The `loss` of an upper segment, also inside an adapter or a stack; None for cross-entropy."""
     if callable(own := getattr(upper, "loss", None)):
         return own  # type: ignore[no-any-return]
     if isinstance(upper, nn.Sequential) and len(upper):
@@ -91,14 +91,15 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
         outputs: of M·B rows.
         labels: [M, B]; [M, B, L] if mixed, or if records have several labels; [M, B, T] of texts. The last two need the
             segment's own loss.
-        own: the upper segment's, which must give one value a record; None for cross-entropy.
+        own: the upper segment's, which must give one value per record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)
     if own is not None:
         losses = own(outputs, rows if rows.ndim == 1 else rows.float()).float()
         if losses.shape != rows.shape[:1]:
             raise ValueError(
-                f"the upper segment's loss must give one value a record, shape {[len(rows)]}, got {list(losses.shape)}"
+                f"the upper segment's loss must give one value per record, shape {[len(rows)]}, "
+                f"got {list(losses.shape)}"
             )
         return losses.view(len(labels), -1).mean(1)
     logits = class_scores(outputs).float()

@@ -1,4 +1,4 @@
-"""Labels for records that have none, or whose labels no stage may read."""
+"""Substitute labels, for records that have none or whose labels no stage may read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Generator, Tensor
 
 
 def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tensor:
-    """Labels of records of an adversary's own, int64 of a shape on the device of `draws`.
+    """Random labels for an adversary's own records, int64 of the given shape on the device of `draws`.
 
     They follow from the state of `draws` and leave it as it is, so that a stage that reads no labels draws and releases
     the same bits with any labels. All zeros would tell a stage that it is queried.
@@ -29,7 +29,7 @@ def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tens
 
 
 def of_others(labels: Tensor, seed: int) -> Tensor:
-    """Labels [N, ...] in another order, drawn with a seed: as frequent as they are, and of other records.
+    """Labels [N, ...] in an order drawn with a seed: the frequencies stay, but the labels belong to other records.
 
     >>> of_others(torch.tensor([0, 0, 1, 2]), 0)
     tensor([0, 0, 2, 1])

@@ -60,7 +60,7 @@ class Optimizers:
         return states
 
     def load_state(self, state: list[dict[str, Any]]) -> None:
-        """Go on from `state`."""
+        """Continue from `state`."""
         for part, own in zip((*self._all, *self._schedules), state, strict=True):
             part.load_state_dict(own)
 

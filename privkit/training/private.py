@@ -36,7 +36,7 @@ _NOT_COUNTED = (
 
 
 def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
-    """Refuse, by a `UsageError`, private training of a segment that mixes records, or in several processes."""
+    """Raise `UsageError` for private training of a segment that mixes records, or in several processes."""
     if not spec.private:
         return
     for name, layer in clients.lowers.module.named_modules():
@@ -100,7 +100,7 @@ def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
 
 
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
-    """The charge of the lower segments' updates for one record that takes part in `steps` steps.
+    """The charge for the lower segments' updates, for one record that takes part in `steps` steps.
 
     Replacing a record moves a step's sum by at most 2C for each of its copies in the batch. The server sees which
     releases are in a batch, so sampling earns no credit.

@@ -25,9 +25,9 @@ class SplitProtocol(Checked):
         average: when lower segments are averaged with weights d_i: "never", after every "round" or "epoch" (FedAvg).
         gradient: which cut-layer gradient a client gets: "unicast" (its own part, masked and scaled), "broadcast" (its
             whole mixing group's: the CutMix gradient) or "average" (over all messages, for every client: SplitAvg).
-        updates: the server's steps a round: one for all messages together ("round"), or n ("message", CutMixSL's ×n
-            variant): one for each client, with a message of its group that is mixed anew and whose gradient flows to
-            this client alone.
+        updates: the server's steps per round: one for all messages together ("round"), or n ("message", CutMixSL's ×n
+            variant): for each client one, on a freshly mixed message of its group whose gradient flows to this client
+            alone.
         grouping: how mixing groups are made: "random" (drawn every round), "round_robin" (every client meets every
             other) or "fixed" (clients with neighboring numbers stay together, each on its own seat).
         labels: "sent" (labels go to the server, who computes the loss) or "kept" (a U-shape: each client keeps its
@@ -84,7 +84,8 @@ class SplitProtocol(Checked):
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """Attacks that `--attack auto` mounts because of this protocol, on every defense: on labels that are kept."""
+        """Attacks that `--attack auto` mounts on every defense because of this protocol: attacks on labels if clients
+        keep them."""
         return ("release_clustering",) if self.labels == "kept" else ()
 
     @property
@@ -98,7 +99,7 @@ class SplitProtocol(Checked):
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
-        """Refuse a mixing group that this protocol cannot fill, by a `UsageError` with the largest group that works."""
+        """Raise `UsageError`, with the largest possible group, for a mixing group that this protocol cannot fill."""
         if group == 1:
             return
         if self.upper == "own":

@@ -26,7 +26,7 @@ class Round:
     Attributes:
         losses: [M], of each message, detached.
         sent: the clients' forward pass.
-        cut_gradient: [M, B, ...], of each message's own loss at the cut, as the server sent it back.
+        cut_gradient: [M, B, ...], the gradient of each message's own loss at the cut, as the server sent it back.
         second: what crossed the second cut of a U-shape; None without one.
     """
 
@@ -166,7 +166,7 @@ def _one_by_one(
         with clients.mixed_precision(images.device):
             sent = clients.release(images, labels, draws, number, groups=turn)
         if seat:
-            sent = replace(sent, penalty=None)  # which is no message's
+            sent = replace(sent, penalty=None)  # which is not a message's
         gradients: list[Tensor] = []
         for smashed, soft in zip(sent.release.smashed, sent.release.labels, strict=True):
             message = Release(smashed=smashed.unsqueeze(0), labels=soft.unsqueeze(0))

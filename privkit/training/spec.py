@@ -92,11 +92,11 @@ class TrainingSpec(OptimizerSpec):
     optimizer or schedule is taken over only if both sides use the same one.
 
     Attributes:
-        batch_size: B, images a message: of each client in each round. A batch-level defense mixes within it.
+        batch_size: B, images per message: of each client in each round. A batch-level defense mixes within it.
         freeze_lower: whether the clients' segments keep their initial weights, as in the patch-shuffling paper.
-        fraction: of the private images that are used, with the class shares of all.
+        fraction: share of the private images that are used; class shares stay those of all.
         augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too,
-            "histology" for upside down and random colors, too.
+            "histology" for flips upside down and random colors, too.
         private: train the lower segments by DP-SGD: each client clips the gradient of every record and adds noise to
             their sum. Needs `clip` and `noise`.
         clip: of DP-SGD, the largest norm C of one record's gradient.
@@ -105,7 +105,7 @@ class TrainingSpec(OptimizerSpec):
             of its own keeps that (`privkit.training.losses.OwnLoss`).
         keep: which epoch's model is measured on the test images and attacked: the "last", or the "best" on the
             validation images of the budget. Both are stored. "best_test" chooses on the test images themselves: the
-            best accuracy during training, which some papers print, is no estimate for new images.
+            best accuracy during training, which some papers print, is not an estimate for new images.
         best_by: what makes an epoch the best: "accuracy", "mcc" or "auc"; of equal ones the first.
         precision: of products and convolutions: "float32", "bfloat16" (weights and losses stay float32), or "auto" for
             bfloat16 on a GPU that has it and float32 elsewhere. A CPU with avx512_bf16 is about twice as fast in it.
@@ -176,7 +176,7 @@ class TrainingSpec(OptimizerSpec):
         return OptimizerSpec(**chosen)
 
     def check_epochs(self, epochs: int) -> None:
-        """Refuse, by a `UsageError`, milestones that a run of so many epochs does not reach."""
+        """Raise `UsageError` for milestones that a run of this many epochs does not reach."""
         for side in (self.lower, self.upper):
             if side.milestones and side.milestones[-1] >= epochs:
                 raise UsageError(

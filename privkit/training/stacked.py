@@ -187,7 +187,7 @@ class Filtered(Stacked):
         return filtered
 
     def filter_alone(self) -> Tensor:
-        """The output of the last call, connected so that gradients reach the filters but not the segments."""
+        """The filters' output of the last call; its gradients reach the filters but not the segments."""
         assert self._last is not None
         filtered: Tensor = self.part("1")(*self._last)
         return filtered

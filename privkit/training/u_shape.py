@@ -55,8 +55,8 @@ def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
         copies: n, the clients that send in a round; their tails start equal.
 
     Raises:
-        UsageError: if `upper` has a loss of its own but `next_token`, is one layer, or does more behind its last layer
-            with weights.
+        UsageError: if `upper` has a loss of its own other than `next_token`, is a single layer, or computes more after
+            its last layer with weights.
 
     Source: Gupta and Raskar 2018, §3.4, "U-shaped configurations for split learning without label sharing".
 

@@ -22,7 +22,7 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRounds:
-    """What crossed the wire, and information for the trusted side only."""
+    """The recorded rounds: what crossed the wire, and information that only the trusted side has."""
 
     views: list[View]  # for the adversary, pass after pass
     receipts: list[Receipt]  # for the accountant, one a view
@@ -38,9 +38,9 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
     Args:
         victims: images on the clients' device, a multiple of one round's images; the first `batch_size` of each round
             belong to client 0, and so on.
-        batch_size: images a client and round.
+        batch_size: images per client and round.
         seed: of groups, and of the draws of defense and lower segments.
-        passes: P ≥ 1, how often the same images are sent, in the same order, each time with new draws.
+        passes: P ≥ 1, how often the same images are sent, in the same order, each time with fresh random draws.
     """
     edge.eval()
     device, clients = victims.x.device, edge.lowers.copies
@@ -147,9 +147,9 @@ _TRIALS = 4  # rounds of copies that pass in full: one of them may hold black im
 class CopiesOnce:
     """Lower segments, in eval mode, that compute a record once if a client's batch holds only copies of it.
 
-    This would be wrong for a user's segment that draws random numbers or reads its whole batch, and on a machine that
-    rounds small batches differently. So the first rounds of copies are also computed in full; if any bit differs, all
-    later rounds are. The defense always gets the whole batch.
+    This shortcut would be wrong for a user's segment that draws random numbers or reads its whole batch, and on a
+    machine that rounds small batches differently. So the first rounds of copies are also computed in full; if any bit
+    differs, all later rounds are computed in full. The defense always gets the whole batch.
 
     >>> lowers = CopiesOnce(Stacked(torch.nn.ReLU(), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials

@@ -35,11 +35,12 @@ HONEST_ROUNDS = 250
 """Of honest training that a hijack's detection is held against, or as many as it took: 15 CPU seconds in an audit."""
 _LOUD = 100.0
 _TRIED = 16
-"""Scale, and images a message, of the random smashed data on which a defense is tried; clipping shows on them, too."""
+"""Scale, and images per message, of the random smashed data on which a defense is tried; clipping shows on them,
+too."""
 
 
 class LiveClients:
-    """The clients of one run, trained from the start; satisfies `privkit.attacks.base.TrainingClients`.
+    """The clients of one run, in training from the start; satisfies `privkit.attacks.base.TrainingClients`.
 
     Images, orders, defenses, averaging and the clients' optimizer are those of the honest training. The learning rate
     stays at its peak, since the end of a hijack is unknown. A defense of the server that changes the gradient is not

@@ -102,7 +102,8 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """What the server of a U-shape holds of one client: its release, or features, with the gradient there."""
+        """What the server of a U-shape holds of one client: at the first cut its release, at the second its features,
+        each with the gradient."""
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]

@@ -27,6 +27,7 @@ WAYS: dict[str, dict[str, Any]] = {
 NOISE = ["gaussian", "laplace"]
 
 
+@pytest.mark.slow(but=8)
 @pytest.mark.parametrize(
     ("lower", "way", "law"),
     [

@@ -105,6 +105,7 @@ def test_a_tiny_target_takes_much_noise() -> None:
     assert answer.epsilon(replace(found.mechanism, noise=less), 1e-30).epsilon > 1e-12
 
 
+@pytest.mark.slow
 def test_numerical_composition_needs_less_noise() -> None:
     quick, tight = (
         calibrate(KINDS["sampled"], "sigma", epsilon=2, delta=DELTA, tight=tight) for tight in (False, True)

@@ -49,6 +49,7 @@ def forgotten_rounds(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mechanism.SplitMechanism, "composed_rounds", property(lambda self: max(1, self.rounds - 1)))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("plant", [halved_sensitivity, mean_ratio, forgotten_rounds])
 def test_a_planted_fault_is_found(plant, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     plant(monkeypatch)

@@ -243,6 +243,7 @@ print(int(peak.split()[1]) // 1024)
 SEARCH = "calibration.calibrate(rows[0], 'sigma', epsilon=2.0, delta=1e-5, tight=False)"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from Linux' /proc")
 @pytest.mark.parametrize(
     ("law", "more"),

@@ -139,7 +139,7 @@ def test_lines_that_are_missing_swapped_or_from_elsewhere_are_found(path: Path) 
 def test_a_foreign_file_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(LedgerError, match="is no ledger"):
+    with pytest.raises(LedgerError, match="is not a ledger"):
         Ledger(path)
     assert path.read_bytes() == content
 
@@ -296,5 +296,5 @@ def test_places_that_keep_nothing_are_refused(path: Path, tmp_path: Path) -> Non
     (tmp_path / "file").write_text("")
     with pytest.raises(LedgerError, match="cannot open"):
         Ledger(tmp_path / "file" / "ledger")
-    with pytest.raises(LedgerError, match="no ordinary file"):
+    with pytest.raises(LedgerError, match="not an ordinary file"):
         Ledger("/dev/null")

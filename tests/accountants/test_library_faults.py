@@ -43,7 +43,7 @@ def rdp_accountant(orders: list[float] | None = None, *, replace_one: bool = Fal
 
 
 def skip_if_fixed(fixed: bool) -> None:
-    """A fault that is gone is no failure of ours."""
+    """A fault that is gone is not a failure of ours."""
     if fixed:
         pytest.skip("fixed upstream")
 

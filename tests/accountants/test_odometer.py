@@ -51,7 +51,7 @@ def exceeded(kept: Filter, delta: float, ask: str, seed: int, runs: int = 5_000)
     return float(over.mean())
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [GAUSSIAN, RENYI], ids=["Gaussian filter", "Rényi filter"])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_moment_of_a_run_exceeds_its_reading_more_often_than_delta(kept: Filter, seed: int) -> None:

@@ -154,6 +154,7 @@ def test_few_draws_do_not_raise_the_estimate_as_a_sample_mean_does() -> None:
     assert np.mean(plugged) > found.mean() + 4 * spread
 
 
+@pytest.mark.slow
 def test_the_limit_keeps_its_confidence_where_derivatives_are_bounded() -> None:
     """At most 7 % of 400 limits at 95 % were above the trace in sixteen cases of tanh and clip; of bare means, half."""
     prior, (_, derivative) = GaussianPrior(mean=np.zeros(1), directions=np.eye(1)), MAPS["tanh"]
@@ -247,6 +248,7 @@ def test_the_sentence_names_the_prior_and_the_word() -> None:
     assert 0.49 < bounded.low < 0.5
 
 
+@pytest.mark.slow
 def test_a_rectifier_that_few_draws_exceed_is_proven_only_by_its_slope() -> None:
     """50·relu(x − 2): many samples of 100 show too little of its slope, so that their limits are above the bound."""
     prior, sigma = GaussianPrior(mean=np.zeros(1), directions=np.eye(1)), 1.0

@@ -13,5 +13,5 @@ def hijack() -> Hijack:
 
 @pytest.fixture
 def ten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten rounds an epoch, for what shows after a few."""
+    """Ten rounds per epoch, for what shows after a few."""
     monkeypatch.setattr(module, "ROUNDS_AN_EPOCH", 10)

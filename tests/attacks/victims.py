@@ -13,7 +13,7 @@ from privkit.attacks.base import Query, QueryResult, View
 
 
 def answering(release: Any) -> Query:
-    """A query whose answer holds one released row an image, in the order that was sent."""
+    """A query whose answer holds one released row per image, in the order that was sent."""
 
     def query(images: Tensor, draws: Generator) -> QueryResult:
         members = torch.arange(len(images)).unsqueeze(1)

@@ -12,6 +12,7 @@ SETTINGS: dict[str, Any] = {**SMALL, "budget": "smoke:private=80,auxiliary=80,te
 SETTINGS |= {"training": "batch_size=20", "defense": "none"}
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.usefixtures("no_report", "no_controls")
 @pytest.mark.parametrize(
     ("defense", "model", "said"),

@@ -158,8 +158,8 @@ def test_a_damaged_result_is_restored_from_its_line_or_its_cell_runs_again(copie
     assert run.rows == small_run.rows
     assert notes.stages == ["attack black_box on batch_shuffle, seed 0"]
     first, second = notes.notes
-    assert "result.json is damaged: it is no JSON; restored from results.jsonl" in first
-    assert "result.json is damaged: it is no JSON; the cell runs again" in second
+    assert "result.json is damaged: it is not JSON; restored from results.jsonl" in first
+    assert "result.json is damaged: it is not JSON; the cell runs again" in second
     assert again(copied)[1].notes == []
 
 

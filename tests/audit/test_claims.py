@@ -162,7 +162,7 @@ def test_canaries_of_a_function_show_no_more_than_is_true(name: str) -> None:
 def test_what_a_claim_charges_too_much_for_is_no_bound_on_what_is_lost() -> None:
     """Only the sign of a noisy number is sent, and the claim is that of the number: it has no lower bound.
 
-    The claimed curve is refuted if the noise is less. What the sign loses is no Gaussian's ε.
+    The claimed curve is refuted if the noise is less. What the sign loses is not a Gaussian's ε.
     """
     number = known("gaussian").certificate
     sign = replace(number, lower=None)

@@ -119,7 +119,7 @@ def changed(run: AuditRun, monkeypatch: pytest.MonkeyPatch, **changes: object) -
 def test_other_data_seeds_and_folders_are_refused(
     small_run: AuditRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(RunFolderError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
         privkit.compare(small_run, tmp_path)
     provenance = small_run.rows[0].provenance
     moved = provenance.model_copy(update={"data": {**provenance.data, "private": "ab"}})

@@ -61,7 +61,7 @@ class Noisy(Lower):
 class Cells(nn.Module):
     def __init__(self, channels):
         super().__init__()
-        self.layer = nn.Conv2d(channels, 24, 3, 2)  # overlaps, and 15 tokens a side divide no 32 pixels
+        self.layer = nn.Conv2d(channels, 24, 3, 2)  # overlaps, and 15 tokens per side divide no 32 pixels
 
     def forward(self, images):
         return self.layer(images).flatten(2).transpose(1, 2)

@@ -68,7 +68,7 @@ def test_what_never_wins_has_not_learned(tmp_path: Path, monkeypatch: pytest.Mon
     assert check(row) == (None, "attack has not learned: it is no better than constant guesses")
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "ended", "said"),
     [
@@ -120,6 +120,7 @@ class SlowOnLabels:
         return replace(found, values=torch.zeros_like(found.values), of_labels=None)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("late", "auc", "ended"), [(8, 1.0, " and won"), (99, 0.5, "by at most 5%")])
 def test_an_attack_on_labels_goes_on_until_it_tells_more_than_chance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int, auc: float, ended: str

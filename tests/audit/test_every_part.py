@@ -144,11 +144,6 @@ ATTACKS = {
 """How a costly attack is called here; the others by their names."""
 LARGER = {"drag_reorder", "jigsaw", "jigsaw_white_box", "sara"}
 """Pieces of two pixels, as the small digits have, fit anywhere: no jigsaw wins on them."""
-LONG = {
-    *("adaptive", "black_box", "drag_reorder", "exploit", "fora", "fsha", "gradient_matching", "jigsaw"),
-    *("jigsaw_white_box", "model_completion", "pcat", "sara", "sdar", "union", "unmix", "unsplit", "white_box"),
-}
-"""Attacks that take seconds here, and win and fail in tests/attacks; `small_run` has the controls of black_box."""
 FLOORS = {"mean_image", "mid_grey"}
 NO_IMAGES = {
     "field_order",
@@ -158,7 +153,9 @@ NO_IMAGES = {
 }  # read no images; tests of their own hold their controls
 IN_A_U_SHAPE = {"tail_inversion"}
 """Attacks on the clients' last layer, which elsewhere the server has."""
-CHEAP = sorted({"canaries", "label_leak", "member_inference", "nearest_record", "release_clustering"})
+CHEAP = ["canaries", "label_leak", "member_inference", "nearest_record", "release_clustering"]
+LONG = set(part_table("attacks")) - FLOORS - NO_IMAGES - set(CHEAP)
+"""Attacks that take seconds here, and win and fail in tests/attacks; `small_run` has the controls of black_box."""
 
 
 def attacked(attacks: list[str], folder: Path, **changes: Any) -> dict[str, Row]:
@@ -188,7 +185,7 @@ def rows_of(attacks: set[str], folder: Path) -> dict[str, Row]:
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
-    return rows_of(set(part_table("attacks")) - LONG, tmp_path_factory.mktemp("attacks"))
+    return rows_of(set(CHEAP), tmp_path_factory.mktemp("attacks"))
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +195,7 @@ def long_rows(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Row]:
 
 @pytest.mark.parametrize(
     ("attack", "of"),
-    [(attack, "rows") for attack in sorted(set(part_table("attacks")) - FLOORS - LONG - NO_IMAGES)]
+    [(attack, "rows") for attack in CHEAP]
     + [pytest.param(attack, "long_rows", marks=pytest.mark.slow) for attack in sorted(LONG)],
 )
 def test_every_attack_is_controlled_and_scored(request: pytest.FixtureRequest, attack: str, of: str) -> None:

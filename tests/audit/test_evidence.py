@@ -95,7 +95,7 @@ def test_evidence_of_an_earlier_state_is_named(copied: Path) -> None:
 
 
 def test_a_folder_without_a_run_or_without_a_row_is_refused(copied: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
         write_evidence(tmp_path / "none")
     for name in ("cells", "superseded"):
         shutil.rmtree(copied / name, ignore_errors=True)

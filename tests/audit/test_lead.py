@@ -25,7 +25,7 @@ from tests.audit.audits import Notes
 
 
 def settings(seeds: int) -> dict[str, Any]:
-    """Four cells a seed."""
+    """Four cells per seed."""
     return {"attack": ["mean_image", "mid_grey"], "seed": list(range(seeds)), "threads": 1}
 
 

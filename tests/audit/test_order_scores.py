@@ -155,6 +155,7 @@ def test_equal_pieces_count_as_one() -> None:
     assert arrangement_scores(guess, truth, batch=1, kinds=kinds).direct.share.value == 1
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("word", ["abcde", "aabcd", "aabbc", "aaaab", "abba", "abc"])
 def test_no_law_of_an_order_has_more_bits_than_the_share_of_right_places_leaves(word: str) -> None:
     """Random posteriors over all orders of up to five pieces, some of them equal, against random and best guesses."""

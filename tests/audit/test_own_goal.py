@@ -47,6 +47,7 @@ class EvenSeats:
 '''
 
 
+@pytest.mark.slow
 def test_an_own_goal_is_asked_gated_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "seats_goal.py").write_text(OWN)
     (tmp_path / "seats_attack.py").write_text("from seats_goal import EvenSeats as Attack\n")

@@ -53,7 +53,7 @@ def rows(folder: Path, *attacks: str) -> dict[str, Row]:
 
 def test_what_reads_one_label_a_record_says_so_and_the_rest_runs(tmp_path: Path) -> None:
     recorded(tmp_path / "r")
-    one = "reads one label a record, and these records have several each"
+    one = "reads one label per record, and these records have several each"
     server = "it computes cross-entropy with the server's segment, but these images have several labels each"
     expected = {
         "release_clustering": f"release_clustering {one}",
@@ -62,7 +62,7 @@ def test_what_reads_one_label_a_record_says_so_and_the_rest_runs(tmp_path: Path)
         "gradient_matching": server,
         "sdar": server,
         "label_leak": "",
-        "label_leak:positive=3": "positive=3 is no label: there are 3 classes",
+        "label_leak:positive=3": "positive=3 is not a label: there are 3 classes",
         "nearest_record": "",
     }
     found = rows(tmp_path, *expected)

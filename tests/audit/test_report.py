@@ -15,7 +15,7 @@ from privkit.errors import DamagedFile, RunFolderError
 
 def test_a_folder_that_is_no_run_stays_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MPLCONFIGDIR", raising=False)
-    with pytest.raises(RunFolderError, match="is no run folder"):
+    with pytest.raises(RunFolderError, match="is not a run folder"):
         build(tmp_path / "nope")
     assert list(tmp_path.iterdir()) == []
 

@@ -27,7 +27,7 @@ TEXTS = Tokens(length=6, vocabulary=("", "?", *"abcdefghijklmnopqrstuvwxyz"))
 
 @pytest.mark.parametrize(("domain", "first"), [(ROWS, "cells"), (TEXTS, "rouge_1")], ids=["table rows", "texts"])
 def test_records_in_another_order_are_recovered_once_matched(domain: Tables | Tokens, first: str) -> None:
-    """Within a round: a guess at a record of another round is no guess at one of this."""
+    """Within a round: a guess at a record of another round is not a guess at one of this."""
     truth = domain.random(20, Generator().manual_seed(0))
     moved = torch.cat([part.flip(0) for part in truth.split(ROUND)])
     found = scored(domain, truth, moved, ROUND)

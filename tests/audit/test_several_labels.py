@@ -1,4 +1,4 @@
-"""Records with several labels each train, are measured and attacked; what reads one label a record says so."""
+"""Records with several labels each train, are measured and attacked; what reads one label per record says so."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
     }
     assert (
         rows["member_inference"].reason
-        == "member_inference reads one label a record, and these records have several each"
+        == "member_inference reads one label per record, and these records have several each"
     )
     # In the first cell, which trains the model, as in the others, which read it from the run folder.
     assert rows["sdar"].reason.endswith("but that has a loss of its own or loss=multi_label")
@@ -90,7 +90,7 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
         ({}, "each record has 3 labels, and cross-entropy takes one; use --training loss=multi_label"),
         (
             {"defense": "mixup", "protocol": "psl:clients=2", "training": "loss=multi_label,batch_size=10"},
-            "mixup reads one label a record, and these records have several",
+            "mixup reads one label per record, and these records have several",
         ),
     ],
 )
@@ -111,9 +111,9 @@ def test_a_batch_takes_whole_numbers_or_floats_of_zero_and_one() -> None:
     assert batch.y.dtype == torch.int64
     assert batch[1:].y.tolist() == [[1, 1]]
     for wrong in (torch.tensor([[0, 2], [1, 1]]), torch.tensor([[0.5, 1.0], [1.0, 1.0]])):
-        with pytest.raises(DataError, match="several labels a record must be 0 or 1 each"):
+        with pytest.raises(DataError, match="several labels per record must be 0 or 1 each"):
             Batch(x=x, y=wrong, ids=ids)
-    with pytest.raises(DataError, match=r"labels must be \[N\], one class number a record, or \[N, L\] of 0 and 1"):
+    with pytest.raises(DataError, match=r"labels must be \[N\], one class number per record, or \[N, L\] of 0 and 1"):
         Batch(x=x, y=torch.zeros(2, 1, 1), ids=ids)
 
 

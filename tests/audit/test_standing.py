@@ -185,6 +185,7 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] * (name in LARGE) + [pytest.mark.needs("albert")] * (name == "albert")
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in sorted({*MODELS} - {"hf"})])
 def test_privkits_own_networks_keep_records_apart(name: str) -> None:
     spec: Any = parse("models", name).spec

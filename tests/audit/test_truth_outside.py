@@ -71,6 +71,7 @@ def reachable(*roots: Any) -> list[torch.Tensor]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_report")
 def test_no_private_image_can_be_reached_from_what_an_attack_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -70,7 +70,7 @@ def mounted(run: AuditRun) -> list[str]:
     return [f"{row.defense} / {row.attack}" for row in run.rows]
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("defense", "attack", "twins", "outcome"),
     [(LITTLE, RIDGE, 0, "falls"), (MUCH, RIDGE, 1, "holds"), (LITTLE, BLIND, 1, "not_shown")],

@@ -17,7 +17,7 @@ from tests.small import SMALL
 
 
 class Flat(nn.Module):
-    """A lower segment whose release is no grid."""
+    """A lower segment whose release is not a grid."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Pixels in a row."""
@@ -55,6 +55,7 @@ def seconds(line: str) -> list[int]:
     return [int(number) for number in re.findall(r"(?:about|up to) (\d+) s", line)]
 
 
+@pytest.mark.slow
 def test_the_twin_of_a_failing_attack_is_told_as_the_most() -> None:
     given = {"defense": "gaussian_noise", "attack": "auto", **SMALL, "escalate": 2}
     *lines, last = preview(resolve(given)).splitlines()

@@ -41,7 +41,7 @@ SLIPS = [
     ((*GAUSSIAN, "--mechanism", "gausian"), "got 'gausian'; did you mean 'gaussian'?"),
     ((*GAUSSIAN, "--mechanism", "gaussian"), "row 1: delta is empty; fill the column or give --delta"),
     (("epsilon", "table.xlsx"), "table.xlsx is a spreadsheet (.xlsx); save its table as CSV in UTF-8"),
-    (("epsilon", "renamed.csv"), "renamed.csv is no text: it holds zero bytes; save the table as CSV in UTF-8"),
+    (("epsilon", "renamed.csv"), "renamed.csv is not text: it holds zero bytes; save the table as CSV in UTF-8"),
     (("epsilon", "sixteen.csv"), "sixteen.csv is not UTF-8 text (byte 0); save it as CSV in UTF-8"),
 ]
 

@@ -113,7 +113,7 @@ def test_a_parameter_table_that_is_too_much_is_one_sentence(tmp_path: Path, suff
 @pytest.mark.parametrize("name", ["table.csv", "table.toml", "table.json"])
 def test_a_parameter_table_that_is_a_device(tmp_path: Path, name: str) -> None:
     (tmp_path / name).symlink_to("/dev/zero")
-    with pytest.raises(ValueError, match="cannot be read: it is no file"):
+    with pytest.raises(ValueError, match="cannot be read: it is not a file"):
         list(load_rows(tmp_path / name))
 
 

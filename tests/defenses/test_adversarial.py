@@ -88,6 +88,7 @@ def test_larger_smashed_data_gain_the_client_nothing(shape: tuple[int, ...]) -> 
     torch.testing.assert_close(network(100 * z), network(z), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_attacker_learns_to_invert_and_the_client_learns_to_resist() -> None:
     """Alone, the attacker beats the mean image by far; a client that ascends keeps it near; and nothing runs away."""
     images = torch.rand(1, 32, 1, 8, 8, generator=Generator().manual_seed(0))

@@ -49,6 +49,7 @@ def test_the_model_learns_and_names_true_labels() -> None:
     assert evaluate(trained.edge, trained.upper, data, batch_size=50, seed=0).accuracy.value > 0.6
 
 
+@pytest.mark.slow
 def test_one_known_label_of_each_class_names_the_others(tmp_path: Path) -> None:
     """Soft labels rename labels; records of one label still share a direction."""
     settings: dict[str, Any] = {"dataset": "digits", "budget": "smoke:private=400,auxiliary=100,epochs=1", "threads": 1}

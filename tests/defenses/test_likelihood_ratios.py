@@ -180,6 +180,7 @@ def but(games: Iterable[str], slow: str = "dp_mixsl, twice") -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.slow) if name == slow else name for name in games]
 
 
+@pytest.mark.slow(but=8)
 @pytest.mark.parametrize("name", but(GAMES))
 def test_no_likelihood_ratio_beats_the_certificate(name: str) -> None:
     for delta, epsilon, low, high in audit(name):
@@ -188,6 +189,7 @@ def test_no_likelihood_ratio_beats_the_certificate(name: str) -> None:
             assert high >= 0.98 * delta
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize("name", but(name for name in GAMES if GAMES[name].exact))
 def test_noise_that_is_a_fifth_too_small_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     gaussian, laplace = noise.gaussian, noise.laplace

@@ -1,11 +1,13 @@
 """Max-norm: the expected norm of every gradient is the longest one's, and its direction stays."""
 
+import pytest
 import torch
 
 from privkit.defenses.max_norm import MaxNorm
 from tests.small import generator
 
 
+@pytest.mark.slow
 def test_the_expected_square_norm_is_that_of_the_longest_gradient_of_the_message() -> None:
     lengths = torch.tensor([[0.1, 1.0, 3.0], [2.0, 0.5, 1.0]], dtype=torch.float64)
     g = torch.nn.functional.normalize(

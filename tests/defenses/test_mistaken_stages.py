@@ -126,6 +126,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
 }
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_plausible_mistakes_are_found(mistake: str) -> None:
     made, said = MISTAKES[mistake]

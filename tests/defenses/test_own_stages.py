@@ -109,12 +109,14 @@ class FewRows(Own):
         return replace(release, smashed=made), receipt
 
 
+@pytest.mark.slow
 def test_noise_is_measured_in_every_row_of_a_batch_of_the_runs_size() -> None:
     assert refuted(FewRows(), (24,), IMAGE) == ""
     assert "row 20 got 0.000 times the declared Gaussian noise" in refuted(FewRows(), (24,), IMAGE, 50)
     assert refuted(Own(law="laplace", bound="clamp"), (24,), IMAGE, 50) == ""
 
 
+@pytest.mark.slow
 def test_no_random_own_stage_is_accepted_above_its_charge() -> None:
     above, alarms, total = campaign(range(32))
     assert (above, alarms) == (0, 0)
@@ -180,6 +182,7 @@ def test_a_shuffle_that_is_not_the_one_on_its_receipt(fault: str, said: str) -> 
     assert said in contradiction((DeclaredShuffle(fault=fault),))
 
 
+@pytest.mark.slow
 def test_norms_of_rows_behind_a_batch_shuffle_are_refused_as_the_built_in_ones_are() -> None:
     for own in (Own(), Own(declared=("noises", "clips")), Own(declared=("noises", "maps"), maps=("unit",))):
         assert contradiction((own,)) == ""  # alone its receipt is honest
@@ -193,6 +196,7 @@ def test_a_map_that_is_declared_to_be_none_is_measured_behind_a_shuffle() -> Non
         Chain(stages=(BatchShuffle(keep=0.0), Own(maps=("unit",), bound="clamp", size=0.01, claimed=0.01)))
 
 
+@pytest.mark.slow(but=5)
 @pytest.mark.parametrize(
     "kind",
     [

@@ -1,4 +1,4 @@
-"""What one record is, as JSON: it comes back as it was, and what is no domain is refused in one sentence."""
+"""What one record is, as JSON: it comes back as it was, and what is not a domain is refused in one sentence."""
 
 import json
 import re
@@ -28,7 +28,7 @@ NO_DOMAINS: list[tuple[Any, str]] = [
     ({"name": "tokens", "length": 3}, "vocabulary: "),
     ({"name": "images", "shape": [1, 8, -8]}, "shape.2: input should be greater than or equal to 1"),
     ({"name": "images", "shape": [1, 8]}, "shape.2: field required"),
-    (to_json(WORDS) | {"size": 3}, "'size' is no field of tokens, which have length, vocabulary, separator"),
+    (to_json(WORDS) | {"size": 3}, "'size' is not a field of tokens, which have length, vocabulary, separator"),
     (to_json(WORDS) | {"length": "3"}, "length: input should be a valid integer"),
     (to_json(WORDS) | {"length": 0}, "a text has a length >= 1"),
     (to_json(WORDS) | {"vocabulary": ["a"]}, "got length=3 and 1 tokens"),

@@ -79,5 +79,5 @@ def test_a_class_without_records_is_refused(labels: list[int], classes: list[int
 def test_records_with_several_labels_have_no_classes() -> None:
     domain = ArrayPool(images=np.zeros((2, 4, 4)), labels=np.zeros(2, int)).take(np.arange(2)).domain
     several = RecordPool(x=torch.zeros(2, 1, 4, 4), y=torch.tensor([[0, 1], [1, 1]]), domain=domain)
-    with pytest.raises(DataError, match="several labels a record"):
+    with pytest.raises(DataError, match="several labels per record"):
         only_classes("faces", Pools(train=several, test=None, classes=2), [0, 1])

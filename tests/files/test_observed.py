@@ -139,7 +139,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setenv("PRIVKIT_SHADE", "0.25")
     exec(script, {})
-    for name in ("_read", "_hashes", "_stats"):  # what other tests of this process loaded is no part of this one
+    for name in ("_read", "_hashes", "_stats"):  # what other tests of this process loaded is not part of this one
         monkeypatch.setattr(observed, name, {})
     observed.begin()
     before = set(sys.modules)
@@ -169,7 +169,7 @@ def seen(name: str = "mypart") -> Provenance:
 
 
 def edit(path: Path) -> None:
-    """Other bytes, of the same length, by a program that is no part."""
+    """Other bytes, of the same length, by a program that is not a part."""
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 

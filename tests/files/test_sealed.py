@@ -52,6 +52,7 @@ def test_flipped_bits_of_records_change_no_number(copied: Path, small_run: Audit
     assert flips(model / "trained.json", lambda: read_record(model / "trained.json", model=model.name)) > FLIPS / 2
 
 
+@pytest.mark.slow(but=1)
 def test_flipped_bits_of_arrays_and_checkpoints_are_all_refused(copied: Path, small_run: AuditRun) -> None:
     cell, state = small_run.rows[1].cell, copied / "cells" / "x" / "attack.ckpt"
     save_state(state, {"weights": torch.arange(100.0), "curve": [0.5, 0.25]})
@@ -145,7 +146,7 @@ def test_doubled_and_reordered_lines_count_once_and_a_contradiction_is_refused(
     with pytest.raises(DamagedFile, match=r"line 3 contradicts an earlier line of batch_shuffle"):
         read_rows(copied)
     results.write_text("\n".join((first, sealed({**opened(second), "cell": "stranger"}), "")))
-    with pytest.raises(DamagedFile, match=r"line 2 is of stranger, which is no cell of this run"):
+    with pytest.raises(DamagedFile, match=r"line 2 is of stranger, which is not a cell of this run"):
         read_rows(copied)
 
 

@@ -30,7 +30,7 @@ CALLED = {
 }
 """How an attack is called that has more passes or epochs than it needs here."""
 LOOKING = exceptions("waits for the host")
-"""Attacks that do look once a step; never more than a few times."""
+"""Attacks that do look once per step; never more than a few times."""
 NO_STEPS = {
     "drag_reorder",
     "token_decoder",

@@ -40,7 +40,7 @@ PARTS = (
 COUNTER = iter(range(10_000))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_templates_and_our_own_parts_keep_their_laws(part: str) -> None:
     asked = list(laws(part, kind_of(part)))
@@ -59,7 +59,7 @@ def test_what_is_no_part_is_refused() -> None:
         ("lenet6", r"unknown part 'lenet6'; did you mean lenet5\? \(privkit list lists all\)$"),
         (
             "math:pi",
-            r"math:pi is no part; privkit new KIND NAME writes one \(defense, attack, dataset, model, metric\)",
+            r"math:pi is not a part; privkit new KIND NAME writes one \(defense, attack, dataset, model, metric\)",
         ),
         ("privkit.errors:one_line", "may be a dataset or a model; add --kind dataset or model"),
         ("batch_shuffle:keep", "write options as name:key=value"),

@@ -112,7 +112,7 @@ def test_floors_are_means_over_every_pair(monkeypatch: pytest.MonkeyPatch) -> No
     assert floors["same_class"] == pytest.approx(np.mean(pairs[True]), abs=1e-6)
     assert floors["other_class"] == pytest.approx(np.mean(pairs[False]), abs=1e-6)
     assert list(f_sim_floors(x, torch.arange(11), PIXELS)) == ["other_class"]
-    with pytest.raises(UsageError, match="a label an image"):
+    with pytest.raises(UsageError, match="a label per image"):
         f_sim_floors(x, labels[:3], PIXELS)
 
 

@@ -96,7 +96,7 @@ def test_a_file_is_read_and_must_score_the_classes(tmp_path: Path) -> None:
     assert label.startswith("classifier:mine.pt ")
     assert list(perception.contents()) == ["classifier:mine.pt"]
     assert perception.fitted(digits(8), 4, 0) is perception
-    with pytest.raises(UsageError, match="gives 4 scores an image, but there are 10 classes"):
+    with pytest.raises(UsageError, match="gives 4 scores per image, but there are 10 classes"):
         perception.fitted(digits(8), 10, 0)
     several = replace(digits(8), y=torch.ones(8, 3, dtype=torch.int64))
     for one in (perception, Perception.of(["classifier"], CPU)):

@@ -122,6 +122,7 @@ def copied(split: SplitModel, whole: nn.Module) -> None:
             b.copy_(a)
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize(
     ("spec", "reference", "shape", "cut"),
     [

@@ -1,4 +1,4 @@
-"""Patch SplitNN: the paper's patterns and costs, and one network against one a patch."""
+"""Patch SplitNN: the paper's patterns and costs, and one network against one per patch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def published_macs(lower: nn.Module, shape: tuple[int, ...]) -> float:
     return total / 1e6
 
 
-@pytest.mark.slow(but=8)
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize(("domain", "patch", "stride", "number", "overlap", "joined", "macs"), TABLES)
 def test_patterns_and_costs_are_those_of_tables_2_and_3(
     domain: Images, patch: int, stride: int, number: int, overlap: int, joined: int, macs: float
@@ -161,6 +161,7 @@ def test_the_loss_is_equations_1_and_2() -> None:
         torch.testing.assert_close(upper.loss((logits, of_patches), labels).mean(), expected)
 
 
+@pytest.mark.slow
 def test_adaptation_works_in_training_only_and_has_table_1s_layers() -> None:
     split = PatchSplitNN(adaptation="shared").build(CIFAR, 10, positions=True, seed=0)
     released = split.lower(torch.rand(2, 3, 32, 32))

@@ -14,6 +14,7 @@ SHAPE = (3, 32, 32)
 IMAGES = Images(shape=SHAPE)
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("cut", PIT_TINY.cuts)
 @pytest.mark.parametrize("size", [28, 32])
 def test_lower_then_upper_is_timms_forward(cut: str, size: int) -> None:

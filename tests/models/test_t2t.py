@@ -89,6 +89,7 @@ def logits(split: SplitModel, images: Tensor) -> Tensor:
     return found
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("cut", SPEC.cuts)
 @pytest.mark.parametrize("positions", [True, False])
 @pytest.mark.parametrize(("size", "stride"), [(32, 1), (64, 4)])

@@ -171,7 +171,7 @@ def test_a_published_checkpoint_with_a_position_for_its_class_token(tmp_path: Pa
 
 
 def test_patches_are_in_the_order_of_a_convolution() -> None:
-    """Images that are no square, and patches that overlap or leave pixels over."""
+    """Images that are not a square, and patches that overlap or leave pixels over."""
     for side, stride in ((4, 4), (5, 3), (3, 2)):
         conv, images = torch.nn.Conv2d(3, 7, side, stride), torch.rand(2, 3, 20, 12)
         tokens = PatchLinear(conv)(images)

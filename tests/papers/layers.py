@@ -20,7 +20,7 @@ shares = st.floats(0, 1)
 
 @st.composite
 def matrices(draw: st.DrawFn) -> tuple[list[list[float]], list[float]]:
-    """M [m, n] and X [n], small; one entry of M is not tiny, so that its norm is no underflow."""
+    """M [m, n] and X [n], small; one entry of M is not tiny, so that its norm is not an underflow."""
     m, n = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     weights = [[draw(entry) for _ in range(n)] for _ in range(m)]
     weights[0][0] = draw(st.floats(0.1, 3))

@@ -131,7 +131,7 @@ def test_counter_example_values(lam: float, expected: float) -> None:
     assert round(denoising_softmax.softmax_loss_gap(*COUNTER, sqrt(0.0075), lam), 6) == expected
 
 
-@pytest.mark.slow(but=4)
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("lam", [1.0, 0.9, 0.3, 0.0])
 @pytest.mark.parametrize("label", [0, 1])
 def test_loss_gap_and_slope_against_monte_carlo(lam: float, label: int) -> None:

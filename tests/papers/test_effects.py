@@ -98,6 +98,7 @@ def lower_gradient(experiment: str, defense: Any) -> list[Tensor]:
     return [weight.grad for weight in edge.lowers.parameters() if weight.grad is not None]
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("experiment", sorted({experiment for experiment, _ in needed_runs()}))
 def test_the_fault_changes_the_gradient_exactly_where_effects_are_judged_with_it(experiment: str) -> None:
     path = next(path for path in paper("accurate_sl").experiments if path.stem == experiment)

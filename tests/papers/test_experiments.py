@@ -160,7 +160,7 @@ def test_a_reason_is_a_sentence_about_a_setting_that_differs(name: str) -> None:
 
 
 def test_every_experiment_at_the_papers_size_derives_from_a_preset_where_the_paper_has_one() -> None:
-    """Those of accurate_sl have the settings of its Table 2 themselves; Criteo is no picture."""
+    """Those of accurate_sl have the settings of its Table 2 themselves; Criteo is not a picture."""
     for name in set(PAPERS) - {"accurate_sl"}:
         for path in paper(name).experiments:
             if not path.stem.endswith(REDUCED) and (name, path.stem) != ("patch_shuffling", "table_3"):

@@ -293,7 +293,7 @@ def test_rows_of_another_dataset_are_refused(tmp_path: Path) -> None:
 def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(f"{json.dumps(rows(psl=0.1)[0])}\n{line}\n")
-    with pytest.raises(UsageError, match=r"rows\.jsonl, line 2, is no row of an audit"):
+    with pytest.raises(UsageError, match=r"rows\.jsonl, line 2, is not a row of an audit"):
         orderings.audit_rows(file)
 
 

@@ -38,7 +38,7 @@ def test_every_map_is_of_its_token_against_all() -> None:
 def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     wrong = {
         ("patch_shuffling", "--figures", "x"): "draws the models of a run",
-        ("patch_shuffling", "--figures", "x", "--results", str(tmp_path)): "is no run folder",
+        ("patch_shuffling", "--figures", "x", "--results", str(tmp_path)): "is not a run folder",
         ("dp_cutmixsl", "--figures", "x", "--results", str(tmp_path)): "draws no figure of a run",
     }
     for arguments, message in wrong.items():

@@ -55,7 +55,7 @@ def shares(weights: Tensor) -> dict[str, Tensor | None]:
 
 
 def mixed(weights: Tensor) -> Tensor:
-    """Two clients' images with these shares [2, T], 4 rows a round; clean."""
+    """Two clients' images with these shares [2, T], 4 rows per round; clean."""
     both = CLEAN.view(-1, 2, 4, 8, 8)
     return (both * weights.view(2, 1, 8 if weights.shape[1] > 1 else 1, -1)).sum(1).flatten(0, 1).unsqueeze(1)
 

@@ -149,7 +149,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "code under a name that a scan overlooks": (
         lambda: edited(saved(Reads()), lambda name, text: (name.replace(".py", ".PY"), text)),
-        "which is no part of a TorchScript program",
+        "which is not part of a TorchScript program",
     ),
     "two names that torch takes for one": (
         lambda: edited(saved(Half()), same, ("archive/code/__TORCH__/tests/recording/made.py",)),
@@ -157,11 +157,11 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "an old model": (
         lambda: edited(saved(Half()), same, ("archive/model.json",)),
-        "which is no part of a TorchScript program",
+        "which is not part of a TorchScript program",
     ),
     "a second folder": (
         lambda: edited(saved(Half()), same, ("other/code/a.py",)),
-        "which is no part of a TorchScript program",
+        "which is not part of a TorchScript program",
     ),
 }
 

@@ -63,12 +63,19 @@ def test_a_further_pass_of_a_shuffled_run_is_a_further_release(tmp_path: Path) -
         assert [one and one.turns for one in counted] == [1, 2, 7]
 
 
-def test_npz_holds_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", ["=", ">", "<"])
+def test_npz_holds_the_same(order: Any, tmp_path: Path) -> None:
     folder = written(tmp_path / "r", tensors="t.npz")
     arrays: dict[str, Any] = {name: value.numpy() for name, value in tensors().items()}
-    np.savez(folder / "t.npz", **arrays)
+    np.savez(folder / "t.npz", **{name: a.astype(a.dtype.newbyteorder(order)) for name, a in arrays.items()})
     redescribed(folder)
     assert torch.equal(read_recording(folder).truth.x, read_recording(written(tmp_path / "s")).truth.x)
+
+
+def test_an_array_of_texts_is_named(tmp_path: Path) -> None:
+    folder = written(tmp_path / "r", tensors="t.npz")
+    np.savez(folder / "t.npz", **{"truth.labels": np.array(["cat", "dog"])})  # type: ignore[arg-type]
+    refused(redescribed(folder), "'truth.labels' holds texts; number them, such as labels from 0")
 
 
 TENSORS: list[tuple[dict[str, Tensor | None], dict[str, Any], str]] = [
@@ -116,7 +123,7 @@ FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"schema_version": "1"}, "schema_version: "),
     ({"batch_sise": 3}, "unknown field 'batch_sise'; did you mean 'batch_size'?"),
     ({"rounds": 0}, "rounds: "),
-    ({"passes": 2, "rounds": 3}, "2 passes of 3 rounds are no whole number of rounds each"),
+    ({"passes": 2, "rounds": 3}, "2 passes of 3 rounds are not a whole number of rounds each"),
     ({"defense": "gaussian_noise"}, "there is no lower; add it, or drop defense"),
     ({"lower": {"builder": HALF, "program": "lower.pt"}}, "give either a program, or a builder"),
     ({"measured": {"accuracy": 0.9}}, "accuracy and test_images belong together"),
@@ -154,7 +161,7 @@ def test_an_old_recording_is_read_and_what_it_leaves_out_is_known(tmp_path: Path
 def test_what_is_no_recording(tmp_path: Path) -> None:
     refused(tmp_path, "holds no recording: cannot read recording.json")
     (tmp_path / "recording.json").write_text("{")
-    refused(tmp_path, "is no JSON")
+    refused(tmp_path, "is not JSON")
 
 
 def pickled() -> dict[str, bytes]:
@@ -174,7 +181,7 @@ def test_a_pickle_is_refused_and_never_loaded(kind: str, name: str, tmp_path: Pa
     folder = written(tmp_path / "p", lower={"program": name})
     (folder / name).write_bytes(pickled()[kind])
     redescribed(folder)
-    with pytest.raises(DataError, match="no program without pickled objects"):
+    with pytest.raises(DataError, match="not a program without pickled objects"):
         read_recording(folder).lower()
 
 
@@ -222,7 +229,7 @@ def test_an_exported_program_runs_and_one_with_objects_is_refused(tmp_path: Path
                 changed.writestr(member, pickle.dumps(Evil()) if weight else text)
             if renamed:
                 changed.writestr(f"lower/data/constants/{renamed}", pickle.dumps(Evil()))
-        with pytest.raises(DataError, match=r"no program without pickled objects|cannot read the program"):
+        with pytest.raises(DataError, match=r"not a program without pickled objects|cannot read the program"):
             read_recording(redescribed(folder), trust=["torch.export"]).lower()
 
 

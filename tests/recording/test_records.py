@@ -111,7 +111,7 @@ def test_records_that_do_not_fit_are_refused(
 
 def test_the_file_of_the_domain_is_limited_and_named_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(str(tmp_path / "r"), WORDS, Words())
-    for given, sentence in (('{"name": "\\ud800"}', "is no JSON"), ("[" * 100_000, "is no JSON")):
+    for given, sentence in (('{"name": "\\ud800"}', "is not JSON"), ("[" * 100_000, "is not JSON")):
         (tmp_path / "r" / "records.json").write_text(given)
         with pytest.raises(DataError, match=sentence):
             read_recording(redescribed(tmp_path / "r"))

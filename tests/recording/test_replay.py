@@ -51,6 +51,7 @@ SEGMENTS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("name", SEGMENTS)
 @torch.no_grad()
 def test_an_honest_release_is_not_quieter(name: str) -> None:

@@ -76,7 +76,7 @@ def test_passes_send_the_same_records_again(given: tuple[bool, ...], tmp_path: P
 
 
 def test_what_are_no_passes_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"4 kept rounds are no 3 passes of equally many; keep as many rounds as"):
+    with pytest.raises(UsageError, match=r"4 kept rounds are not 3 passes of equal size; keep as many rounds as"):
         recorded((True, True)).save(tmp_path / "r", name="none", passes=3)
     recorder = Recorder()
     for one in (*X.split(ROWS), *X.flip(0).split(ROWS)):

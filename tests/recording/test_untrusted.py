@@ -157,7 +157,7 @@ TOO_LARGE: list[tuple[dict[str, Any], str]] = [
     ({"classes": 10**12}, "classes: "),
     ({"name": "a\0"}, "name: a name has no control characters"),
     ({"tensors": "a\0"}, "tensors: a name has no control characters"),
-    ({"name": "\ud800"}, "is no JSON"),
+    ({"name": "\ud800"}, "is not JSON"),
 ]
 
 

@@ -225,6 +225,7 @@ def test_gaps_and_single_points() -> None:
     assert drawn(one, whole=False).axes[0].get_lines()[1].get_marker() == "o"
 
 
+@pytest.mark.slow
 def test_equal_arrays_are_equal_pictures() -> None:
     for kind in ("png", "svg"):
         first, again = (figures.save(drawn(curve()), kind) for _ in range(2))

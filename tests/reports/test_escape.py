@@ -79,7 +79,7 @@ def test_names_in_every_writer(small_run: AuditRun, capsys: pytest.CaptureFixtur
         assert "](" not in text
 
 
-@pytest.mark.slow(but=8)
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("name", MEANT_FIRST, ids=ascii)
 def test_names_in_figures_and_on_the_page(name: str, tmp_path: Path) -> None:
     one = grid(("none", name), ("black_box", "canaries"), 1)

@@ -167,6 +167,19 @@ def test_an_attack_that_fails_on_the_undefended_model_meets_no_gate_on_what_it_m
     assert Gate.parse("ssim<=.5").failures([failed]) == []
 
 
+def test_a_defense_on_which_only_constant_guesses_were_mounted_meets_no_gate_on_what_may_be_recovered() -> None:
+    """A build with `--attack mean_image` was green beside the sentence "no reconstruction attack was mounted"."""
+    guess, attack = made(attack="mean_image", cell="mean_image"), made(attack="black_box", cell="black_box")
+    (failure,) = Gate.parse("ssim<=0.4").failures([guess])
+    assert failure.endswith("but it is not shown: only a guess that needs no release gave this number; mount an attack")
+    assert Gate.parse("ssim<=0.4").failures([guess, attack]) == []
+    assert Gate.parse("ssim>=0.2").failures([guess]) == []
+    waits = Gate.parse("ssim<=0.4").findings([guess], {(guess.defense, guess.seed)})
+    assert [met for _, met, _ in waits] == [None]  # an attack may still give it
+    refused = attack.model_copy(update={"status": "not_applicable", "reason": "no lower", "recovered": {}})
+    assert Gate.parse("ssim<=0.4").failures([guess, refused])
+
+
 def test_an_attack_that_failed_its_control_meets_no_gate_on_what_it_may_recover() -> None:
     weak = Check(name="wins_on_identity", passed=False, detail="it lost", decisive=True)
     row = attacked("weights", 0.2).model_copy(update={"checks": (weak,)})
@@ -262,7 +275,7 @@ def test_what_is_not_proven_of_the_release_meets_no_gate_on_epsilon() -> None:
         None,
         Certificate(kind="nothing", statement=""),
         replace(claimed, covers="labels"),
-        replace(claimed, sound=False, objection="a formula that is no bound"),
+        replace(claimed, sound=False, objection="a formula that is not a bound"),
     ):
         assert Gate.parse("epsilon<=8").failures([canaries(certificate=certificate)])
     labels = canaries(certificate=replace(claimed, covers="labels"))
@@ -343,7 +356,7 @@ def test_a_declared_epsilon_meets_no_gate_of_a_proven_one() -> None:
     rows = [canaries(certificate=claim)]
     ((_, met, sentence),) = Gate.parse("epsilon<=9").findings(rows)
     assert not met
-    assert "epsilon is no number (it is declared, not proven: declared_epsilon is 8.0000)" in sentence
+    assert "epsilon is not a number (it is declared, not proven: declared_epsilon is 8.0000)" in sentence
     assert not Gate.parse("proven_advantage<=.9").failures([canaries()])
     large = canaries(certificate=replace(claim, epsilon=60258000.6922))
     assert "declared_epsilon is 6.0258e+07, the" in Gate.parse("declared_epsilon<=8").failures([large])[0]

@@ -21,7 +21,7 @@ def test_rows_survive_json_and_refuse_unknown_keys(small_run: AuditRun) -> None:
     for row in small_run.rows:
         text = row.model_dump_json()
         assert Row.model_validate_json(text) == row
-        json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
         with pytest.raises(ValidationError):
             Row.model_validate_json(text[:-1] + ', "extra": 1}')
         assert row.certificate is not None

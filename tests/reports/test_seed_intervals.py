@@ -14,6 +14,7 @@ from privkit.shared.measures import MEASURES, UNBOUNDED, UNIT, measure
 REPEATS = 4_000
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("n", [2, 3, 5])
 @pytest.mark.parametrize(("mean", "size"), [(0.5, 10), (0.8, 10), (0.8, 100), (0.95, 100)])
 def test_shares_of_seeds_are_covered_as_often_as_said(mean: float, size: float, n: int) -> None:

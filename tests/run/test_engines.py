@@ -125,7 +125,7 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
     ("named", "sentence"),
     [
         ("dusk", r"unknown engine 'dusk'; did you mean 'dask'\? \(allowed: dask, module:factory, mpi, submitit\)"),
-        (f"{__name__}:nothing", "gave str, which is no futures Executor"),
+        (f"{__name__}:nothing", "gave str, which is not a futures Executor"),
         (f"{__name__}:broken", r"did not start \(OSError: no route to the cluster\)"),
         ("submitit:cluster=local,partiton=gpu", "refuses its parameters .*partiton"),
     ],

@@ -25,7 +25,7 @@ def test_a_folder_with_somebody_elses_manifest_is_left_alone(tmp_path: Path, tex
     home = tmp_path / "precious"
     home.mkdir()
     (home / "manifest.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(RunFolderError, match=r"manifest.json is no manifest of privkit's.*--out") as caught:
+    with pytest.raises(RunFolderError, match=r"manifest.json is not a manifest of privkit's.*--out") as caught:
         RunLedger(home, described())
     assert "delete" not in str(caught.value)
     assert [path.name for path in home.iterdir()] == ["manifest.json"]

@@ -212,6 +212,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
 }
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_changed_on_disk_is_refused_and_named(home: Path, change: str) -> None:
     act, named, size = CHANGES[change]

@@ -17,7 +17,7 @@ def with_twins(seeds: int) -> list[Cell]:
 
 
 def cells(seeds: int) -> list[Cell]:
-    """Four cells a seed, of two models."""
+    """Four cells per seed, of two models."""
     return plan(resolve({"attack": ATTACKS, "seed": list(range(seeds))}))
 
 

@@ -147,7 +147,7 @@ def test_errors_come_before_gates_and_what_waits_is_open(small_run: AuditRun) ->
     verdict = verdict_of(manifest, [none, crashed], gate)
     assert (verdict.outcome, verdict.exit_code) == ("errored", 3)
     assert "1 errored (batch_shuffle / black_box, seed 0)" in verdict.sentence
-    assert verdict.failures == ("batch_shuffle / black_box, seed 0: ssim is no number, the gate wants <= 0.01",)
+    assert verdict.failures == ("batch_shuffle / black_box, seed 0: ssim is not a number, the gate wants <= 0.01",)
     refused = batch.model_copy(update={"status": "not_applicable", "reason": "y", "recovered": {}, "checks": ()})
     verdict = verdict_of(manifest, [none, refused], [])
     assert (verdict.outcome, verdict.exit_code) == ("failed", 1)

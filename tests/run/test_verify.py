@@ -128,6 +128,6 @@ def test_the_command(copied: Path, tmp_path: Path, privkit_cli: Callable[..., Co
     assert done.returncode == 3
     assert done.stdout.startswith("manifest.json: ")
     assert "not whole: 1 file is not what was written" in done.stdout
-    with pytest.raises(RunFolderError, match=r"is no run folder: it has no manifest\.json"):
+    with pytest.raises(RunFolderError, match=r"is not a run folder: it has no manifest\.json"):
         examine(tmp_path)
     assert privkit_cli("verify", str(tmp_path)).returncode == 2

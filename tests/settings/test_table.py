@@ -30,7 +30,7 @@ OTHER: dict[str, Any] = {
     **{"features": "embedded", "metric": "tests.settings.test_table:Darkest", "gate": "epsilon<=4", "device": "cpu"},
     **{"cell_memory": "4GiB", "delta": 0.1},
 }
-"""For a setting that is no switch, number or folder: a value that differs from the default."""
+"""For a setting that is not a switch, number or folder: a value that differs from the default."""
 BESIDE: dict[str, dict[str, Any]] = {
     "parts": {"defense": "split_parts"},
     "features": {"dataset": "tiny_digits"},

@@ -11,6 +11,7 @@ from privkit.parts.registry import parse
 from privkit.torch_utils.directional import along
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("model", ["vit_micro", "cnn"])
 @pytest.mark.parametrize("clip_by", ["coordinate", "image"])
 def test_columns_are_those_of_the_jacobian_behind_a_clip(model: str, clip_by: str) -> None:

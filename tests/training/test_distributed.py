@@ -72,7 +72,7 @@ def test_two_processes_train_what_one_trains() -> None:
     assert first["none"] == second["none"]  # both hold the same weights
     assert first["none"]["weights"] == pytest.approx(alone["none"]["weights"], abs=2e-4)
     assert first["batch_shuffle"]["weights"] == second["batch_shuffle"]["weights"]
-    # in each process 6 images a client: kept 6 of 16 tokens, the rest pooled over the images of a message
+    # in each process 6 images per client: kept 6 of 16 tokens, the rest pooled over the images of a message
     kept = 6 / 16
     assert alone["batch_shuffle"]["share"] == pytest.approx(kept + (1 - kept) / 12)
     assert first["batch_shuffle"]["share"] == pytest.approx(kept + (1 - kept) / 6)

@@ -104,7 +104,7 @@ def test_a_server_with_several_outputs_brings_its_own_loss(upper_of: str) -> Non
 
 
 def test_a_loss_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"one value a record, shape \[4\], got \[\]"):
+    with pytest.raises(ValueError, match=r"one value per record, shape \[4\], got \[\]"):
         message_losses(torch.zeros(4, 3), torch.zeros(2, 2, dtype=torch.int64), lambda outputs, labels: outputs.mean())
 
 

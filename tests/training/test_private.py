@@ -31,7 +31,7 @@ SPEC = TrainingSpec(batch_size=6, private=True, clip=1.0, noise=1.0)
 
 
 class Patches(nn.Module):
-    """Four tokens an image, with attention among them."""
+    """Four tokens per image, with attention among them."""
 
     def __init__(self) -> None:
         super().__init__()

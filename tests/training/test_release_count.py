@@ -55,7 +55,7 @@ def test_images_that_a_small_client_repeats_are_charged_every_time() -> None:
     sent = record_rounds(edge, victims, batch_size=10, seed=0, passes=2)
     again = int(victims.ids[sent.members].bincount().max())
     assert again == 2 * 3  # and not 2
-    assert charged == 2 * 5 + again  # two rounds an epoch: 20 places for 4 images
+    assert charged == 2 * 5 + again  # two rounds per epoch: 20 places for 4 images
 
 
 @pytest.mark.parametrize("sizes", [(10,), (10, 10), (10, 15)])

@@ -22,7 +22,7 @@ PAIR = SplitProtocol(clients=2)
 def one(
     defense: Defense, protocol: SplitProtocol = PAIR, shares: Tensor | None = None
 ) -> tuple[Clients, Round, RecordedRound]:
-    """One recorded round of four images a client."""
+    """One recorded round of four images per client."""
     edge, upper = built(defense, protocol)
     data, transcript = digits(4 * protocol.clients), Transcript()
     images, labels = data.x.view(protocol.clients, 4, *SHAPE), data.y.view(protocol.clients, 4)

@@ -66,7 +66,7 @@ class Decoder(nn.Module):
 class MapGeometry:
     """The layout of a release as a picture."""
 
-    channels: int  # features a cell
+    channels: int  # features per cell
     rows: int  # cells from top to bottom; 1 for vectors, as are the columns
     columns: int  # cells from left to right
     image_shape: tuple[int, int, int]  # (C, H, W)
@@ -76,7 +76,7 @@ class MapGeometry:
         """Read the geometry off tokens [N, T, D] or [N, T + 1, D] (class token), maps [N, D, h, w] or vectors [N, D].
 
         Raises:
-            NotApplicable: if the tokens are no square grid, or the release has another number of axes.
+            NotApplicable: if the tokens are not a square grid, or the release has another number of axes.
 
         >>> import torch
         >>> [MapGeometry.of(torch.zeros(*shape), (1, 28, 28)).rows for shape in ((2, 16, 96), (2, 96))]

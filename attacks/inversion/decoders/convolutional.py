@@ -133,10 +133,10 @@ class Autoencoder(Decoder):
     Args:
         sample: rows of a release, whose channels' means and variances are kept.
         width: channels; None for 32.
-        depth: halvings, the first of them by laying 2×2 pixels side by side; None until 8 pixels a side are left.
+        depth: halvings, the first of them by laying 2×2 pixels side by side; None until 8 pixels per side are left.
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
-    blocks of He et al. 2016, 2×2 pixels a cell as in Shi et al. 2016.
+    blocks of He et al. 2016, 2×2 pixels per cell as in Shi et al. 2016.
     """
 
     layout: ClassVar = MapGeometry
@@ -179,7 +179,7 @@ class UNet(Decoder):
 
     Args:
         width: channels at the image's size; None for 16.
-        depth: halvings; None until 8 pixels a side are left.
+        depth: halvings; None until 8 pixels per side are left.
 
     Source: Isola et al. 2017, §3.2.1.
     """

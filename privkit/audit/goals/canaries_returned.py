@@ -1,4 +1,5 @@
-"""Canaries that are labels: gradients that come back for either of two labels, in rounds without a training step."""
+"""Canaries that are labels: which of two labels was used, by the gradients that come back in rounds without a training
+step."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
     if not holds_all(edge):
         raise NotApplicable("canaries on=gradient asks the server, who holds all parts; leave out parts")
     if edge.defense.group > 1:
-        raise NotApplicable("canaries on=gradient asks for one label a row, and mixed rows have several")
+        raise NotApplicable("canaries on=gradient asks for one label per row, and mixed rows have several")
     step = torch.randint(1, max(2, edge.classes), (len(victims),), generator=draws).to(victims.y.device)
     pair = torch.stack([victims.y, (victims.y + step) % edge.classes])
     times = context.release_count.epochs

@@ -1,4 +1,5 @@
-"""Canaries that are images: their counterparts, how they are sent, and the expected row with and without each."""
+"""Canaries that are images: their counterparts, how they are sent, and the expected row with and without each
+canary."""
 
 from __future__ import annotations
 
@@ -119,7 +120,7 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
         present: [K, ...], the canaries' rows, round by round and in each round client by client.
         candidates: images [N, C, H, W]; every client tries all of them, each in another order.
         clients: n, the number of clients that differ.
-        batch: images a client and round.
+        batch: images per client and round.
     """
     rounds = -(-len(candidates) // batch)
     order = (torch.arange(rounds * batch, device=candidates.device) % len(candidates)).view(rounds, batch)
@@ -152,7 +153,7 @@ def seen_alone(edge: Clients, size: int) -> Look:
 
 
 def _seen_through(query: Query, size: int, draws: Generator) -> Look:
-    """The mean row that each image is released in, over several queries of `size` images a round."""
+    """The mean row that each image is released in, over several queries of `size` images per round."""
 
     def look(images: Tensor) -> Tensor:
         own = Generator(images.device).manual_seed(int(torch.randint(2**31, (1,), generator=draws)))
@@ -174,7 +175,7 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected row with each canary and without, [P, K, ...] each; other members count half present, half absent.
+    """The expected rows with each canary and without it, [P, K, ...] each; every other member counts as half present.
 
     Args:
         views: pass after pass, with public shares.
@@ -205,7 +206,7 @@ def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
 
 
 def noiseless(edge: Clients) -> Clients:
-    """The same clients with negligible noise, to compute the expected rows."""
+    """A copy of the clients with negligible noise, to compute the expected rows."""
     silent = deepcopy(edge).eval()
     silent.defense = edge.defense.noiseless()
     return silent

@@ -70,12 +70,12 @@ class AttackContext:
 
     @property
     def round_size(self) -> int:
-        """Images of one round, over all clients."""
+        """Number of images in one round, over all clients."""
         size: int = self.config.protocol.spec.active * self.config.training.batch_size
         return size
 
     def refuse(self) -> None:
-        """Refuse an attack that cannot be mounted here, for reasons other than its goal, by a `NotApplicable`."""
+        """Raise `NotApplicable` if the attack cannot be mounted here, for reasons other than its goal."""
 
     def checks(self) -> tuple[Check, ...]:
         """Whether what is claimed was contradicted, and whether the model learned its task."""
@@ -86,7 +86,7 @@ class AttackContext:
         return ()
 
     def lacking(self) -> str:
-        """Why the adversary lacks what the attack needs, as the end of a sentence; empty without a reason."""
+        """Why the adversary lacks what the attack needs, as the end of a sentence; empty if no reason is known."""
         return ""
 
     def rounds(self) -> Transcript | None:
@@ -104,22 +104,23 @@ class AttackContext:
         """The server's segment."""
 
     def predicts_texts(self) -> bool:
-        """Whether clients learn the next token of their texts; recordings know no such loss."""
+        """Whether clients learn to predict the next token of their texts; always False for a recording."""
         return False
 
     def beside_the_release(self) -> str:
-        """What the server got of records and reconstructions do not read; empty if there is nothing."""
+        """What else the server received about records, which attacks on smashed data do not read; empty if there is
+        nothing."""
         return ""
 
     def keeps_labels(self) -> bool:
-        """Whether the clients of a U-shape keep their labels, so that the server is who wants them."""
+        """Whether the clients of a U-shape keep their labels, so that attacks on labels are the server's."""
         return False
 
     def upper_history(self) -> list[nn.Module] | None:
-        """The server's segment at moments of its training, the oldest first."""
+        """Copies of the server's segment during its training, the oldest first."""
 
     def query(self) -> Query | None:
-        """The adversary's access to the defended clients, uncounted."""
+        """The adversary's access to the defended clients, without a count or limit of queries."""
 
     def clients(self) -> TrainingClients | None:
         """The clients before any training, for an attack that takes over the training."""
@@ -149,7 +150,7 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """Control experiments of the attack, run once for each shape of a release and each `of`, which is JSON."""
+        """Control experiments of the attack, run once for each shape of a release and each `of` (a JSON value)."""
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
         seed, made_of = self.cell.seed, self.made_of.control
@@ -170,7 +171,8 @@ class AttackContext:
         return checks
 
     def planted(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
-        """`controls` of an attack with scores: their leak is planted without the defense, and a check says so."""
+        """Controls of an attack that returns scores: the leak is planted in data without the defense, and a check says
+        so."""
         checks = self.controls(mount)
         if self.cell.defense.name == "none":
             return checks
@@ -188,26 +190,26 @@ class AttackContext:
 
 
 def must_read(attack: AnyAttack, domain: Domain) -> None:
-    """Refuse an attack that reconstructs records of other domains, by a `NotApplicable`."""
+    """Raise `NotApplicable` for an attack that reconstructs records of other domains."""
     if not {domain.name, "any"} & set(attack.mounting.domains):
         reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
         raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")
 
 
 def must_have_one_label(context: AttackContext) -> None:
-    """Refuse an attack that reads one label a record if records have several, by a `NotApplicable`."""
+    """Raise `NotApplicable` for an attack that reads one label per record if records have several."""
     if several(context.seed_data.victims.y):
         name = context.cell.attack.name
-        raise NotApplicable(f"{name} reads one label a record, and these records have several each")
+        raise NotApplicable(f"{name} reads one label per record, and these records have several each")
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
     """How well scores separate two kinds of examples, as a row's numbers.
 
     Scores may leak in the other direction. The true positive rate and the advantage are those of the reversed scores if
-    the AUC's whole interval lies below 1/2, and `method` says so. Otherwise the attack's own direction stays: the
-    better of two directions would be a second guess, which makes scores without a leak look like one. Such scores are
-    reversed once in forty times.
+    the AUC's whole interval lies below 1/2, and `method` says so. Otherwise the attack's own direction stays: to take
+    the better of two directions would make scores without a leak look like a leak. Scores without a leak are reversed
+    in one of forty runs.
 
     Args:
         positive: bool [N], the truth.
@@ -227,6 +229,7 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
 
 
 def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
-    """Whether the numbers of `told_apart` show more than chance, and 1 − AUC, the error by which attacks escalate."""
+    """Whether the numbers of `told_apart` are better than chance; and 1 − AUC, the error that decides whether an attack
+    goes on."""
     auc = answers["auc"]
     return auc.low > 0.5, 1 - auc.value

@@ -37,7 +37,7 @@ _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"}
 
 
 def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:
-    """The defense and protocol of trained clients, for controls; of their lower segments only the shape is used."""
+    """The defense and protocol of trained clients, for controls; only the shape of their lower segments is used."""
     sites = sites_of(stages_of(edge.defense))
     sent = (*sites.images, *sites.smashed)
     undone = frozenset[str]().union(*(stage.effects or () for stage in sent)) & _UNDONE
@@ -78,7 +78,7 @@ class HonestClients:
 
     edge: Clients
     domain: Domain
-    batch_size: int  # records a client and round
+    batch_size: int  # records per client and round
 
     def __post_init__(self) -> None:
         edge = self.edge
@@ -90,11 +90,12 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Build clients as `Clients.build` does, with the defense's noise switched off; a `NotApplicable` says why not.
+        """Build clients as `Clients.build` does, with the defense's noise switched off; `NotApplicable` with the reason
+        if this is impossible.
 
         Args:
             shape: of the records, which may be smaller images than the domain's.
-            marked: whether tokens say whose they are (`Marked`), for a defense that moves or drops them.
+            marked: whether each token reveals its record (`Marked`), for a defense that moves or drops tokens.
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device
@@ -106,7 +107,7 @@ class HonestClients:
         told = marked and tokens.ndim == 3 and isinstance(own, Images)
         if block is not None and (tokens.ndim != 3 or tokens.shape[2] > smashed.shape[2]):
             raise NotApplicable(
-                f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers a token, and the record "
+                f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers per token, and the record "
                 f"itself has {tokens.shape[-1]}"
             )
         if told:
@@ -139,7 +140,7 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of the records that the release contains; all of it if they are no images."""
+        """The part of the records that the release contains; all of it if they are not images."""
         if not isinstance(self.domain, Images):
             return apart
         shape = (-1, self.edge.lowers.copies, self.batch_size)

@@ -27,7 +27,8 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Send every attacked image, or its counterpart, as often as the run sends a record, and guess which it was."""
+    """Send every attacked image, or its counterpart, as often as the run sends a record, and guess which of the two was
+    sent."""
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed
     must_send(context)
@@ -72,7 +73,8 @@ def ask(context: TrainedContext) -> Row:
 
 
 def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
-    """The check that fails the run if the bound exceeds the claim: undecided if it never could; none without claim."""
+    """The check that fails the run if the bound exceeds the claim. It is undecided if the bound could never exceed it,
+    and missing without a claim."""
     if audit.claimed == inf:
         return ()
     passed = None if audit.idle else not audit.refuted
@@ -80,7 +82,7 @@ def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
 
 
 def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
-    """The bound in words; beside a claim, it says why canaries depend on each other, if they do."""
+    """The bound in words. Beside a claim, it also says why canaries depend on each other, if they do."""
     if not shared or found.claimed == inf:
         return found
     weaker = f"; canaries are not independent trials ({shared}), so that this is the weaker bound of one run"
@@ -88,7 +90,7 @@ def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
 
 
 def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
-    """The bound, for canaries that exchange one record; beside a claim for a whole client, it says so."""
+    """The bound for canaries that exchange one record; a sentence notes if the claim is for a whole client."""
     whole = "; one record is exchanged, and the claim is of a whole client" if claim.unit == "client" else ""
     return replace(found, statement=found.statement + whole)
 
@@ -99,7 +101,7 @@ class _Distinguish(AuditGoal):
     ask = staticmethod(ask)
 
     def cost(self, attack: CanaryAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Each canary is sent without a step, which is a third of one."""
+        """Each canary is sent without a training step, which costs a third of one."""
         return Cost(steps=config.budget.epochs * sizes["victims"] / sizes["a_round"] / 3)
 
 

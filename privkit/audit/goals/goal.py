@@ -1,4 +1,5 @@
-"""How an audit pursues a goal: an object that owns its rows, its refusals and its seconds."""
+"""How an audit pursues a goal: an object that makes its rows, refuses what cannot be attacked, and estimates its
+seconds."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Timed:
 
 
 class Cost(NamedTuple):
-    """Seconds of an attack in a run, of its control experiments on one defense, and training steps beside both."""
+    """Seconds of an attack and of its control experiments on one defense, and the training steps that both need
+    besides."""
 
     seconds: float = 0.0
     controls: float = 0.0
@@ -55,17 +57,18 @@ class AuditGoal:
         raise NotImplementedError
 
     def refuse_recording(self, attack: Any, source: Recording) -> None:
-        """Refuse an attack that cannot be mounted on a recording, by a `NotApplicable`."""
+        """Raise `NotApplicable` for an attack that cannot be mounted on a recording."""
         raise NotApplicable(
             f"{attack.name} sends records of its own choice through the training's clients, and a recording has no "
             "clients; audit the model itself with --model"
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """What the attack is given where a dry run times it; None if its time is negligible. It refuses as `ask` does.
+        """The observation on which a dry run times the attack; None if its time is negligible. It refuses as `ask`
+        does.
 
         Args:
-            held: fields of the observation that are enough, if the attack can be mounted on them.
+            held: the fields of the observation to give, if they are enough to mount the attack.
         """
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
@@ -73,8 +76,8 @@ class AuditGoal:
 
         Args:
             timed: the attack on a rehearsal.
-            sizes: number of private, auxiliary, test and attacked records ("victims"), of records of a round over all
-                clients ("a_round"), and of rounds of the whole training ("rounds").
+            sizes: number of private, auxiliary, test and attacked records ("victims"), of records in a round over all
+                clients ("a_round"), and of rounds in the whole training ("rounds").
         """
         return Cost()
 

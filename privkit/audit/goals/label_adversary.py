@@ -1,4 +1,5 @@
-"""Who wants a label (a client, the server of a U-shape, parties of a vertical split), which label, what it holds."""
+"""The adversary of attacks on labels (a client, the server of a U-shape, parties of a vertical split): what it holds,
+and which label it asks for."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def observed(
     known: Tensor,
     cut: Cut,
 ) -> LabelObservation:
-    """What one client, or the server of a U-shape, holds, as far as the attack declares it."""
+    """The fields that the attack declares, of what one client, or the server of a U-shape, holds."""
     declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
     data, same_classes = context.seed_data, OF_THE_DATASET
     common = LabelObservation(
@@ -71,10 +72,11 @@ def observed(
 
 
 def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
-    """The second cut of clients that predict texts, each place a row with the token behind it as its label, or −1.
+    """The second cut of clients that predict texts: one row for each place, whose label is the next token, or −1 for
+    padding.
 
-    A score of each word at each place of an epoch may be more than memory holds. So the first rounds are taken, as far
-    as `_MOST_SCORES` reach, and a sentence says so if there are more.
+    The scores of all words at all places of an epoch may not fit into memory. So only the first rounds are used, up to
+    `_MOST_SCORES` scores, and a sentence says so if some are left out.
     """
     made, left = Transcript(), _MOST_SCORES // words
     for kept in transcript.rounds:
@@ -96,7 +98,8 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
-    """What the adversary's parties of a vertical split hold: their columns, outputs and gradients of these."""
+    """What the adversary's parties of a vertical split hold: their columns, their outputs, and the gradients of these
+    outputs."""
     lower = seen.lower
     numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]
 
@@ -125,8 +128,8 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 
 
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
-    """Rows whose labels the adversary knows, if the attack declares them: some of each label, or the first positive one
-    of each round."""
+    """Rows whose labels the adversary knows, if the attack declares known rows: some of each label, or the first
+    positive row of each round."""
     if "known_rows" not in known_to(attack):
         return own[:0]
     if not attack.mounting.labeled:
@@ -145,7 +148,7 @@ def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:
 
 
 def party(context: AttackContext) -> str:
-    """The sentence on which parties of a vertical split ask; empty without one."""
+    """The sentence that names the attacking parties of a vertical split; empty for other splits."""
     edge = context.model.edge if isinstance(context, TrainedContext) else None
     if edge is None or parties_of(edge.lowers) is None:
         return ""
@@ -164,9 +167,10 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """Label of the other record that is mixed with each row, [clients, N]; −1 for a record that is alone.
+    """Label of the other record that is mixed with each row, [clients, N]; −1 if no other record is mixed in.
 
-    Of a mixing group it is the other member's; without mixing, two clients' averaged gradient has one other record.
+    In a mixing group this is the other member's label. Without mixing, the averaged gradient of two clients contains
+    one other record.
     """
     group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):
@@ -187,7 +191,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label a record, [N]; of several labels [N, L], `positive` if the record has it, otherwise another number.
+    """One label per record, [N]; of several labels [N, L], `positive` if the record has it, otherwise another number.
 
     >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
     [1, 2]

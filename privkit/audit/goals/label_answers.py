@@ -1,4 +1,4 @@
-"""What an attack on labels said in several epochs, and at either cut of a U-shape, as one answer."""
+"""The scores of an attack on labels from several epochs, and from both cuts of a U-shape, as one answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """The AUC at each cut that every epoch has, what was said in each epoch at the best one, and all of it together.
+    """The AUC at each cut that every epoch has; the scores of each epoch at the best cut; and these scores pooled.
 
     Epochs are pooled by their `records`; without them the last one counts.
     """

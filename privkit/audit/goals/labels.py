@@ -1,6 +1,6 @@
 """The goal "which label does a record have": attacks on the gradients that cross a cut during training.
 
-Where labels travel, a client reads the gradients that come back. In a U-shape the server reads both cuts.
+If labels are sent to the server, a client reads the gradients that come back. In a U-shape the server reads both cuts.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
     if attack.mounting.labeled:
         must_have_one_label(context)
     if attack.positive >= many:
-        raise NotApplicable(f"positive={attack.positive} is no label: there are {many} classes")
+        raise NotApplicable(f"positive={attack.positive} is not a label: there are {many} classes")
     return cuts, many
 
 
@@ -152,7 +152,7 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
-    """The share of right labels if the attack names one for each row; nothing if it asks for one label only.
+    """The share of right labels, if the attack names a label for each row; empty if it asks for one label only.
 
     With `clusters`, also after the best renaming of labels, which is not computed for words: there are too many.
     """
@@ -195,8 +195,8 @@ def asked(
     """Score, label and round of every attacked row of every client.
 
     Args:
-        of_epoch: the record of each row of each client, [clients, N], and what earlier epochs left, filled by the first
-            epoch; None if no other epoch is attacked.
+        of_epoch: the record of each row of each client, [clients, N], and the state of earlier epochs, which the first
+            epoch fills; None if only one epoch is attacked.
         cut: where gradients are read: a client's "own", or one of the two that the server of a U-shape sees.
     """
     parts: list[tuple[Tensor, ...]] = []
@@ -302,7 +302,7 @@ class _Labels(AuditGoal):
     ask = staticmethod(ask)
 
     def refuse_recording(self, attack: LabelAttack, source: Recording) -> None:
-        """A recording must be of one client and hold labels, and what the attack reads."""
+        """Refuse a recording of several clients, without labels, or without what the attack reads."""
         described = source.description
         if described.clients > 1 or described.mixed > 1:
             raise NotApplicable(f"{attack.name} reads the rounds of one client, and several were recorded together")
@@ -318,7 +318,7 @@ class _Labels(AuditGoal):
             )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> LabelObservation | None:
-        """What one client holds, or the server at one cut; nothing for attacks that do not train."""
+        """What one client, or the server at one cut, holds; None for attacks that do not train."""
         attack: LabelAttack = context.cell.attack.spec
         if not hasattr(attack, "epochs"):
             return None
@@ -333,8 +333,8 @@ class _Labels(AuditGoal):
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """The training is repeated; each client is attacked, in one epoch or in all, and at both cuts of a U-shape.
 
-        An attack that reads gradients learns from all rows; another one from the few whose labels it knows. Both
-        controls have few rows, too.
+        An attack that reads gradients learns from all rows; any other attack learns from the few rows whose labels it
+        knows. Both controls have few rows, too.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)

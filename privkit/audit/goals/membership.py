@@ -29,8 +29,8 @@ from privkit.training.round import answered
 def ask(context: TrainedContext) -> Row:
     """Attack the membership of equally many released images and test images.
 
-    Both kinds go through the model together in a random order, so a defense that mixes a batch mixes members with
-    others.
+    Members and non-members go through the model together in a random order, so a defense that mixes a batch mixes
+    members with others.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
@@ -74,8 +74,8 @@ def ask(context: TrainedContext) -> Row:
 def released(context: TrainedContext) -> Tensor:
     """Rows of the private images that training released at least once, ascending, int64 on their device.
 
-    The orders of all epochs are drawn again. Not released are images left over at the end of every epoch, images that
-    no client holds, and images that their client never reached.
+    The orders of all epochs are drawn again from the seed. Some images are never released: those left over at the end
+    of every epoch, those that no client holds, and those that their client never reached.
     """
     private = context.seed_data.splits.private
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)
@@ -139,7 +139,7 @@ class _Membership(AuditGoal):
     ask = staticmethod(ask)
 
     def cost(self, attack: MembershipAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The training of the shadow models; without any, both kinds of candidates pass once."""
+        """The training of the shadow models; without shadow models, one pass of all candidates."""
         return Cost(steps=sizes["rounds"] * attack.mounting.shadow_models or 2 * sizes["victims"] / sizes["a_round"])
 
 

@@ -1,4 +1,4 @@
-"""What did the records look like? Guesses, compared with the truth, the floors and the attack's untrained start."""
+"""Reconstruction of records: the guesses are compared with the truth, the floors and the attack's untrained start."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _judged(outcome: _Outcome) -> tuple[bool, float]:
 
 
 def must_be_mountable(context: AttackContext) -> None:
-    """Refuse if no attack, or not this one, can be mounted on these records, by a `NotApplicable`."""
+    """Raise `NotApplicable` if no attack, or at least not this one, can be mounted on these records."""
     attack = context.attack
     must_read(attack, context.seed_data.splits.domain)
     context.refuse()
@@ -182,7 +182,7 @@ def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 
 
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
-    """How much of the shuffle the attack undid, and a sentence on its floors; nothing without a shuffle."""
+    """How much of the shuffle the attack undid, and a sentence on its floors; empty without a shuffle."""
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
     known = [found for found in orders if found is not None]
@@ -236,7 +236,7 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
 
 
 def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
-    """The adversary's observation: its views, and whatever else its attack declares."""
+    """The adversary's observation: its views, and the other fields that its attack declares."""
     seed_data, rules = context.seed_data, context.config.queries
     domain = seed_data.splits.domain
     same_classes = context.config.auxiliary in OF_THE_DATASET
@@ -318,17 +318,17 @@ class _Reconstruct(AuditGoal):
         """Any recording can be attacked."""
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> ImageObservation | None:
-        """Nothing for constant guesses."""
+        """The observation to time the attack on; None for constant guesses."""
         if context.attack.mounting.ignores_views:
             return None
         must_be_mountable(context)
         return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """As many times the rehearsal as the attack has more own records or attacked ones.
+        """The time of the rehearsal, scaled by the numbers of own and attacked records.
 
-        Controls are a short version on few records, and a shorter one on noise. The history of a server's segment is
-        that of a training, which is repeated.
+        Controls are a short version on few records, and an even shorter one on noise. For the history of the server's
+        segment, the training is repeated.
         """
         played = played_by(records := min(sizes["auxiliary"], CONTROL_IMAGES), sizes["a_round"])
         epochs = getattr(as_control(attack, records - played, sizes["a_round"]), "epochs", None)

@@ -30,14 +30,14 @@ _NONE: Any = None
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(TrainedContext):
-    """What an attack is given where a dry run times it. There is no folder and no row, and training has one epoch."""
+    """The context in which a dry run times an attack. There is no folder and no row, and training has one epoch."""
 
     records: RandomPool  # random ones like those of the dataset
     device: torch.device  # of the model
 
     @classmethod
     def of(cls, config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Rehearsal:
-        """A cell without an attack, in the smallest batches that the defense takes and that have batch statistics."""
+        """A cell without an attack, with the smallest batch size that the defense and batch normalization allow."""
         one = pools.train.take(np.zeros(1, dtype=np.int64))
         edge, upper, _ = assemble(config, defense.spec, one.domain, pools.classes, 0)
         unused = ("seed_data", "folder", "log", "made_of", "spent", "recording", "certificate", "row", "release_count")
@@ -57,7 +57,7 @@ class Rehearsal(TrainedContext):
         return self.config.training.batch_size
 
     def sized(self, batch_size: int) -> Rehearsal:
-        """The same cell with another number of records a client and round."""
+        """The same cell with another number of records per client and round."""
         clients = self.config.protocol.spec.clients
         own = self.records.take(np.arange(ROUNDS * clients * batch_size)).to(self.device)
         rows = torch.arange(len(own)).view(clients, -1)
@@ -76,7 +76,7 @@ class Rehearsal(TrainedContext):
         return replace(self, config=replace(self.config, training=training), seed_data=seed_data)
 
     def attacked(self, attack: Component) -> Rehearsal:
-        """The same cell with an attack, which may change its model and records."""
+        """A copy of this cell with an attack, which may change the copy's model and records."""
         edge, upper = deepcopy((self.model.edge, self.model.upper))
         model, passes = DefendedModel(edge=edge.eval(), upper=upper.eval(), known={}), attack.spec.mounting.passes
         seed_data, cell = self.seed_data.copied(), replace(self.cell, attack=attack)
@@ -84,7 +84,7 @@ class Rehearsal(TrainedContext):
         return replace(self, cell=cell, seed_data=seed_data, model=model, recording=sent)
 
     def lower(self) -> nn.Module | None:
-        """None where the clients' segments differ after training."""
+        """The lower segment; None if the clients' segments differ after training."""
         protocol, frozen = self.config.protocol.spec, self.config.training.freeze_lower
         return super().lower() if protocol.active == 1 or protocol.average != "never" or frozen else None
 

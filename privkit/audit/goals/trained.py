@@ -47,7 +47,7 @@ class TrainedContext(AttackContext):
 
     @property
     def steps(self) -> int:
-        """Rounds in an epoch of training; if clients take turns, the rounds of all clients together."""
+        """Number of rounds in an epoch of training; if clients take turns, that of all clients together."""
         protocol, held = self.config.protocol.spec, int(self.seed_data.shares.sizes.sum())
         rounds = rounds_an_epoch(held, protocol.clients, self.config.training.batch_size)
         steps: int = rounds * (protocol.clients // protocol.active)
@@ -65,7 +65,7 @@ class TrainedContext(AttackContext):
         must_send(self)
 
     def checks(self) -> tuple[Check, ...]:
-        """Of a claim that rests on a user's own stage; and of the accuracy, if the task is to name one label."""
+        """Checks of a claim that rests on a user's own stage, and of the accuracy if the task is to name one label."""
         claim, test, accuracy = declaration_check(self.certificate), self.seed_data.splits.test, self.row.accuracy
         if accuracy is None:
             return claim
@@ -97,7 +97,8 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment, if the adversary holds all parts of a release, and nothing of it lies at clients."""
+        """The server's segment; None if the adversary holds only parts of a release, or if the clients hold the last
+        layer."""
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
     def keeps_labels(self) -> bool:
@@ -112,7 +113,8 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """The gradient of each place's next token, in a U-shape that predicts texts."""
+        """A sentence if the server of a U-shape also received the gradients of the next token at each place; else
+        empty."""
         if not texts_return(self.config, self.model.edge):
             return ""
         return (
@@ -121,7 +123,8 @@ class TrainedContext(AttackContext):
         )
 
     def upper_history(self) -> list[nn.Module] | None:
-        """The server's segment at evenly spaced moments before the end of training, which is repeated for it."""
+        """Copies of the server's segment at evenly spaced moments before the end of training; the training is repeated
+        for this."""
         if self.upper() is None:
             return None
         config, total = self.config, self.config.budget.epochs * self.steps
@@ -164,13 +167,13 @@ class TrainedContext(AttackContext):
 
 
 def must_send(context: TrainedContext) -> None:
-    """Refuse clients that send nothing, by a `NotApplicable`."""
+    """Raise `NotApplicable` if clients send nothing."""
     if context.model.edge.protocol.upper == "own":
         raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
 
 
 def must_send_labels(context: TrainedContext) -> None:
-    """Refuse a U-shape, whose server gets neither labels nor predictions, by a `NotApplicable`."""
+    """Raise `NotApplicable` for a U-shape, whose server gets neither labels nor predictions."""
     if context.model.edge.protocol.labels == "kept":
         raise NotApplicable(
             "labels=kept leaves labels and predictions to the clients, and this attack starts from them"
@@ -178,9 +181,9 @@ def must_send_labels(context: TrainedContext) -> None:
 
 
 def must_get_gradients(context: TrainedContext) -> None:
-    """Refuse, by a `NotApplicable`, clients to whom no gradient comes back, or one of many messages."""
+    """Raise `NotApplicable` if clients get no gradient back, or one gradient for many messages."""
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
-        raise NotApplicable("updates=message mixes every record several times a round, and one message would be read")
+        raise NotApplicable("updates=message mixes every record several times per round, and one message would be read")
     if context.config.training.freeze_lower or not learns(context.model.edge):
         raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")

@@ -59,7 +59,7 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
 
 
 def check_colors(kind: str, channels: int) -> None:
-    """Refuse an augmentation that changes colors, by a `UsageError`, unless images have three channels."""
+    """Raise `UsageError` for an augmentation that changes colors, unless images have three channels."""
     if kind == "histology" and channels != 3:
         raise UsageError(
             f"augment=histology changes colors, and these images have {channels} "

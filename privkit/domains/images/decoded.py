@@ -63,7 +63,7 @@ class _DecodedPool:
     """A torchvision dataset whose pictures are decoded when taken: centre square, resampled to size×size."""
 
     dataset: Any  # gives (PIL image, target) by index
-    labels: NDArray[np.int64]  # the class number of each picture, [N]; or [N, L] of 0 and 1, several labels a picture
+    labels: NDArray[np.int64]  # the class number of each picture, [N]; or [N, L] of 0 and 1, several labels per picture
     size: int  # side in pixels
     channels: int  # 3 for color, 1 for grey
     file: Callable[[Any, int], object]  # names the file of a row of the dataset, for errors

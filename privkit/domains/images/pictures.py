@@ -173,7 +173,7 @@ _PCAM_PARTS = {"train": "train", "test": "test", "val": "valid"}
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolder(Checked):
-    """Your own pictures: DATA_ROOT/<class>/<picture>, one folder a class.
+    """Your own pictures: DATA_ROOT/<class>/<picture>, one folder per class.
 
     Grey pictures become RGB with three equal channels, transparency is dropped, and a picture of any size gives its
     centre square, resampled to the same side. `folder` with grey=true and `arrays` keep one channel.
@@ -190,12 +190,12 @@ class ImageFolder(Checked):
     size: Size = 32
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        root = need_root(self.name, root, "one folder of pictures a class")
+        root = need_root(self.name, root, "one folder of pictures per class")
         return opened_folders(self.name, [root], self.size, "DATA_ROOT")
 
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
-    """Folders of pictures, one folder a class, whose path is `called` so by users.
+    """Folders of pictures, one folder per class, whose path is `called` so by users.
 
     Args:
         folders: of the training part and, if there is one, the test part; their classes have the same names.

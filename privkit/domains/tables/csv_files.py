@@ -15,7 +15,7 @@ from privkit.domains.files import BadRow, good_rows, numbered_lines, one_sentenc
 from privkit.errors import DataError, shortened
 
 _FOREIGN = re.compile("[\udc80-\udcff]")
-"""What stands for a byte that is no UTF-8."""
+"""What stands for a byte that is not an UTF-8."""
 
 
 def csv_columns(
@@ -25,7 +25,7 @@ def csv_columns(
 
     Args:
         file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
-        needed: options of the dataset and the column that each names, which the file must have.
+        needed: options of the dataset -> the column that each names; the file must have these columns.
         filled: columns that have no empty cell, if the file has them.
         skip_bad: whether bad rows are left out: those with missing or extra cells, or without one of `filled`.
 
@@ -34,13 +34,13 @@ def csv_columns(
 
     Raises:
         DataError: if the file, a needed column or every row is missing, if two columns have one name, if a row is bad,
-            or if the file is no CSV.
+            or if the file is not CSV.
     """
     path = root / file
     # spreadsheets begin a file with a byte-order mark, which is part of no name
     text = (line.decode("utf-8-sig", "surrogateescape") for _, line in numbered_lines(name, root, file))
     lines = csv.reader(text)
-    with one_sentence(name, path, "save it as CSV, one row a line"):
+    with one_sentence(name, path, "save it as CSV, one row per line"):
         header = next(lines, [])
     if _FOREIGN.search("".join(header)):
         raise DataError(f"{name}: the header of {path} is not UTF-8 text; save the file as UTF-8")
@@ -61,7 +61,7 @@ def csv_columns(
         return row
 
     numbered = ((f"line {lines.line_num}", row) for row in lines if row)
-    with one_sentence(name, path, "save it as CSV, one row a line"):
+    with one_sentence(name, path, "save it as CSV, one row per line"):
         rows, notes = good_rows(name, path, numbered, even, skip_bad=skip_bad)
     return dict(zip(header, zip(*rows, strict=True), strict=True)), notes
 
@@ -79,10 +79,10 @@ def dense_and_categorical(
 
 
 def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
-    """Refuse a label column that has one value a record, as ids and measurements have.
+    """Refuse a label column that has one value per record, as ids and measurements have.
 
     Raises:
-        DataError: if 20 labels or more have fewer than two records a class.
+        DataError: if 20 labels or more have fewer than two records per class.
     """
     if len(labels) >= 20 and 2 * len(classes := set(labels)) > len(labels):
         raise DataError(
@@ -92,18 +92,18 @@ def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
 
 
 def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """A sentence on each categorical column that would be dense but for fewer than half of its cells.
+    """A sentence on each categorical column of which more than half of the cells are numbers.
 
     >>> nearly_dense({"age": ["30", "", "40", "N/A"], "city": ["Rome", "4", "Bonn"]})
-    ("the column 'age' is categorical, as 1 of its 4 cells is no number, such as 'N/A'; empty it for a dense column",)
+    ("the column 'age' is categorical: 1 of its 4 cells is not a number, such as 'N/A'; empty it for a dense column",)
     """
     found = []
     for name, cells in categorical.items():
         words = [cell for cell in cells if _numbers([cell]) is None]
         if 0 < 2 * len(words) < len(cells):
-            are, them = ("is no number", "it") if len(words) == 1 else ("are no numbers", "them")
+            are, them = ("is not a number", "it") if len(words) == 1 else ("are not numbers", "them")
             found.append(
-                f"the column {shortened(name)} is categorical, as {len(words)} of its {len(cells)} cells {are}, such "
+                f"the column {shortened(name)} is categorical: {len(words)} of its {len(cells)} cells {are}, such "
                 f"as {shortened(words[0])}; empty {them} for a dense column"
             )
     return tuple(found)

@@ -133,7 +133,8 @@ class Tables:
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Shares of cells and of categories that are recovered; mean absolute and square error of dense cells."""
+        """Share of recovered cells, share of recovered categories, and mean absolute and squared error of dense
+        cells."""
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
         right = self._right(off)

@@ -20,11 +20,11 @@ _Columns = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class PartyFiles:
-    """Several CSV files in the data root, one a party, with columns of the same people, joined by an id column.
+    """Several CSV files in the data root, one per party, with columns of the same people, joined by an id column.
 
     Records that some party lacks are left out, and the row of an audit counts them. The order of the rows in a file
-    does not matter, since records are sorted by id. Ids themselves are no column of a record. `vertical` gives each
-    party the columns of its file; a file that holds only ids and labels is no party. Which columns are dense, their
+    does not matter, since records are sorted by id. Ids themselves are not a column of a record. `vertical` gives each
+    party the columns of its file; a file that holds only ids and labels is not a party. Which columns are dense, their
     ranges and their categories follow from the joined records, as public.
 
     Attributes:

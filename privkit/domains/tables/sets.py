@@ -128,7 +128,7 @@ class TableFile:
     Attributes:
         file: name of the file inside the data root, as it is or compressed by gzip (.gz); UTF-8.
         label: column of the label.
-        ignore: columns that are no part of a record.
+        ignore: columns that are not part of a record.
         skip_bad_rows: whether rows with missing or extra cells, or without a label, are left out. The row of an audit
             says how many.
 

@@ -131,7 +131,7 @@ class Tokens:
         }
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """One minus ROUGE-1; ties are broken by the number of tokens in their places. See `Domain.distances`."""
+        """One minus ROUGE-1; ties are broken by the number of tokens at the right places. See `Domain.distances`."""
         a, b = truth.cpu().numpy(), guess.cpu().numpy()
         moved = np.stack([((a != one) & (a != PADDING)).mean(1) for one in b])
         return np.stack([1 - rouge_1(a, one[None]) for one in b]) + _ORDER * moved

@@ -84,7 +84,7 @@ class _Files:
         return next(("/".join(part) for part in parts if not self.reviews.get(part)), "")
 
     def rows(self, part: str) -> Iterator[tuple[str, tuple[str, bytes | None]]]:
-        """Each review of a part with its place, its label, and its text if it is there."""
+        """Each review of a part: its place in the files, its label, and its text if the file has one."""
         if self.damage:
             yield "the end", (self.damage, None)
         for label in _LABELS:

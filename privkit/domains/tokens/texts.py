@@ -187,7 +187,7 @@ def _of_csv(row: str) -> Labelled:
     try:
         fields = next(csv.reader([row], strict=True), [])
     except csv.Error as error:
-        raise BadRow(f"is no row of CSV ({error})", _CURE) from None
+        raise BadRow(f"is not a row of CSV ({error})", _CURE) from None
     if len(fields) != 3:
         raise BadRow(f"has {len(fields)} fields instead of 3", _CURE)
     stars, title, text = fields
@@ -202,6 +202,6 @@ def _of_json(row: str) -> Labelled:
         title = fields.get("summary") or fields.get("title") or ""
         text = fields["reviewText"] if "reviewText" in fields else fields["text"]
     except (ValueError, KeyError, RecursionError):
-        raise BadRow("is no review in JSON", _CURE) from None
+        raise BadRow("is not a review in JSON", _CURE) from None
     shown = f"{stars:g}" if isinstance(stars, int | float) else str(stars)
     return shown, f"{title} {text}"

@@ -1,4 +1,4 @@
-"""Accurate split learning as published: Theorems 3.5 and 3.7 and its Laplace noise, and where they are no bound."""
+"""Accurate split learning as published: Theorems 3.5 and 3.7 and its Laplace noise, and where they are not bounds."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
 def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificate:
     """Certificate of Theorem 3.5 for one release, with Δ > 0, σ > 0 and δ in (0, 1) as in `theorem_3_5_epsilon`.
 
-    It has the exact ε as `lower`, and is sound exactly if the claim is at least that. The formula is proven for ε < 1,
+    Its `lower` is the exact ε, and it is sound exactly if the claim is at least this. The formula is proven for ε < 1,
     and holds up to `theorem_3_5_limit`.
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.

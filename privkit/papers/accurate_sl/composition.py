@@ -23,11 +23,11 @@ def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Dri
     """ε′ of T ≥ 1 rounds of ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
 
     Args:
-        slack: δ′ in (0, 1); the paper's "for all δ′ > 0" is no number above 1.
+        slack: δ′ in (0, 1); the paper's "for all δ′ > 0" is not a number above 1.
         drift: d(ε) = e^ε − 1 as published, or (e^ε − 1)/(e^ε + 1).
 
     Returns:
-        ε′, `inf` if it exceeds the largest float (as published: from ε ≈ 700 on; `log10_theorem_a7_epsilon` has it).
+        ε′; `inf` if it exceeds the largest float (as published: from ε ≈ 700 on; `log10_theorem_a7_epsilon` has it).
 
     Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the
     smaller drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.

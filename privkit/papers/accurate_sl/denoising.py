@@ -76,7 +76,7 @@ class LinearLayer(Checked):
 def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
-    Source: Xu et al., Eq. 9, regrouped. One mask for all rows or one a row: the error is the same.
+    Source: Xu et al., Eq. 9, regrouped. One mask for all rows or one per row: the error is the same.
 
     >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
     2.0

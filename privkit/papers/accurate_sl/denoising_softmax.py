@@ -47,7 +47,7 @@ def lognormal_error(s2: float) -> float:
 
 
 def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> float:
-    """The σ² from which Theorem 3.4 claims that some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
+    """The σ² above which Theorem 3.4 claims that some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
 
     **The theorem is false**: it overlooks that noise which all logits share cancels in the softmax. At M = [[20, 3],
     [20, 0]], X = (0, 1), i* = 0 and σ² = .0075 the condition holds, yet `softmax_loss_gap` grows as λ falls below 1.
@@ -74,7 +74,7 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
         features: X [n].
         label: the true class, 0 or 1.
         sigma: standard deviation of the noise, > 0.
-        lam: λ = 1/α in [0, 1]; 1 is no scaling.
+        lam: λ = 1/α in [0, 1]; 1 is not a scaling.
 
     Source: Xu et al., Theorem 3.4, both sides; the quadrature is derived.
 

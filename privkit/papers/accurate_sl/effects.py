@@ -2,8 +2,8 @@
 
 The released noise overwrites the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`). Every
 effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it. Masks and
-scales send back the gradient that was released (`defenses.denoising.Variant`). The derivative, which the theory has,
-stands beside.
+scales send back the gradient that was released (`defenses.denoising.Variant`). A third run uses the exact derivative,
+as the theory does.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def effects() -> tuple[Effect, ...]:
 
 
 def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
-    """The runs that the effects compare, with and without the fault; of those whose claim matches a pattern."""
+    """The runs that the effects compare, with and without the fault; only of effects whose claim matches a pattern."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
     acts = {run for effect in named if not effect.no_fault for run in (effect.better, effect.worse)}
@@ -181,7 +181,8 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffect, ...]:
     """Every effect, judged on rows; on those that ship with the package unless others are given.
 
-    Runs are compared with others of as many steps. Of several lengths, the longest decides that has the most seeds.
+    Only runs of equal length are compared. If there are several lengths, the one with the most seeds decides, and of
+    these the longest.
     """
     given = shipped_rows() if rows is None else rows
     by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))
@@ -224,7 +225,7 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
 
 
 def with_it(one: _JudgedEffect) -> str:
-    """What an effect is with the fault, or why the fault cannot act."""
+    """The effect with the fault, or why the fault cannot act."""
     return f"with it {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
 
 

@@ -1,4 +1,4 @@
-"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1 and Corollary 1, and where they are no bound."""
+"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1 and Corollary 1, and where they are not bounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.shared.certificate import Certificate
 
 
 def smashed_rdp(setting: GroupRelease, order: float) -> float:
-    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; refused if σ is so small that it is no finite number."""
+    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; refused if σ is so small that it is not a finite number."""
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
@@ -55,7 +55,8 @@ def conversion(order: float, delta: float) -> float:
 def best_order(setting: GroupRelease, delta: float) -> float:
     """The order α > 1 at which the converted bound ε(α) + ε_o(δ) is least: 1 + √(ln(1/δ)/c), since ε(α) = αc.
 
-    Corollary 1 grows with that sum, so the order is its best one, too. It is often below the 2 that the paper takes.
+    Corollary 1 grows with that sum, so this order is the best for it, too. It is often below the 2 that the paper
+    takes.
 
     >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> round(best_order(table_1("dp_sl", group=2, sigma=16 / 255), 1e-5), 4)
@@ -98,8 +99,8 @@ def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certifica
 def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
     """Certificate of Corollary 1: Theorem 1, converted at one order, with credit for sampling k of n clients.
 
-    It is at δ; with real sampling, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It is unsound if
-    Theorem 1 is, and for round-robin groups, in which everyone takes part.
+    The certificate is at δ. With real sampling, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It
+    is unsound if Theorem 1 is, and for round-robin groups, in which everyone takes part.
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
 
@@ -163,7 +164,7 @@ def _certificate(
 
 
 def _objections(setting: GroupRelease, order: float) -> list[str]:
-    """Why Theorem 1 is no bound for this release; empty if it is one."""
+    """Why Theorem 1 is not a bound for this release; empty if it is one."""
     objections = []
     ratio, mixes = setting.ratio, setting.mechanism != "dp_sl" and setting.group > 1
     if mixes and setting.concentration is not None and ratio < 1:  # λ_max = 1 bounds every draw
@@ -203,7 +204,7 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
 
 
 def _rdp(order: float, width: float, dimensions: int, name: str, sigma: float) -> float:
-    """α·D·(width/σ)²/2, refused if it is no finite number."""
+    """α·D·(width/σ)²/2, refused if it is not a finite number."""
     ratio = float(width) / float(sigma)
     divergence = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
     if not isfinite(divergence):

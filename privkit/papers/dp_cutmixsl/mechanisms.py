@@ -42,7 +42,7 @@ class Experiment:
         return replace(setting, sampling="partition", concentration=concentration)
 
     def published(self, delta: float) -> tuple[float, str]:
-        """T times Corollary 1 at δ/T, since the corollary is for one release; and why it is no bound, if so."""
+        """T times Corollary 1 at δ/T, since the corollary is for one release; and why it is not a bound, if so."""
         claim = corollary_1(self.setting(), order=ORDER, delta=delta / self.rounds)
         return self.rounds * claim.epsilon, claim.objection
 

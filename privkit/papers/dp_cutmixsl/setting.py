@@ -72,7 +72,8 @@ class GroupRelease(Checked):
 
     @property
     def kept(self) -> float:
-        """Share of the patches that the largest ratio keeps: ⌈λN⌉/N under CutMix with N given, else λ."""
+        """Share of the patches that the client with the largest ratio keeps: ⌈λN⌉/N under CutMix with N given, else
+        λ."""
         if self.patches is None or self.mechanism != "dp_cutmixsl":
             return self.ratio
         if self.mixing_ratio is None:
@@ -94,7 +95,7 @@ class GroupRelease(Checked):
 def table_1_value(parameter: str) -> float:
     """A number of Table 1 by the paper's symbol.
 
-    The table says σ² for a σ: the printed k₂* = 28.55 needs standard deviations.
+    The table calls a standard deviation σ²: only with standard deviations does the printed k₂* = 28.55 follow.
 
     >>> table_1_value("Δ"), [table_1_value(f"σ·255, value {i}") for i in (1, 2, 3)]
     (0.15, [8.0, 16.0, 32.0])
@@ -119,7 +120,7 @@ def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
         clip=table_1_value("Δ"),
         label_dimensions=int(table_1_value("D_y")),
         labels="one_hot",
-        classes=10,  # CIFAR-10: D_y = 2 is no length of its labels, but it is the squared diameter of one-hot labels
+        classes=10,  # CIFAR-10: D_y = 2 is not a length of its labels, but it is the squared diameter of one-hot labels
         group=group,
         clients=int(table_1_value("n")),
         patches=int(table_1_value("N")),

@@ -26,7 +26,7 @@ def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
     """The paper's Fig. 5 for a run's models.
 
     Raises:
-        UsageError: if it is no run folder, or no model of it learned positions.
+        UsageError: if it is not a run folder, or no model of it learned positions.
     """
     found = _embeddings(run)
     if not found:
@@ -89,7 +89,7 @@ def _embeddings(run: Path) -> dict[str, NDArray[np.float32]]:
     run = root(run)
     manifest = read_manifest(run)
     if manifest is None:
-        raise UsageError(f"{run} is no run folder; name the --out folder of an audit")
+        raise UsageError(f"{run} is not a run folder; name the --out folder of an audit")
     found = {}
     for cell in {cell.model: cell for cell in manifest.cells}.values():
         home = inside(run, "models", cell.model)

@@ -28,7 +28,7 @@ def test_one_threshold_by_hand() -> None:
     assert found.epsilon == pytest.approx(gaussian.epsilon(1e-5, float(expected)))
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("threshold", "ties"), [(None, False), (0.9, True)])
 def test_coverage(threshold: float | None, ties: bool) -> None:
     """Of 2,000 audits of a mechanism of μ = 1 no more than one in ten may claim more, by a binomial test."""

@@ -95,6 +95,7 @@ def test_guesses_of_one_kind_hold_for_every_mechanism(
         assert not rejected(rates, right, asked, canaries, 1.05 * worst)
 
 
+@pytest.mark.slow
 def test_sampled_rounds_are_asked_for_members_only() -> None:
     """A canary that no coin drew looks like one that was left out, so "non-member" guesses are worth little."""
     sampled = SplitMechanism(
@@ -169,6 +170,7 @@ def test_bad_input_is_refused(
         epsilon_one_run_curve(members, others, confidence=0.95, delta=1e-5, guesses=guesses)
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("family", [None, GAUSSIAN])
 @pytest.mark.parametrize("guesses", [(10, 10), (50, 50), (0, 30)])
 def test_no_scores_show_more_of_a_curve_than_the_ceiling(guesses: tuple[int, int], family: Family | None) -> None:

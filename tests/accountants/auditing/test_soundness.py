@@ -51,7 +51,7 @@ def failures(draw: Draw, epsilon: float, size: int, bound: Callable[[Array, Arra
     return count
 
 
-@pytest.mark.slow(but=16)
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("size", [40, 600])
 @pytest.mark.parametrize(("draw", "epsilon", "delta"), MECHANISMS)
 @pytest.mark.parametrize("threshold", [None, 0.5, 1.5])
@@ -64,7 +64,7 @@ def test_error_rates_are_sound(draw: Draw, epsilon: float, delta: float, thresho
     assert not exceeds(failures(draw, epsilon, size, bound, one_run=False), 0.6)
 
 
-@pytest.mark.slow(but=8)
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize(("draw", "epsilon", "delta"), MECHANISMS)
 @pytest.mark.parametrize(("guesses", "size"), [(None, 40), (None, 300), ((5, 5), 300), ((20, 20), 40), ((10, 0), 300)])
 def test_one_run_is_sound(draw: Draw, epsilon: float, delta: float, guesses: tuple[int, int] | None, size: int) -> None:

@@ -97,6 +97,7 @@ def test_profile_against_simulation(places: int, mu: float) -> None:
             assert abs(found - losses.mean()) <= 5 * losses.std() / sqrt(losses.size)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(places=st.integers(1, 300), mu=st.floats(0.05, 4.5), epsilon=st.floats(0, 5))
 def test_profile_is_between_more_places_and_a_place_that_is_told(places: int, mu: float, epsilon: float) -> None:
@@ -186,6 +187,7 @@ def test_taking_part_in_every_round_hides_nothing_and_epochs_compose() -> None:
     assert third == pytest.approx(3 * first, rel=1e-9)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(chosen=st.integers(1, 5), more=st.integers(0, 40), mu=st.floats(0.2, 2), epochs=st.integers(1, 4))
 def test_claims_never_exceed_those_without_secrecy(chosen: int, more: int, mu: float, epochs: int) -> None:

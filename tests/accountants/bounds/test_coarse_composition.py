@@ -212,7 +212,7 @@ def test_the_search_for_the_best_order_does_not_swing_to_and_fro() -> None:
 
 
 def test_what_lies_beyond_the_grid_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A grid that ends below the sums is no proof; one that begins above them proves its beginning at best."""
+    """A grid that ends below the sums is not a proof; one that begins above them proves its beginning at best."""
     run = [(GaussianRelease(mu=0.7, rate=0.05, sampling="without_replacement"), 300)]
     whole = coarse(run).epsilon(1e-6).value
     low = composed_bound(run)

@@ -41,7 +41,7 @@ def violations_at_the_ends(seed: int) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_no_pair_at_the_ends_gives_away_more(block: int) -> None:
     assert [fault for seed in range(10 * block, 10 * block + 10) for fault in violations_at_the_ends(seed)] == []
@@ -89,7 +89,7 @@ def violations_by_draws(seed: int, runs: int = 20_000) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(4))
 def test_no_draw_of_any_pair_gives_away_more(block: int) -> None:
     assert [fault for seed in range(10 * block, 10 * block + 10) for fault in violations_by_draws(seed)] == []

@@ -51,7 +51,7 @@ def test_rows_with_any_triples_lie_below_the_sum(places: int, mu: float) -> None
 
 
 def test_a_sum_with_one_triple_is_tight() -> None:
-    """The credit is no artifact of a loose grid: with the equilateral triple alone, δ is that of a sample."""
+    """The credit is not an artifact of a loose grid: with the equilateral triple alone, δ is that of a sample."""
     random, places, samples = np.random.default_rng(2), 50, 200_000
     variables = np.exp(random.multivariate_normal([-0.5, -0.5], [[1, 0.5], [0.5, 1]], (samples // 10, places))).mean(1)
     gains = np.maximum(variables[:, 0] - exp(0.1) * variables[:, 1], 0.0)
@@ -76,6 +76,7 @@ def test_coarser_triples_cover_finer_ones() -> None:
             assert any(np.linalg.eigvalsh(matrix - point).min() > -1e-9 for matrix in coarse)
 
 
+@pytest.mark.slow(but=6)
 @pytest.mark.parametrize(
     ("mu", "places", "deviations"),
     [(0.1, 300, 2.0), (0.1, 300, 4.0), (0.5, 300, 4.0), (1.0, 900, 2.0)],

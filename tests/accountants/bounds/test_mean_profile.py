@@ -55,12 +55,13 @@ def faults(seed: int) -> list[tuple[float, ...]]:
     return wrong
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(12))
 def test_never_below_the_exact_mean_and_close_to_it(block: int) -> None:
     assert [fault for seed in range(25 * block, 25 * block + 25) for fault in faults(seed)] == []
 
 
+@pytest.mark.slow
 def test_the_margin_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: wide panels without their error are below the truth somewhere."""
     monkeypatch.setattr(module, "_remainder", lambda left, right, mu, weight: np.zeros(left.size))

@@ -36,6 +36,7 @@ def quadrature(order: float, rate: float, mu: float, *, symmetric: bool) -> floa
         return float(min(mp.log1p(moment) / (a - 1), a * m * m / 2))
 
 
+@pytest.mark.slow(but=5)
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize(
     ("order", "rate", "mu"),

@@ -87,6 +87,7 @@ def clustered(records: int, mu: float, samples: int) -> Array:
     return np.asarray(np.log((ours * rest).sum(1) / (theirs * rest).sum(1)))
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(("x", "other", "rest"), [(0, 1, 2), (0, 1, 1), (0, 1, 0)])
 def test_others_that_are_alike_give_away_less(x: int, other: int, rest: int) -> None:
     records, mu, epochs = 400, 0.5, 2
@@ -104,6 +105,7 @@ def test_others_in_two_clusters_give_away_less() -> None:
         assert at_least(losses, epsilon) <= float(claimed(np.array(epsilon)))
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("counts", [(0, 12, 12), (22, 1, 1), (1, 1, 22), (1, 20, 3), (8, 8, 8)])
 @pytest.mark.parametrize("mu", [0.1, 0.3])
 def test_permanents_of_few_records_lie_below_the_profile(counts: tuple[int, int, int], mu: float) -> None:
@@ -134,6 +136,7 @@ def over_orders(ratios: Array, counts: tuple[int, ...], own: int) -> Array:
     return np.asarray(tables[:, -1, -1, -1] / arrangements)
 
 
+@pytest.mark.slow(but=4)
 @pytest.mark.parametrize("far", [0, 1, 4, 20])
 @pytest.mark.parametrize(("moves", "mu"), [([60], 0.3), ([60], 1.0), ([12, 48], 0.3), ([20, 60], 0.6), ([40, 60], 1.0)])
 def test_moves_lie_below_their_bound(moves: list[int], mu: float, far: int) -> None:
@@ -190,6 +193,7 @@ def test_weights_are_majorized() -> None:
             assert np.all(np.cumsum(larger) >= np.cumsum(kept) - 1e-12)
 
 
+@pytest.mark.slow
 def test_the_order_is_worth_its_place() -> None:
     """ε of ten epochs of 10,000 records, told and hidden; a pair of data sets is known at .051."""
     one = credited(
@@ -261,6 +265,7 @@ def test_noisy_labels_count_in_the_shift() -> None:
     assert answer.epsilon(credited(), 1e-5).epsilon < answer.epsilon(labelled, 1e-5).epsilon < 1.2
 
 
+@pytest.mark.slow
 def test_tables_files_and_ledgers_know_the_records(tmp_path: Path) -> None:
     row = {"mechanism": "gaussian", "sigma": 1, "sensitivity": 0.3, "sampling": "shuffled_epochs", "rounds": 20}
     one = mechanism_of(row | {"epoch_rounds": 10, "records": 1000})

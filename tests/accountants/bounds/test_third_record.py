@@ -136,6 +136,7 @@ def test_one_round_has_its_exact_profile() -> None:
     assert third_record_bound([(k_of_n(0.1, 1.0), 1)]) is None
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(
     ("rate", "mu", "rounds"),
     [(1e-6, 2.5, 1000), (1e-9, 2.5, 10), (1e-300, 1.0, 10), (0.5, 1e-100, 10), (1e-5, 0.05, 500), (3e-5, 2.5, 50)],

@@ -234,6 +234,7 @@ def test_rdp_under_replace_one_uses_half_the_sensitivity() -> None:
     assert wrong < exact(1.0, 1e-5)  # below the truth: no bound
 
 
+@pytest.mark.slow
 def test_our_relation_keeps_both_accountants_above_the_truth() -> None:
     event, truth = to_dp_event(gaussian(1.0)), exact(1.0, 1e-5)
     assert pld(event).get_epsilon(1e-5) == pytest.approx(truth, abs=1e-3)

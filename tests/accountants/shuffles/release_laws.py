@@ -15,15 +15,15 @@ Batch = Sequence[Sequence[Hashable]]
 _MOST_ENUMERATED = 8
 """Most patches whose orders are enumerated."""
 _EXACT_WORK, _MOST_TOKENS = 1_000_000, 4096
-"""Largest B·N′² of an exact integer, half a minute or more; and most tokens an image."""
+"""Largest B·N′² of an exact integer, half a minute or more; and most tokens per image."""
 
 
 def total_permutations(tokens: int, batch: int, kept: int) -> int:
     """Permutations to traverse for the whole batch: (C(N,K)·K!)^B · (B·N′)!, with N′ = N − K.
 
     Args:
-        tokens: N ≥ 1 patches an image.
-        batch: B ≥ 1 images a batch.
+        tokens: N ≥ 1 patches per image.
+        batch: B ≥ 1 images per batch.
         kept: K in 0..N patches that stay with their image.
 
     Source: Yao et al., patch shuffling, Eq. 7. It counts the outcomes of Algorithm 2 as written exactly (checked by
@@ -57,8 +57,8 @@ def distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -
     there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle that is (N!)²·Σ_{t≥K} C(N,t)².
 
     Args:
-        tokens: N ≥ 1 patches an image.
-        batch: B ≥ 1 images a batch.
+        tokens: N ≥ 1 patches per image.
+        batch: B ≥ 1 images per batch.
         kept: K in 0..N.
         variant: "algorithm_2", "final_shuffle" or "kept_in_place".
 

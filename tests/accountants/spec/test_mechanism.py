@@ -46,7 +46,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rounds": nan}, "rounds must be a whole number"),
     ({"relation": "add_remove"}, "relation must be one of"),
     ({"unit": "user"}, "unit must be one of"),
-    ({"participation": Poisson(rate=0.1)}, "accounted for under add_or_remove_one"),
+    ({"participation": Poisson(rate=0.1)}, "accounted for under add_or_remove_one: name it as the relation"),
     (
         {"participation": Poisson(rate=0.1), "relation": "add_or_remove_one", "mixing": Mixup(ratio=EQUAL)},
         "no fixed group to mix",

@@ -122,7 +122,7 @@ def test_random_ratios_of_several_releases_rest_on_the_renyi_bound_that_holds_fo
     assert shared.lower is None
     assert shared.order is not None
     assert shared.epsilon >= fresh.epsilon
-    assert any("once a round or once a release" in sentence for sentence in shared.assumptions)
+    assert any("once per round or once per release" in sentence for sentence in shared.assumptions)
 
 
 @pytest.mark.parametrize("points", [256, 257, 272, 1000, 5000])

@@ -155,6 +155,7 @@ def test_masks_with_public_coins_are_lifted_by_several_passes() -> None:
     assert error(through_cutout(Adaptive(passes=8, epochs=8))) < 1.2 * open_ + 0.02 * FLOOR
 
 
+@pytest.mark.slow
 def test_masked_passes_are_averaged_or_concatenated() -> None:
     auto, named = (through_cutout(Adaptive(passes=2, combine=c, epochs=1)) for c in ("auto", "average"))
     assert torch.equal(auto.images, named.images)
@@ -299,7 +300,7 @@ def test_same_seed_same_bits_and_the_global_generator_is_left_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", ["intersect", "average", "as_released"])
 def test_goes_on_after_a_kill_bit_for_bit(combine: Any) -> None:
     attack, killed = Adaptive(passes=2, combine=combine, epochs=2), Session(dies_after=1)
@@ -330,7 +331,7 @@ def test_says_what_it_lacks() -> None:
 
 def test_views_that_are_no_passes() -> None:
     seen = views(identity, 2)
-    for count, words in ((0, "no view was recorded"), (5, "5 views are no multiple of 2")):
+    for count, words in ((0, "no view was recorded"), (5, "5 views are not a multiple of 2")):
         with pytest.raises(NotApplicable, match=words):
             Adaptive(passes=2, epochs=1).run(replace(knowledge(identity), views=seen[:count]), Generator())
     for strange, words in (

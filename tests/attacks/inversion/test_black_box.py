@@ -85,6 +85,7 @@ def test_is_at_the_floor_on_noise(decoder: Any) -> None:
     assert error(run(BlackBox(decoder=decoder, epochs=1 if decoder == "message" else 6), noise)) > 0.97 * FLOOR
 
 
+@pytest.mark.slow
 def test_beats_its_own_untrained_start() -> None:
     assert error(run(BlackBox(epochs=2))) < 0.5 * error(run(BlackBox(epochs=0)))
 
@@ -228,7 +229,7 @@ def test_every_token_size_has_a_decoder(dim: int) -> None:
 
 
 def test_tokens_that_are_no_grid() -> None:
-    with pytest.raises(NotApplicable, match="no square grid"):
+    with pytest.raises(NotApplicable, match="not a square grid"):
         BlackBox(epochs=1).run(replace(knowledge(), views=[View(round=0, smashed=torch.rand(20, 6, 4))]), Generator())
     released = BlackBox(decoder="released", epochs=1)
     with pytest.raises(NotApplicable, match="needs tokens"):

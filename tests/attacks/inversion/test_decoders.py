@@ -131,6 +131,7 @@ def test_decoders_of_maps_win_on_vectors_and_on_maps_too(name: Any, release: Any
     assert error(run(BlackBox(decoder=name, epochs=8), release)) < 0.4 * FLOOR
 
 
+@pytest.mark.slow
 def test_the_default_decoder_of_maps_is_stronger_than_the_one_of_tokens() -> None:
     """Random convolutions, six seeds, three epochs: .12 to .20 of the floor against .82 to 1.03."""
     with torch.random.fork_rng(devices=[]):
@@ -143,6 +144,7 @@ def test_the_default_decoder_of_maps_is_stronger_than_the_one_of_tokens() -> Non
     assert build_decoder(None, torch.zeros(2, 16, 16), (1, 8, 8)).layout is not MapGeometry
 
 
+@pytest.mark.slow
 def test_by_default_vectors_are_read_and_noise_is_not() -> None:
     def noise(images: Tensor, draws: Generator) -> Tensor:
         return torch.randn(len(images), 32, generator=draws)
@@ -260,7 +262,7 @@ def test_a_tenth_of_the_auxiliary_images() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mae", "unet"])
 def test_mixed_rows_are_read_with_their_public_weights(name: Any) -> None:
-    """Two images a row with exclusive masks: with the masks a decoder draws what is there, and beats one without."""
+    """Two images per row with exclusive masks: with the masks a decoder draws what is there, and beats one without."""
 
     def mixed(public: bool) -> Query:
         def query(images: Tensor, draws: Generator) -> QueryResult:

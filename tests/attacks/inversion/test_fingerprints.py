@@ -124,7 +124,7 @@ def test_what_it_cannot_read_is_refused() -> None:
     for change, why in (
         ({"clients": None}, "does not know whose"),
         ({"smashed": torch.zeros(20, 8)}, "needs tokens"),
-        ({"smashed": torch.zeros(20, 6, 8)}, "no square grid"),
+        ({"smashed": torch.zeros(20, 6, 8)}, "not a square grid"),
     ):
         views = [replace(view, **change) for view in observed.views]
         with pytest.raises(NotApplicable, match=why):

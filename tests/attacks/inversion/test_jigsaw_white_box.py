@@ -206,7 +206,7 @@ def test_the_start_has_learned_nothing_and_searched_nothing() -> None:
     assert QUICK.mounting.start == replace(QUICK, pieces_epochs=0, kicks=0, epochs=0)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dies_after", [5, 1, 3, 4])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int) -> None:
     """Killed inside the white box, inside the jigsaw's training, after it, and after the view is solved."""

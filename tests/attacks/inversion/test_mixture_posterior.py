@@ -102,6 +102,7 @@ class Linear:
         return float((guess.clamp(0, 1) - PRIVATE.flatten()).square().mean())
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize("passes", [1, 4])
 @pytest.mark.parametrize("cells", [1, 5])
 @pytest.mark.parametrize("noise", [0.01, 0.3])
@@ -115,6 +116,7 @@ def test_noise_alone_shows_the_mean_image() -> None:
     assert 0.97 * floor < Linear(1.0, signal=0.0).error(ATTACK) < 1.1 * floor
 
 
+@pytest.mark.slow(but=3)
 @pytest.mark.parametrize("passes", [1, 4])
 @pytest.mark.parametrize("cells", [1, 5])
 @pytest.mark.parametrize("noise", [0.01, 0.3])
@@ -151,7 +153,7 @@ def test_maps_without_a_fold_never_saw_it() -> None:
     assert not torch.allclose(Equations.together(equations).maps(), alone.maps(), rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [4, 8])
 def test_the_network_refines_what_the_posterior_draws(passes: int) -> None:
     alone, refined = (
@@ -165,6 +167,7 @@ def test_the_network_spoils_nothing_where_rows_hold_noise_alone() -> None:
     assert refined < 1.02 * alone
 
 
+@pytest.mark.slow
 def test_goes_on_after_a_kill_bit_for_bit() -> None:
     known, _ = Linear(0.3).sent(1)
     attack = replace(ATTACK, repeats=2, epochs=4, width=32)
@@ -193,6 +196,7 @@ def error(defense: Defense, attack: MixturePosterior) -> float:
     return (guess.images - VICTIMS.x[members])[members >= 0].square().mean().item()
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     ("defense", "passes", "share"),
     [

@@ -147,7 +147,7 @@ def test_controls_on_token_sequences(form: tuple[int, ...]) -> None:
 
 def test_it_says_what_it_lacks() -> None:
     victims, own = digits()
-    with pytest.raises(NotApplicable, match="nearest_record sends 4 own records a round, got 3"):
+    with pytest.raises(NotApplicable, match="nearest_record sends 4 own records per round, got 3"):
         guess(victims, own[:3], flat)
 
     def pairs(records: Tensor, draws: Generator) -> View:

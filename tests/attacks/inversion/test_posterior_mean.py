@@ -84,7 +84,7 @@ def test_eight_passes_leave_it_as_much_as_noise_of_an_eighth_of_the_variance(see
     assert linear_optimum(2.0, seed) > 1.5 * found  # one pass would show less
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_clamped_numbers_show_more_behind_loud_heavy_tails(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = observation(2.0, seed, passes=8, tails=True)

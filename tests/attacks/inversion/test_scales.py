@@ -23,7 +23,7 @@ class Lower(nn.Module):
         return made.flatten(2).transpose(1, 2) if self.tokens else made.relu()
 
 
-@pytest.mark.slow(but=2)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "tokens"), [("white_box:epochs=2", False), ("black_box:epochs=6", False), ("black_box:epochs=20", True)]
 )

@@ -74,6 +74,7 @@ def test_the_client_is_not_read() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_client_without_weights_is_simulated_exactly() -> None:
     views, knowledge = case("vectors", own=897)
     upper = nn.Linear(64, 10).requires_grad_(False)
@@ -102,6 +103,7 @@ def test_deterministic_by_generator_and_the_others_are_left_alone() -> None:
     assert all(torch.equal(a, b) for a, b in zip(weights, knowledge.upper.parameters(), strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [replace(QUICK, epochs=3, flip=0.2), replace(QUICK, epochs=3, simulator="known")])
 def test_goes_on_after_a_kill_bit_for_bit(attack: SDAR) -> None:
     views, knowledge = case()

@@ -84,6 +84,7 @@ def test_it_guesses_from_the_tokens_of_a_row_as_well_as_the_best_line(seed: int)
     assert found < 0.9 * error(Ridge(epochs=0), seen)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_dropped_tokens_are_put_in_their_places(seed: int) -> None:
     known = error(SeenTokens(), observation(masked(3, seed), seed))

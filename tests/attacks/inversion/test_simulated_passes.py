@@ -72,7 +72,7 @@ def test_tokens_that_can_be_read_are_shuffled_without_a_query(release: Release, 
 
 
 def spectral(images: Tensor, draws: Generator) -> Tensor:
-    """Frequencies in any order: tokens are no patches."""
+    """Frequencies in any order: tokens are not patches."""
     release, _ = SpectralShuffle(patch=4).apply(tokens(images).unsqueeze(0), torch.zeros(1, len(images)), draws)
     return release.smashed[0]
 
@@ -106,13 +106,14 @@ def test_tokens_that_cannot_be_read_are_sent_anew(release: Release, rounds: int,
     assert why in found[0].note
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("combine", ["pool", "intersect"])
 def test_noise_on_tokens_in_place_is_averaged_and_not_simulated(combine: Any) -> None:
     found, anew = (run(Adaptive(passes=3, epochs=1, combine=combine, read=images), noisy) for images in (None, 0))
     assert torch.equal(found.images, anew.images)
 
 
+@pytest.mark.slow
 def test_reading_keeps_the_rules_of_the_threat_model() -> None:
     """It takes what rounds there are, and sends no copy of an image where that is forbidden."""
     few, rounds = asking(Adaptive(passes=3, epochs=1), batch_shuffled, rounds=150)
@@ -125,6 +126,7 @@ def test_reading_keeps_the_rules_of_the_threat_model() -> None:
             asking(Adaptive(passes=3, epochs=1, read=read), batch_shuffled, rounds=rounds)
 
 
+@pytest.mark.slow
 def test_rounds_that_read_tokens_count_once_after_a_kill() -> None:
     attack, killed = Adaptive(passes=3, epochs=2, read=60), Session(dies_after=1)
     straight, rounds = asking(attack, batch_shuffled)

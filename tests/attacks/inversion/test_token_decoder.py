@@ -26,6 +26,7 @@ class Neighbors(nn.Module):
         return tokens + tokens.roll(1, 1) @ self.turn
 
 
+@pytest.mark.slow
 def test_the_network_reads_what_no_single_token_shows() -> None:
     private = texts(200, 5)
     alone, together = (
@@ -55,6 +56,7 @@ def test_behind_a_shuffle_another_attack_is_named() -> None:
             read(TokenDecoder(), private, shuffle)
 
 
+@pytest.mark.slow
 def test_a_killed_one_goes_on() -> None:
     private, attack = texts(20, 5), TokenDecoder(epochs=4)
     killed = Session(dies_after=2)

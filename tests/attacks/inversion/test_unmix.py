@@ -174,7 +174,7 @@ def test_what_cannot_be_solved_is_refused() -> None:
     with pytest.raises(NotApplicable, match="16 positions, but the release is"):
         run(RandomCutMix(level="input"), Unmix(passes=2, epochs=1))
     edge = clients(Mixup())
-    with pytest.raises(NotApplicable, match="4 views are no multiple of 3"):
+    with pytest.raises(NotApplicable, match="4 views are not a multiple of 3"):
         Unmix(passes=3, epochs=1).run(seen(edge, passes(edge, 2)), Generator())
     few = replace(seen(edge, passes(edge, 2)), auxiliary=OWN.x[:19])
     with pytest.raises(NotApplicable, match="20 images"):
@@ -182,7 +182,7 @@ def test_what_cannot_be_solved_is_refused() -> None:
 
 
 def mixed_messages(own_ratios: bool, noise: float, seed: int) -> Tensor:
-    """24 messages [24, 4, 4, 16] of 2 of 5 clients each, with one ratio a message or one for each position."""
+    """24 messages [24, 4, 4, 16] of 2 of 5 clients each, with one ratio per message or one for each position."""
     draws = Generator().manual_seed(seed)
     clients = torch.randn(5, 4, 4, 16, generator=draws) + 0.5
     pairs = torch.rand(24, 5, generator=draws).argsort(1)[:, :2]

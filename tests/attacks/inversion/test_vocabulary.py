@@ -91,6 +91,7 @@ def test_a_shuffle_within_texts_hides_no_word(source: str) -> None:
     assert "places are guessed" in found.note
 
 
+@pytest.mark.slow
 def test_words_are_read_from_a_shuffled_batch() -> None:
     private = texts(40, 5)
     found = read(Vocabulary(epochs=12), private, within_messages)

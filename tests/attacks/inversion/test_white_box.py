@@ -159,7 +159,7 @@ def test_the_released_recipe_stays_above_the_floor_on_the_split() -> None:
     assert errors["released"] > 0.0681
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("dies_after", "order"), [(3, "auto"), (1, "auto"), (2, "shuffled"), (4, "known")])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, order: Any) -> None:
     attack = WhiteBox(epochs=2, parallel=12, restarts=2, total_variation=0.1, l2=0.0, order=order)

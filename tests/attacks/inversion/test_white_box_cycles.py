@@ -49,6 +49,7 @@ def failed(result: Reconstruction) -> tuple[bool, float]:
     return False, 1.0
 
 
+@pytest.mark.slow
 def test_a_first_cycle_fails_and_a_later_one_wins() -> None:
     first = SLOW.run(seen(), Generator().manual_seed(0))
     assert not judged(first)[0]
@@ -72,6 +73,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> dict[int, Tensor]:
     return begun
 
 
+@pytest.mark.slow
 def test_each_cycle_begins_with_the_images_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     first = SLOW.run(seen(), Generator().manual_seed(0))
     begun = watched(monkeypatch)
@@ -176,7 +178,8 @@ def sent() -> ImageObservation:
     return replace(known(lower, None), views=views(lower, lambda z, draws: shuffled(noisy(z, draws), draws)))
 
 
-@pytest.mark.parametrize("dies_after", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 4, 5)), 6, 7])
+@pytest.mark.slow
+@pytest.mark.parametrize("dies_after", range(1, 8))
 @pytest.mark.parametrize("name", CASES)
 def test_a_killed_one_goes_on_in_its_cycle_bit_for_bit(name: str, dies_after: int) -> None:
     """Its two chunks save four times each, or eight times; these are cut off in the middle of a cycle, too."""
@@ -200,6 +203,7 @@ def test_of_a_finished_chunk_a_session_keeps_the_images_alone() -> None:
     assert session.state["1"]["training"]["optimizer"]["state"] != {}  # of the epoch that was saved last
 
 
+@pytest.mark.slow
 def test_the_white_box_behind_a_jigsaw_goes_on_from_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the order that the jigsaw solved again, since it learned more."""
     attack = JigsawWhiteBox(pieces_epochs=1, kicks=2, epochs=1, total_variation=0.1, l2=0.0)

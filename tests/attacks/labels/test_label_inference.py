@@ -165,6 +165,7 @@ def test_exploit_is_better_than_its_start_and_needs_no_weights_of_the_server() -
     assert 0.9 < found[0] <= found[1]
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize(
     "attack", [ExPLoit(epochs=4), ModelCompletion(epochs=2), ModelCompletion(epochs=2, tune="all")]
 )
@@ -184,6 +185,7 @@ def test_the_same_again_and_after_a_kill(attack: ExPLoit | ModelCompletion) -> N
         assert torch.equal(straight.of_labels, other.of_labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [ExPLoit(epochs=3), ModelCompletion(epochs=2)], ids=repr)
 def test_a_failed_one_trains_twice_as_long_and_a_kill_in_its_second_half_changes_nothing(
     attack: ExPLoit | ModelCompletion, monkeypatch: pytest.MonkeyPatch
@@ -269,7 +271,7 @@ BAD: dict[str, tuple[LabelAttack, Callable[[LabelObservation], LabelObservation]
     "other records": (
         COMPLETION,
         lambda seen: replace(seen, auxiliary=torch.zeros(3, 1, 4, 4)),
-        "own 240 records, one a row, got 3",
+        "own 240 records, one per row, got 3",
     ),
 }
 

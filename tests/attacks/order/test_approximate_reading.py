@@ -73,6 +73,7 @@ def known() -> tuple[OwnTokens, Tensor]:
     return read(replace(observation, query=query)), torch.cat(came)
 
 
+@pytest.mark.slow
 def test_own_tokens_are_matched_with_the_patches_that_were_sent() -> None:
     """Each one was sent for that patch, or for one that looks like it, as the block undone shows."""
     (own, released), (_, whole) = known(), held(BatchShuffle(keep=0.4, frozen_block=True))
@@ -104,6 +105,7 @@ def test_behind_a_patch_shuffle_the_block_hides_nothing() -> None:
     assert own.keep == 1.0
 
 
+@pytest.mark.slow
 def test_passes_are_put_together_approximately() -> None:
     """Tokens of several passes show more of whose they are."""
     observation, _ = held(BatchShuffle(keep=0.4, frozen_block=True))

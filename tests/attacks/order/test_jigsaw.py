@@ -70,6 +70,7 @@ def test_wins_on_raw_tokens_behind_patch_shuffling(pairs: Any) -> None:
     assert score(membership_accuracy, found, truth) == 1.0
 
 
+@pytest.mark.slow
 def test_a_public_factor_hides_no_order() -> None:
     """Unscaled, the share of tokens in the right image fell from .71 to .60 behind 1e-9."""
     views, _, knowledge = scene(keep=0.4)
@@ -161,6 +162,7 @@ def test_the_lower_segment_serves_as_well_as_a_query() -> None:
     assert score_over_seeds(membership_accuracy, Jigsaw(epochs=6, kicks=3), views, both, truth, seeds=2) > most
 
 
+@pytest.mark.slow
 def test_messages_of_one_round_are_solved_apart() -> None:
     """Two clients' messages in one view, and in answers, are what two rounds of one message each are.
 
@@ -177,7 +179,7 @@ def test_messages_of_one_round_are_solved_apart() -> None:
         assert torch.equal(found.images[:BATCH], apart.images[:BATCH])
         places = guess(found).view(2, -1).sort(1).values
         assert torch.equal(places, torch.arange(BATCH * T).expand(2, -1))
-    with pytest.raises(NotApplicable, match="10 rows are no 3 messages"):
+    with pytest.raises(NotApplicable, match="10 rows are not 3 messages"):
         run(attack, [replace(both, messages=3)], round_of_two)
     with pytest.raises(NotApplicable, match="needs at least 10 auxiliary images, got 9"):
         run(attack, [both], replace(round_of_two, auxiliary=AUXILIARY[:9]))
@@ -206,7 +208,7 @@ def test_few_own_images_are_too_few_for_the_network_of_whole_messages(monkeypatc
         assert type(solver.members) is kind
 
 
-@pytest.mark.slow(but=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dies_after", [5, 1, 2, 3, 4])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of each network, and one view solved: nothing is done again."""
@@ -226,6 +228,7 @@ def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.M
     assert [report[:2] for report in went_on.reports] == [(done, 6) for done in range(1 + dies_after, 7)]
 
 
+@pytest.mark.slow
 def test_the_kept_share_is_the_one_that_is_given_or_else_the_one_that_answers_show() -> None:
     """Before a network has learned anything, that share alone says whose a token is."""
     views, _, knowledge = scene(keep=0.4, victims=crops(100, seed=1))

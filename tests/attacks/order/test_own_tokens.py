@@ -113,7 +113,7 @@ def test_queries_read_own_tokens_in_order(keep: float, lower: Any) -> None:
 
 
 def test_copies_may_be_forbidden_where_tokens_hide_their_places() -> None:
-    """An image with its patches in other places gives the same tokens, and is no copy."""
+    """An image with its patches in other places gives the same tokens, and is not a copy."""
     knowledge = scene(crowded, 0.4)[2]
     ask, seen = knowledge.query, []
     assert ask is not None

@@ -41,6 +41,7 @@ def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     return len(first) == len(second) and all(torch.equal(*pair) for pair in zip(first, second, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0.4, 1.0])
 def test_the_second_jigsaw_learns_the_same_bits_and_counts_the_same_rounds(keep: float) -> None:
     views, _, knowledge = scene(projected, keep)

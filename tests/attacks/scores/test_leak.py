@@ -106,6 +106,7 @@ def test_intervals_cover_as_often_as_they_say(shift: float) -> None:
     assert 0.92 < hits / 400 < 0.98
 
 
+@pytest.mark.slow(but=2)
 @pytest.mark.parametrize(("members", "others"), [(3, 50), (5, 200), (20, 2_000)])
 @pytest.mark.parametrize("shift", [0.0, 2.0, 3.5])
 def test_intervals_of_few_members_cover_as_often_as_they_say(members: int, others: int, shift: float) -> None:
@@ -152,6 +153,7 @@ def test_true_positives_at_a_low_rate_of_false_ones() -> None:
     assert found.low < found.value < found.high
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "shift"), [(50, 0.0), (50, 2.0), (1000, 2.0)])
 def test_limits_hold_for_the_best_threshold_of_the_truth(count: int, shift: float) -> None:
     """The measured threshold accuses more or fewer than allowed; limits that forget it missed in up to half of runs."""

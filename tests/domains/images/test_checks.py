@@ -20,7 +20,7 @@ from privkit.errors import DataError
 
 
 def opened(root: Path) -> Batch:
-    """Every picture of a folder, 8 pixels a side."""
+    """Every picture of a folder, 8 pixels per side."""
     pool = ImageFolder(size=8).open(root, download=False, train_images=1).train
     return pool.take(np.arange(len(pool)))
 
@@ -99,7 +99,7 @@ WRONG_BATCHES = [
     (X.byte(), torch.arange(4), "float32"),
     (X, torch.tensor([0, 0.5, 1, 1]), "whole numbers from 0, got 0.5"),
     (X, torch.tensor([0, -1, 1, 1]), "whole numbers from 0, got -1"),
-    (X, 2 * torch.eye(4), "one class number a record"),
+    (X, 2 * torch.eye(4), "one class number per record"),
     (X, torch.arange(3), "need as many"),
 ]
 

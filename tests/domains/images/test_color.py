@@ -31,7 +31,7 @@ def test_a_whole_turn_of_the_wheel_changes_nothing() -> None:
 
 
 def test_histology_turns_images_upside_down_and_left_to_right() -> None:
-    images = torch.zeros(4, 50, 3, 7, 7)  # below eight pixels a side nothing is shifted
+    images = torch.zeros(4, 50, 3, 7, 7)  # below eight pixels per side nothing is shifted
     images[..., 0, 0] = 0.5
     found = augment(images, "histology", generator())
     assert found.shape == images.shape

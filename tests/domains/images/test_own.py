@@ -106,7 +106,7 @@ def test_another_folder_may_be_the_adversarys(tmp_path: Path) -> None:
 
 FOLDERS = [
     (Folder(), "folder needs path=PATH"),
-    (Folder(path="nix"), "nix is no folder"),
+    (Folder(path="nix"), "nix is not a folder"),
     (Folder(path="empty"), "PATH/<class>/<picture>"),
     (Folder(path="uneven"), "the parts in uneven have different classes"),
 ]

@@ -48,8 +48,8 @@ def test_a_users_table_has_dense_and_categorical_columns(tmp_path: Path) -> None
         ("a,owns\n", "holds no row"),
         ("owns\nyes\nno\n", "no column that is part of a record; add one"),
         ("", "no column 'owns'; begin it with a header"),
-        ("a,owns\r1,yes\r", "cannot be read .*; save it as CSV, one row a line"),
-        ("a,owns\n" + "1" * 140_000 + ",yes\n", "cannot be read .*; save it as CSV, one row a line"),
+        ("a,owns\r1,yes\r", "cannot be read .*; save it as CSV, one row per line"),
+        ("a,owns\n" + "1" * 140_000 + ",yes\n", "cannot be read .*; save it as CSV, one row per line"),
         ("\udce9,owns\n1,yes\n", "header of .* is not UTF-8 text; save the file as UTF-8"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_column_that_a_few_cells_make_categorical_is_named(tmp_path: Path, cel
     pools = opened(tmp_path, f"{CSV}{cell},Oslo,yes\n")
     assert pools.train.domain.categorical == ("age", "city")
     (note,) = pools.notes
-    assert note.startswith("the column 'age' is categorical, as 1 of its 4 cells is no number, such as ")
+    assert note.startswith("the column 'age' is categorical: 1 of its 4 cells is not a number, such as ")
     assert not opened(tmp_path, "age,owns\nN/A,yes\n1,no\n").notes
 
 
