@@ -19,14 +19,16 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
 from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.attacks.inversion.refinement import Refinement
-from privkit.attacks.inversion.ridge import FOLDS
 from privkit.attacks.order.dropped_places import dropped_places
 from privkit.attacks.patches import as_tokens
 from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
 _COLLECTED = 0.99  # share of own images' tokens from which no more are asked for
-_ROUNDS = 3  # rows of each own image that the network learns from, as far as places go
+_FOLDS = 4  # of own images; each one's guesses come from a regression on the others
+_HELD = 10  # the network does not learn from every tenth own image, which judges it
+_ROUNDS = 4  # rows of each own image that the network learns from, as far as places go
+_SETS = 64  # of places, in each of these rounds
 _TRIED = 100  # own images, at most, on which penalties are tried
 PENALTIES = tuple(10.0**power for power in range(-8, 0))
 """Of a squared coefficient, in units of the variance of all tokens together."""
@@ -54,7 +56,7 @@ class SeenTokens(ReconstructingAttack):
         width: of its two hidden layers.
         contrast: weight ≥ 0 of the contrastive error beside the square error, as in `PosteriorMean`.
 
-    The curve is the error on a third of the own images, from which the network does not learn: first of the linear
+    The curve is the error on a tenth of the own images, from which the network does not learn: first of the linear
     guesses, then of the network after each epoch. The attack takes the share of the network's correction that guesses
     these images best.
 
@@ -67,7 +69,7 @@ class SeenTokens(ReconstructingAttack):
 
     repeats: Count = 32
     components: Count = 768
-    epochs: Whole = 16
+    epochs: Whole = 20
     width: Count = 512
     contrast: NonNegative = 0.3
 
@@ -110,12 +112,12 @@ class SeenTokens(ReconstructingAttack):
             learned = _Collected.of(query, own, batch, self.repeats, draws, placed)
             most = max(1, self.components // max(1, int(seen.sum(1).max())))
             images, rounds = own.flatten(1), _ROUNDS if self.epochs else 1
-            penalty, own_guess, folds = _cross_fitted(learned, images, most, rounds, draws)
+            penalty, own_guess = _cross_fitted(learned, images, most, rounds, draws)
             guess = Covariances.of(learned.tokens, images, most).guess(rows, seen, penalty)
         refined = Refinement(
             guesses=own_guess,
             truth=images.repeat(rounds, 1),
-            held=folds == 0,
+            held=(torch.arange(len(images), device=device) % _HELD == 0).repeat(rounds),
             width=self.width,
             epochs=self.epochs,
             module=module,
@@ -184,24 +186,25 @@ class _Collected:
 
 def _cross_fitted(
     learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
-) -> tuple[float, Tensor, Tensor]:
-    """The penalty, linear guesses [rounds·n, P] at own images [n, P] that the fits left out, and each one's fold.
+) -> tuple[float, Tensor]:
+    """The penalty, and linear guesses [rounds·n, P] at own images [n, P], each from a fit without the image.
 
-    In each round, an image shows the places that another image's row held.
+    In each round, an image shows the places of one of 64 rows; a fit's guesses from equal places share one matrix.
     """
-    folds = torch.arange(len(images), device=images.device) % FOLDS
-    fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(FOLDS)]
+    folds = torch.arange(len(images), device=images.device) % _FOLDS
+    fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(_FOLDS)]
     tried = (folds == 0).nonzero().squeeze(1)[:_TRIED]
     ahead = [fits[0].guess(learned.rows[tried], learned.seen[tried], penalty) for penalty in PENALTIES]
     errors = [float((one - images[tried]).square().mean()) for one in ahead]
     penalty, there = PENALTIES[errors.index(min(errors))], learned.tokens.ne(0).any(2)
     guesses = images.new_zeros(rounds, *images.shape)
     for guess in guesses:
-        seen = learned.seen[torch.randperm(len(images), generator=draws, device=images.device)] & there
+        shown = learned.seen[torch.randint(len(images), (_SETS,), generator=draws, device=images.device)]
+        seen = shown[torch.randint(_SETS, (len(images),), generator=draws, device=images.device)] & there
         for one, fit in enumerate(fits):
             mine = folds == one
             guess[mine] = fit.guess(learned.tokens[mine], seen[mine], penalty)
-    return penalty, guesses.flatten(0, 1), folds.repeat(rounds)
+    return penalty, guesses.flatten(0, 1)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.ridge import Ridge
 from privkit.attacks.inversion.seen_tokens import SeenTokens
+from tests.attacks.sessions import Killed, Session
 from tests.small import SHAPE, digits
 
 IMAGES = digits(800).x
@@ -91,6 +92,26 @@ def test_dropped_tokens_are_put_in_their_places(seed: int) -> None:
     assert error(SeenTokens(), observation(dropped(3, seed, far=2.0), seed)) < 1.1 * known
 
 
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("seed", [1, 0, 2])
+def test_the_network_draws_better_than_the_line(seed: int) -> None:
+    """By a tenth of the error (four seeds: .87 to .90 of it)."""
+    seen = observation(masked(2, seed), seed)
+    assert error(SeenTokens(), seen) < 0.95 * error(SeenTokens(epochs=0), seen)
+
+
+def test_goes_on_after_a_kill_bit_for_bit() -> None:
+    attack, seen = SeenTokens(repeats=4, epochs=3, width=64), observation(masked(3, 0))
+    whole = attack.run(seen, Generator().manual_seed(0))
+    for saved in (1, 3):  # 3 epochs are all
+        session = Session(dies_after=saved)
+        with pytest.raises(Killed):
+            attack.run(seen, Generator().manual_seed(0), session)
+        again = attack.run(seen, Generator().manual_seed(0), Session(state=session.state))
+        assert torch.equal(again.images, whole.images)
+        assert again.curve == whole.curve
+
+
 def test_each_image_of_a_row_is_guessed_from_its_own_tokens() -> None:
     """Two images share a row by a public mask, also where it scales what it keeps."""
 
@@ -116,11 +137,16 @@ def test_maps_are_read_position_by_position() -> None:
 
 
 def test_a_row_without_tokens_gets_the_mean_image() -> None:
-    assert error(SeenTokens(repeats=2), observation(masked(0, 0))) == pytest.approx(1, abs=1e-5)
+    """The network sees a tenth fewer own images than the mean does."""
+    seen = observation(masked(0, 0))
+    assert error(SeenTokens(repeats=2, epochs=0), seen) == pytest.approx(1, abs=1e-5)
+    assert error(SeenTokens(repeats=2), seen) == pytest.approx(1, abs=1e-3)
 
 
 def test_a_constant_release_shows_the_mean_image() -> None:
-    assert error(SeenTokens(repeats=2), observation(masked(3, 0, signal=0.0))) == pytest.approx(1, abs=1e-5)
+    seen = observation(masked(3, 0, signal=0.0))
+    assert error(SeenTokens(repeats=2, epochs=0), seen) == pytest.approx(1, abs=1e-5)
+    assert error(SeenTokens(repeats=2), seen) == pytest.approx(1, abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
