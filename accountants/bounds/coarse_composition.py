@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import inf
 from typing import Self
 
@@ -135,7 +136,7 @@ class _Runs:
         value, first, second = (self.total(one) for one in self.losses.cumulants(tilt[self.owner]))
         return value, first, second
 
-    @property
+    @cached_property
     def infinite(self) -> Array:
         """[R] probability of an infinite loss."""
         return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))

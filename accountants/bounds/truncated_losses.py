@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ class TruncatedLosses:
     infinite_back: Array  # [S] mass of Q whose loss is infinite in the other direction
     error: Array  # [S] of a moment, relative: what rounding can have taken
 
-    @property
+    @cached_property
     def sizes(self) -> NDArray[np.int_]:
         """[S] shifts of each piece."""
         return np.diff(self.starts, append=len(self.loss))
