@@ -27,8 +27,8 @@ from privkit.torch_utils.seeded import seeded
 _COLLECTED = 0.99  # share of own images' tokens from which no more are asked for
 _FOLDS = 4  # of own images; each one's guesses come from a regression on the others
 _HELD = 10  # the network does not learn from every tenth own image, which judges it
-_ROUNDS = 4  # rows of each own image that the network learns from, as far as places go
-_SETS = 64  # of places, in each of these rounds
+_ROUNDS = 4  # how often each own image is guessed for the network, each time from other places
+_SETS = 64  # different sets of places in each round, so that few matrices are factored
 _TRIED = 100  # own images, at most, on which penalties are tried
 PENALTIES = tuple(10.0**power for power in range(-8, 0))
 """Of a squared coefficient, in units of the variance of all tokens together."""
