@@ -152,7 +152,7 @@ class ReleasedDecoder(Decoder):
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, release: Tensor) -> Tensor:
-        """Images [N, C, H, W] in [0, 1]: the release's Tanh range [−1, 1], moved to this project's."""
+        """Images [N, C, H, W] in [0, 1]: the decoder's Tanh range [−1, 1] is mapped to [0, 1]."""
         hidden = self.norm(self.blocks(self.mlp(as_tokens(release)) + self.positions))
         patches = hidden[:, self.geometry.class_tokens :]
         return unpatchify((torch.tanh(patches) + 1) / 2, self.geometry.patch, self.geometry.image_shape)
