@@ -112,8 +112,7 @@ class BoxLabels(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity > 0 that the caller supplies, for one neighboring relation and one norm. It is refused for others.
-    """
+    """A sensitivity > 0 that the caller supplies for one neighboring relation and norm; it is refused for others."""
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False

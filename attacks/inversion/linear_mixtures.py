@@ -19,8 +19,7 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of one round's records as linear equations A·x = y, for each place in the batch and each position.
-    """
+    """All releases of one round's records, as equations A·x = y for each place in the batch and each position."""
 
     # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
     design: Tensor

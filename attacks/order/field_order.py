@@ -107,10 +107,11 @@ def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Tokens [M, C, D] of own records [M, C], with column c's token at place c, from queries alone. Each record is sent
-    again with one cell changed; the token that disappears from its release is that cell's. If a model mixes fields,
-    other tokens change, too, but less. Each column gets one token, by the largest total change. The query takes `batch`
-    records and may give the fields of a record back in any order.
+    """Tokens [M, C, D] of own records [M, C], with column c's token at place c, from queries alone.
+
+    Each record is sent again with one cell changed; the token that disappears from its release is that cell's. If a
+    model mixes fields, other tokens change, too, but less. Each column gets one token, by the largest total change. The
+    query takes `batch` records and may give the fields of a record back in any order.
 
     Raises:
         NotApplicable: if a query does not answer with C tokens for each record.

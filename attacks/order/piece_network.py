@@ -230,9 +230,10 @@ def piece_losses(
     draws: Generator,
     twins: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """The steps of one epoch of `piece_loss` on `count` own images; `pieces` and `edges` give tokens [n, T, F] and edge
-    ratios [n, 2, T, T] of some of them. `twins` computes the targets of `piece_loss` from tokens [n, T, F]; with None
-    the only target of a token is its own place.
+    """The steps of one epoch of `piece_loss` on `count` own images.
+
+    `pieces` and `edges` give tokens [n, T, F] and edge ratios [n, 2, T, T] of some of these images. `twins` computes
+    the targets of `piece_loss` from tokens [n, T, F]; with None the only target of a token is its own place.
     """
     for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_images_of_step(twins is not None)):
         shown = pieces(rows)

@@ -1,5 +1,4 @@
-"""The data that all cells of one seed share: the images, the clients that own them, the attacked ones, and the floors.
-"""
+"""The data that all cells of one seed share: the images, their owners (clients), the attacked ones, and the floors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""One answer from an attack on labels: its scores from several epochs, and from both cuts of a U-shape, are combined.
-"""
+"""One answer from an attack on labels: scores of several epochs, and of both cuts of a U-shape, are combined."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ _NONE: Any = None
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(TrainedContext):
-    """The context in which a dry run times an attack: it has no run folder and no row, and its training has one epoch.
-    """
+    """The context in which a dry run times an attack: it has no run folder and no row, and trains one epoch."""
 
     records: RandomPool  # random ones like those of the dataset
     device: torch.device  # of the model
