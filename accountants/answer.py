@@ -27,9 +27,9 @@ from privkit.shared.certificate import Certificate
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     """Rényi divergence of a run at the given orders α > 1, upper bounds.
 
-    Source: Mironov 2017; with random ratios ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
-    fixes λ); k of n by the tight profile, for densities of ratios by Wang, Balle and Kasiviswanathan 2019;
-    never above the unsampled curve.
+    Source: Mironov 2017; with random ratios, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
+    fixes λ); for k of n clients, the tight profile, or Wang, Balle and Kasiviswanathan 2019 if ratios have a density.
+    The result is never above the unsampled curve.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -57,10 +57,10 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 
     Args:
         delta: in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
-        tight: whether numerical composition (PLD) may be used if no closed form is exact: tens of milliseconds, and up
-            to a second for many rounds of k of n.
+        tight: whether numerical composition (PLD) may be used if no closed form is exact: it takes tens of
+            milliseconds, and up to a second for many rounds with k of n clients.
 
-    Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names its own.
+    Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names the one that it used.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -155,7 +155,7 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of a limit that the `best` bound gave; `said` has its assumptions and warnings.
+    """The certificate of an ε or δ that the `best` bound gave; `said` holds its assumptions and warnings.
 
     The steps of the run give `zcdp_rho` and `gdp_mu` among the quantities. `proven` is (ε, δ, a lower bound on ε or
     None), or None if nothing is proven.

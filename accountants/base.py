@@ -25,7 +25,7 @@ class RenyiCurve:
 def no_protection() -> Certificate:
     """Certificate of an unprotected release: nothing is proven.
 
-    Source: by definition; the smashed data leave the client as they are.
+    Source: the definition of DP; the smashed data leave the client as they are.
 
     >>> no_protection().epsilon
     inf

@@ -40,7 +40,7 @@ class Calibrated:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What a mechanism has to reach."""
+    """The quantity that a mechanism has to reach, and its value."""
 
     name: str  # name of the quantity
     value: float  # the most that it may be
@@ -86,7 +86,7 @@ def calibrate_advantage(
 ) -> Calibrated:
     """Find σ, rounds or group size that bounds every attack's advantage, TPR − FPR, by a target in (0, 1).
 
-    The rest is as in `calibrate`; the certificate is at ε = 0, where its δ is the advantage.
+    Everything else is as in `calibrate`; the certificate is at ε = 0, where its δ is the advantage.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -114,7 +114,8 @@ def calibrate_rates(
 ) -> Calibrated:
     """Find σ, rounds or group size that bounds every attack's true positive rate at one false positive rate.
 
-    The false positive rate lies in (0, 1); the target lies above it and below 1. Else as in `calibrate`, at ε = 0.
+    The false positive rate lies in (0, 1); the target lies above it and below 1. Everything else is as in `calibrate`,
+    at ε = 0.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 

@@ -1,4 +1,4 @@
-"""The total cost of charges: the sums that a ledger adds up, and the bounds that hold for them."""
+"""The total cost of a ledger's charges: what is added up, and the bounds that hold for the sum."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Boun
 
 
 def within(total: Array, epsilon: float, delta: float) -> bool:
-    """Whether already a fast bound on a cost [1 + A] fits into (ε, δ)."""
+    """Whether a cost [1 + A] fits into (ε, δ) even by the fast bounds, without numerical composition."""
     if total[0] < inf and gaussian.log_delta(epsilon, np.sqrt(total[0])) <= log(delta):
         return True
     return bool(np.min(renyi.canonne(USUAL_ORDERS, total[1:], delta)) <= epsilon)
@@ -87,7 +87,7 @@ def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
 
 
 def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
-    """Units and charges added."""
+    """The sum of two records of units and charges."""
     units, charges = known or (0, 0)
     return units + more[0], charges + more[1]
 
@@ -97,7 +97,7 @@ def _step_cost(step: Step, count: int) -> Array:
 
 
 def steps_of_charges(counts: Counts) -> Steps:
-    """The run that all charges make."""
+    """The run that consists of all charges."""
     run: list[tuple[Step, int]] = []
     for one, (units, charges) in counts.items():
         step, count = compiled.releases(one)

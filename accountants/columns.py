@@ -1,6 +1,7 @@
 """Columns of a parameter table, the only list of parameters; the command line's flags are made from it.
 
-Names may be written with capitals and spaces, or be the words of opacus, TF Privacy and dp_accounting.
+Names may be written with capitals and spaces; the names that opacus, TF Privacy and dp_accounting use are understood,
+too.
 """
 
 from __future__ import annotations
@@ -241,7 +242,7 @@ DEFAULTS = {column.name: column.default for column in COLUMNS}
 
 
 def schema() -> list[dict[str, str]]:
-    """The columns, for people.
+    """The columns as a text for people.
 
     >>> schema()[1]["column"]
     'mechanism'
@@ -308,10 +309,11 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A row in privkit's own names: empty cells dropped, other libraries' words replaced, implied values filled in.
+    """A row under privkit's column names: empty cells are dropped, other libraries' names replaced, implied values
+    filled in.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
-    removing a record, which is the clipping norm; without one, sensitivity 1 stands for it.
+    removing a record, which is the clipping norm. If no clip is given, the sensitivity is 1.
 
     Source: opacus `PrivacyEngine`; dp_accounting `GaussianDpEvent`, `PoissonSampledDpEvent`.
 
@@ -335,7 +337,7 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(cells: Mapping[str, Any]) -> dict[str, str]:
-    """Column -> the name by which a row gives it, for an error message.
+    """For each column, the name that the row used for it; error messages quote it.
 
     >>> words({"max_grad_norm": 0})
     {'clip_norm': 'max_grad_norm'}

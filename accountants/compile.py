@@ -120,7 +120,8 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     """Every bound that holds for a run of at least one step. An exact bound is returned alone, since none is smaller.
 
-    Numerical composition (`tight`) takes tens of milliseconds a question; for many rounds of k of n, up to a second.
+    Numerical composition (`tight`) takes tens of milliseconds per answer, and up to a second for many rounds with k of
+    n clients.
 
     >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
     ['exact Gaussian profile']

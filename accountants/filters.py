@@ -1,4 +1,4 @@
-"""Privacy filters: one number is added up over charges that may depend on earlier releases, and has a limit.
+"""Privacy filters: a limit on one number that is added up over all charges, even if charges depend on earlier releases.
 
 A ledger that takes the best of many bounds needs charges that were fixed in advance: which bound is the best, and when
 a run ends, would otherwise depend on what was released. A filter chooses one bound before the first release. A run that
@@ -49,7 +49,7 @@ class Filter:
     limit: float  # what the entry may add up to, > 0
 
     def admits(self, total: Array) -> bool:
-        """Whether a cost keeps within the limit, with room for the rounding of the sums."""
+        """Whether a cost stays within the limit, with room for the rounding of the sums."""
         return bool(total[self.at] <= self.limit * (1 - _ROUNDING))
 
     def covers(self, total: Array) -> bool:
@@ -58,7 +58,7 @@ class Filter:
 
     @property
     def run(self) -> Steps:
-        """A run that costs the whole limit, for ρ and μ of a certificate."""
+        """A run that costs the whole limit; a certificate takes its ρ and μ from it."""
         if self.at == 0:
             return [(GaussianRelease(mu=sqrt(self.limit)), 1)]
         curve = np.where(np.arange(USUAL_ORDERS.size) == self.at - 1, self.limit, inf)

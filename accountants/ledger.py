@@ -38,7 +38,7 @@ from privkit.shared.certificate import Certificate
 
 
 class BudgetSpent(ValueError):
-    """A charge that would exceed the budget; nothing was written, and nothing may be released.
+    """A charge would exceed the budget. Nothing was written, and nothing may be released.
 
     Attributes:
         asked: the requested rounds.
@@ -85,9 +85,9 @@ class Ledger:
         budget: what all charges together may spend; None for no limit.
         tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. Close to
             the budget it can take seconds per charge.
-        adaptive: whether charges may be chosen from earlier releases, as noise or a length that is decided on the way.
-            The first charge then fixes one bound (`filters`), and all answers are those of the whole budget. It needs
-            a budget, excludes `tight`, and stays with the file.
+        adaptive: whether charges may be chosen from earlier releases, for example if noise or number of rounds is
+            decided during the run. The first charge then fixes one bound (`filters`), and all answers are those of the
+            whole budget. It needs a budget, excludes `tight`, and stays with the file.
         rounds: all charged rounds.
         remarks: sentences about problems on opening: an incomplete last line that was dropped, a missing lock.
 
@@ -207,7 +207,7 @@ class Ledger:
         return True
 
     def epsilon(self, delta: float) -> Certificate:
-        """Smallest ε that is proven at δ in (0, 1) for all charges together, with the assumptions of each, once."""
+        """Smallest ε that is proven at δ in (0, 1) for all charges together. Each assumption is listed once."""
         d = validate.delta(delta)
         if not self._counts:
             return self._nothing(0.0, d)

@@ -42,7 +42,7 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
 
     Fix two neighbors, and stop a run within one level as soon as its loss exceeds ε. Releases decide that stop, so the
     level's filter holds there: δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. So with ε = ε'(qδ) − ln(1 − q),
-    P is at most the level's δ, for each q in (0, 1). The levels share δ evenly.
+    P(loss > ε) is at most the level's δ, for each q in (0, 1). The levels share δ evenly.
 
     The total is [Σμ², Rényi curve], within the filter's limit. δ in (0, 1) is fixed before the first release; readings
     at several δ hold together up to the sum of these. ValueError: if it exceeds the limit, or δ is too small.

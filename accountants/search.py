@@ -35,8 +35,9 @@ def narrowed(
 ) -> tuple[Number, Number]:
     """The two ends between which a condition stops holding, by bisection; it is evaluated only between them.
 
-    It holds at `low` and fails at `high`, once. `near` says whether the ends are close enough; neighboring numbers
-    always are. `middle` gives a value between two ends: the mean, rounded down for whole numbers.
+    The condition holds at `low`, fails at `high`, and changes only once between them. `near` says whether the ends are
+    close enough; neighboring numbers always are. `middle` gives a value between two ends: the mean, rounded down for
+    whole numbers.
 
     >>> narrowed(lambda value: value * value <= 2, 1, 100)
     (1, 2)

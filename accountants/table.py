@@ -90,8 +90,8 @@ class _Row:
 def mechanism_of(cells: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> SplitMechanism:
     """The mechanism that one row describes.
 
-    Cells are column name -> value, words of other libraries among the names; missing ones take the value in `start`,
-    where a search begins, or else the column's default. A ValueError names the column, what is allowed and what was
+    Cells are column name -> value, words of other libraries among the names; a missing cell takes the value in `start`
+    (where a search begins), or else the column's default. A ValueError names the column, what is allowed and what was
     given. A cell that would have no effect is refused, too.
 
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law

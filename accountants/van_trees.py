@@ -131,13 +131,14 @@ def error_floor(
     is convex in A, a sample mean for A would put the floor too high. So half of the draws choose a point B, and the
     tangent at B, which lies below the trace, is averaged over the other half: it is linear in A, so its mean has no
     bias. With a Lipschitz constant the limit below this mean is proven. Without one it is Student's and the floor is
-    estimated: of limits at 95 % from 100 draws, 2 to 7 % were too high for tanh, 12 to 16 % for x³, and more for a
-    steep rectifier that few draws exceed.
+    estimated: of the 95 % limits from 100 draws, 2 to 7 % were too high for tanh, 12 to 16 % for x³, and more for a
+    steep rectifier whose kink few draws exceed.
 
     Args:
-        prior: of the record.
-        along: derivatives of f at a record, along directions. f is the client's segment with its clip.
-        noise: σ, of Gaussian noise; other noise is refused.
+        prior: the distribution of the record before the release.
+        along: function that gives the derivatives of f at a record along directions; f is the client's segment with its
+            clip.
+        noise: σ of the Gaussian noise; other noise is refused.
         releases: R ≥ 1 independent releases of the same record by the same f.
         draws: ≥ 4 records; each costs k directional derivatives.
         confidence: one-sided, in (0, 1).
@@ -145,7 +146,7 @@ def error_floor(
             posterior mean. A ValueError if they differ.
         lipschitz: K with ‖f(x) − f(x')‖ ≤ K‖x − x'‖, if one is known, such as the product of the layers' norms. Then
             the floor is proven at its confidence; it needs more draws the more K exceeds the usual slope.
-        seed: of the draws.
+        seed: seed of the draws.
 
     Source: van Trees 1968, §2.4.3; its tangent: derived; the limit: Maurer and Pontil 2009, Theorem 4.
 

@@ -115,7 +115,7 @@ def _said_of_draws(mechanism: SplitMechanism) -> str:
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Versions of the libraries that compute."""
+    """Versions of the libraries that did the computation."""
     versions = {}
     for name in ("numpy", "scipy", "dp-accounting", "opacus"):
         try:

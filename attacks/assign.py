@@ -133,7 +133,7 @@ def in_order(costs: Tensor) -> Tensor:
 
 
 def take(released: Tensor, order: Tensor) -> Tensor:
-    """Tokens [G, S, D] in an order int64 [G, n], such as `hungarian`'s: [G, n, D].
+    """Tokens [G, S, D] taken in an order int64 [G, n], such as that of `hungarian`; the result is [G, n, D].
 
     >>> take(torch.tensor([[[7.0], [8.0]]]), torch.tensor([[1, 0]])).tolist()
     [[[8.0], [7.0]]]

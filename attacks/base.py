@@ -34,7 +34,7 @@ class View:
         clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty one. A seat is a place in the
             group that a row mixes. The server knows the seats if it forms the groups and returns each client's
             gradient; None if the coins of mixing are hidden from the adversary. Row m·N/M + b holds the b-th record of
-            each client of message m, so that seats of several passes are linked.
+            each client of message m, so the seats of several passes can be linked.
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send
             it.
         messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
@@ -79,7 +79,7 @@ class QueryResult:
         """int64 [images], the released row of each sent image.
 
         Raises:
-            NotApplicable: if some image has no row in the answer; `asking` names who needs one.
+            NotApplicable: if some image has no row in the answer; `asking` names the attack that needs it.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -168,7 +168,9 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether a training that has done its `epochs` (or a doubling of them) continues with as many epochs again."""
+        """Whether a training that has done its `epochs` (or a doubling of them) shall go on for the same number of
+        epochs again.
+        """
         return False
 
 

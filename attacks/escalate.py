@@ -1,4 +1,6 @@
-"""An attack that fails continues from its own session with twice the work, until it wins or more work does not help."""
+"""Escalation: an attack that fails goes on from its saved session with twice the work, until it wins or more work does
+not help.
+"""
 
 from __future__ import annotations
 
@@ -108,13 +110,13 @@ def escalated(
     Args:
         run: the attack from its start, given a session. Each run makes the same calls with the same draws, and `fit`
             skips the work that the session already holds.
-        judged: a result -> whether it is better than constant guesses, and its error ≥ 0.
-        session: where it saves itself; None keeps nothing.
+        judged: function from a result to whether it is better than constant guesses, and its error ≥ 0.
+        session: where the attack saves its state; None keeps nothing.
         most: doublings ≥ 0 at most.
-        unit: of the curve that the session is asked with (`Session.goes_on`).
+        unit: unit of the curve that is passed to `Session.goes_on`.
 
     Returns:
-        The last result, and how far the attack went.
+        The last result, and an `Escalation`: how far the attack went.
 
     Raises:
         Exception: what `run` raises at its budget. A later doubling that diverges, or that the threat model refuses,

@@ -32,7 +32,7 @@ class Training(Protocol):
         """All that the next epoch depends on."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a saved state, so that training goes on from it."""
 
     def again(self, times: int) -> None:
         """Begin a new cycle of the learning rate, `times` as long as the first; do nothing if the rate never
@@ -44,7 +44,7 @@ TOLERATED_GAIN = 0.05
 
 
 def gained(before: float, after: float) -> bool:
-    """Whether a doubling lowered an objective ≥ 0 by more than `TOLERATED_GAIN`.
+    """Whether doubling the training lowered an objective ≥ 0 by more than `TOLERATED_GAIN`.
 
     >>> gained(1.0, 0.96), gained(1.0, 0.94)
     (False, True)
@@ -58,11 +58,11 @@ def fit(
     """Train epoch by epoch, from where the session was left, and save after each epoch.
 
     If the session says so (`Session.goes_on`), the training then goes on with as many epochs again, each time as a
-    cycle of its own. A cycle that ends with a larger objective than the one before is taken back.
+    cycle of its own. A cycle that ends with a larger objective than the one before is undone.
 
     Args:
         training: changed in place.
-        epochs: ≥ 0, those before a kill included.
+        epochs: number of epochs ≥ 0; those done before a kill count.
         session: where to save and to report; None keeps nothing.
         objective: what an epoch returns, with the attack's name, for the sentence on a divergence.
 
@@ -135,11 +135,12 @@ def fit_doubling(
     doublings: int | None = 0,
     objective: str = "the objective",
 ) -> tuple[tuple[float, ...], bool | None]:
-    """Train for half of the epochs, then double the training, and report whether this still improved the objective.
+    """Train for half of the epochs, then for as many again, and report whether this doubling still improved the
+    objective.
 
     Each doubling is a cycle of the learning rate, so that the errors before and after it are comparable. A doubling
-    that ends with a larger error is taken back. If the session says so (`Session.goes_on`), doublings of all epochs so
-    far follow.
+    that ends with a larger error is undone. If the session says so (`Session.goes_on`), doublings of all epochs so far
+    follow.
 
     Args:
         cycle: function (epochs before the cycle, epochs of the cycle) -> its training. All cycles train the same
@@ -181,9 +182,11 @@ def fit_doubling(
 
 
 class Stage:
-    """The session of one stage of an attack: the part `slot` of the attack's state, and a part of its progress.
+    """The session of one stage of an attack. It keeps its state under `slot` in the attack's state, and reports its
+    share of the progress.
 
-    The stage's epochs follow `before` others of `total` in all; with `total` of None its own number is the attack's.
+    The stage's epochs follow `before` others of `total` in all; if `total` is None, the stage has all epochs of the
+    attack.
 
     >>> state = {"first": {"curve": [0.5]}}
     >>> Stage(NoSession(), state, "first").load()
@@ -265,8 +268,8 @@ class Learner(Resumable):
     """A network, trained in place, with the optimizer of its parameters and a schedule that moves at each step.
 
     Args:
-        cycle: from a number of steps to the schedule of a cycle.
-        steps: of the first cycle.
+        cycle: function from a number of steps to the schedule of one cycle.
+        steps: number of steps in the first cycle.
     """
 
     def __init__(

@@ -25,10 +25,10 @@ class _Kept:
 
 
 class Memory:
-    """Results by a digest of all that they follow from. What is taken out must not be changed in place.
+    """Results stored under a digest of all inputs that they follow from. Do not change a returned result in place.
 
     Args:
-        now: a clock; what a result cost is remembered with it.
+        now: a clock, for the seconds that a result took.
 
     Attributes:
         spared: seconds that earlier attacks spent on results which the present attack (since `begin`) reuses. An attack

@@ -6,9 +6,10 @@ that the mechanism is private. Without a `family`, a bound is for (ε, δ)-DP at
 the mechanism's trade-off curve is of this family; if that is wrong, the bound may lie far above the truth. The strength
 of such a curve is reported as an ε at δ > 0.
 
-In a single run, a fair coin makes each canary a member. A split into members and non-members that fair coins give with
-probability below 1e-9 is refused. `ceiling_…` is the largest ε that a bound can reach with the given number of canaries
-or runs, whatever their scores. A claim at or above this ceiling cannot be refuted, so a passed test of it says nothing.
+In a single run, a fair coin makes each canary a member. A split into members and non-members is refused if fair coins
+give it with probability below 1e-9. `ceiling_…` is the largest ε that a bound can reach with the given number of
+canaries or runs, whatever their scores. A claim at or above this ceiling cannot be refuted, so a passed test of it says
+nothing.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class Family(ABC):
 
     @abstractmethod
     def said(self, strength: float) -> str:
-        """The lower limit on the strength, as a sentence."""
+        """The lower limit on the strength, as a sentence for the certificate."""
 
     def strength(self, epsilon: float, delta: float) -> float:
         """The largest strength whose ε at δ is at most this one."""
@@ -196,7 +196,7 @@ GAUSSIAN = Gaussian()
 
 
 def stated(family: Family | None, delta: float) -> Family:
-    """The family that the caller stated; by default, that of every (ε, δ)-DP mechanism.
+    """The family that the caller stated; by default `Approximate`, the family of every (ε, δ)-DP mechanism.
 
     >>> stated(None, 1e-5)
     Approximate(delta=1e-05)

@@ -35,10 +35,10 @@ def epsilon_independent(
     Canary i is a member by a fair coin. It is wrongly accused with probability a_i/2 and wrongly acquitted with
     probability b_i/2, where a_i and b_i are the error rates of one test of this canary; canaries need not be alike.
 
-    * "errors" counts all wrong guesses. Each guess is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, so that the
-      count is stochastically at least binomial. It is the stronger test for curves like the Gaussian.
+    * "errors" counts all wrong guesses. Each guess is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, so the count
+    is stochastically at least binomial. This is the stronger test for curves like the Gaussian.
     * "rates" bounds the mean of a_i and the mean of b_i from above, each at half the significance, and asks whether the
-      curve allows both. The curve is convex, so rates that it allows for each canary have means that it allows. This is
+      curve allows both. The curve is convex, so if it allows the rates of each canary, it allows their means. This is
       the stronger test if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials
       obeys the Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
 
@@ -48,7 +48,7 @@ def epsilon_independent(
             log-likelihood ratios and "errors".
         confidence: in [1/2, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
-        family: the claimed one; None for any (ε, δ)-DP mechanism.
+        family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
 
     Source: derived; the limits are those of Clopper and Pearson 1934, one threshold and a Gaussian curve as in Nasr et

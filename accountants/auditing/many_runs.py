@@ -40,7 +40,7 @@ def epsilon_clopper_pearson(
         confidence: in (0, 1).
         delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
-        family: the claimed one; None for any (ε, δ)-DP mechanism.
+        family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
 
     Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); Nasr et al. 2023, §4
     (a Gaussian curve); the correction: derived.
@@ -117,10 +117,11 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """Cuts of sorted scores, one or both families; all their limits hold together except with the error probability.
+    """Thresholds on sorted scores, from one or both families of cuts; all their limits hold together, except with the
+    error probability.
 
-    The result is the cuts; error probabilities of the limits on missed members and on alarms; what is assumed of the
-    threshold; and the method in words.
+    The result has four parts: the cuts; the error probabilities of the limits on missed members and on false alarms;
+    what is assumed of the threshold; and the method in words.
     """
     if threshold is not None:
         cuts, half = Cuts.at(members, others, validate.real("threshold", threshold)), np.array([error / 2])

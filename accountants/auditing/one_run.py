@@ -48,7 +48,7 @@ def epsilon_one_run(
 
     Args:
         in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
-        confidence, delta: in (0, 1), and in [0, 1).
+        confidence, delta: confidence in (0, 1), δ in [0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
             m/2^j are tried on either side and on both. The error probability is then divided by the number of tries,
             about 3·log2(m). This is valid, since the tries depend on m alone.

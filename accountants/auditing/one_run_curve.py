@@ -44,7 +44,7 @@ def epsilon_one_run_curve(
         confidence, delta: in (0, 1).
         guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
-        family: the claimed one; None for any (ε, δ)-DP mechanism.
+        family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
 
     Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run". That the greedy filling
     is the worst case and the m/2 of one kind of guess are derived.
@@ -128,8 +128,8 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a curve is rejected: under it, at least v right ones among c guesses have at most the probability
-    `error`.
+    """Whether a curve is rejected: if it were true, at least v of c guesses would be right with a probability of at
+    most `error`.
 
     m canaries are those about which a guess can be right: all, or on average half if all guesses are of one kind.
 

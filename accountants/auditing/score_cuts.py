@@ -58,14 +58,15 @@ class Cuts:
 
     @classmethod
     def at(cls, members: Array, others: Array, threshold: float) -> Cuts:
-        """One cut."""
+        """The cut at one threshold."""
         missed, alarms = members.size - _at_least(members, threshold), _at_least(others, threshold)
         return cls(thresholds=np.array([threshold]), missed=np.array([missed]), alarms=np.array([alarms]))
 
     @classmethod
     def at_ranks(cls, members: Array, others: Array) -> Cuts:
-        """Cuts that accuse at most n/2^j − 1 non-members, or miss at most this number of members; the count is the
-        bound."""
+        """Cuts that accuse at most n/2^j − 1 non-members, or miss at most this number of members. These numbers
+        themselves serve as the error counts.
+        """
         alarms, missed = halved(others.size) - 1, halved(members.size) - 1
         above = np.nextafter(others[others.size - 1 - alarms], inf)
         at = members[missed]

@@ -41,10 +41,10 @@ class SecretPlaces(Step):
 
     The places are split at random into k blocks, each with one shift.
 
-    A uniform choice of one place in each block of a uniform partition is a uniform subset. Telling the partition cannot
-    lower a divergence (joint convexity), and given the partition the blocks are independent. If k is more than half of
-    t, it is charged as t − k places and a known shift. Along (1, …, 1) every subset moves the mean by k/√t; across it a
-    subset and its complement mirror each other. So k of t is t − k of t and one Gaussian of μ²(2k − t).
+    A uniform choice of one place in each block of a uniform partition is a uniform subset. Revealing the partition
+    cannot lower a divergence (joint convexity), and given the partition the blocks are independent. If k is more than
+    half of t, it is charged as t − k places and a known shift. Along (1, …, 1) every subset moves the mean by k/√t;
+    across it a subset and its complement mirror each other. So k of t is t − k of t and one Gaussian of μ²(2k − t).
     """
 
     chosen: int  # k in 1..t
@@ -77,7 +77,7 @@ class SecretPlaces(Step):
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """The sizes of blocks, as pairs (places of a block, number of such blocks)."""
+        """The sizes of the blocks, as pairs (places in a block, number of blocks of this size)."""
         hidden = min(self.chosen, self.places - self.chosen)
         size, larger = divmod(self.places, max(hidden, 1))
         return [(block, count) for block, count in ((size, hidden - larger), (size + 1, larger)) if count > 0]
@@ -109,7 +109,7 @@ class ToldPlaces(Step):
     """A shift in k secret places, charged as if the server knew the places: one Gaussian, since no credit for secrecy
     is derived.
 
-    Source: derived: joint convexity.
+    Source: derived from joint convexity.
     """
 
     chosen: int  # k
@@ -129,10 +129,10 @@ class ToldPlaces(Step):
 def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     """Rényi divergence of a shift in one of t secret places, the larger of both directions: an upper bound.
 
-    With the shift against without it, E L^α − 1 is exact at whole α: α!/t^α times the coefficient of z^α in
-    (Σ_j e^{μ²j(j−1)/2} z^j/j!)^t − e^{tz}, a sum of positive terms; between them (α − 1)·D is interpolated, which is
-    convex. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at every α. At [A] orders
-    α > 1 it is at most αμ²/2, the curve of a known place; above 256 it is that curve.
+    For the release with the shift against the one without, E L^α − 1 is exact at whole α: α!/t^α times the coefficient
+    of z^α in (Σ_j e^{μ²j(j−1)/2} z^j/j!)^t − e^{tz}, a sum of positive terms; between whole orders (α − 1)·D is
+    interpolated, which is convex. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at
+    every α. At [A] orders α > 1 it is at most αμ²/2, the curve of a known place; above 256 it is that curve.
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
 
@@ -170,12 +170,14 @@ def reverse_rdp(order: float, places: int, mu: float) -> float:
 
 @lru_cache(maxsize=64)
 def profile(places: int, mu: float) -> Pair:
-    """Privacy profiles of a shift in one of t secret places: with the shift against without, and the reverse.
+    """Both privacy profiles of a shift in one of t secret places: the release with the shift against the one without,
+    and the reverse.
 
-    The lognormal X is moved to a grid by connecting the dots of E(c − X)₊. This keeps its mean and makes it larger in
-    the convex order. So the sum of t of them is larger, too, and so are δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊. Sums above
-    c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is known. A bound
-    on rounding is added. More than 4096 places are taken as 4096, and a shift above 4 as one in a known place.
+    The lognormal X is moved to a grid by connecting the dots of E(c − X)₊. This keeps the mean of X and makes X larger
+    in the convex order. So the sum of t such variables is larger, too, and so are δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊.
+    Sums above c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is
+    known. A bound on rounding is added. More than 4096 places are taken as 4096, and a shift above 4 as one in a known
+    place.
 
     Source: Feldman and Shenfeld 2025 (the pair dominates, whatever is chosen in between); the convex order is derived:
     a mean of more independent variables is smaller in it, and so is δ.

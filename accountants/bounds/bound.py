@@ -15,7 +15,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """What a bound answers: ε ≥ 0, or ln δ ≤ 0; an ε of `inf` or an ln δ of 0 if the theorem proves nothing."""
+    """The answer of a bound: ε ≥ 0, or ln δ ≤ 0. If the theorem proves nothing, ε is `inf`, or ln δ is 0."""
 
     value: float
     order: float | None = None  # Rényi order at which it was found; None if no order is involved
@@ -39,7 +39,7 @@ class Bound(ABC):
         """Smallest ln δ that the theorem proves at ε ≥ 0."""
 
     def log_deltas(self, epsilons: Array) -> Array:
-        """[J] ln δ at many ε."""
+        """The smallest proven ln δ at each of [J] ε: [J]."""
         return np.array([self.log_delta(epsilon).value for epsilon in epsilons.tolist()])
 
     @property

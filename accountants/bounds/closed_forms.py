@@ -20,7 +20,7 @@ BALLE_WANG = "Balle and Wang 2018, Theorem 8"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GaussianBound(Bound):
-    """One Gaussian release of shift μ ≥ 0."""
+    """The bound of one Gaussian release of shift μ ≥ 0."""
 
     mu: float
     sampling: str | None = None  # bounds of one way of sampling are computed in one pass; None: alone
@@ -66,7 +66,7 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
 
 
 def pure_bound(steps: Steps) -> ClosedForm | None:
-    """The sum of the largest losses; None if a step's loss has no limit.
+    """Pure ε of a run, the sum of its steps' largest privacy losses; None if a step's loss has no limit.
 
     Source: Dwork et al. 2006 (basic composition).
 

@@ -46,7 +46,7 @@ _NOISE = 1e-14  # error of a node's probability by rounding, in a transform of u
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoarseComposition(Bound):
-    r"""Losses below a cut, composed on a coarse grid; the others are infinite.
+    r"""Privacy losses composed on a coarse grid; losses above a cut count as infinite.
 
     Let p be the probability that any release has an infinite loss, and K = ln E_P e^{λL} of the sum L of the others,
     for some λ > 0. A first bound is
@@ -59,7 +59,7 @@ class CoarseComposition(Bound):
 
         δ ≤ p + Σ_{ε < l ≤ t} (1 − e^{ε − l})·e^{K − λl}·P̃(l) + e^{K − λt}.
 
-    The grid is a circle; what lies beyond its ends is counted a second time inside, which makes δ larger only. The
+    The grid is a circle; what lies beyond its ends is counted a second time inside, which can only make δ larger. The
     smaller ε of both bounds is taken. Under Poisson sampling that is done in both directions.
 
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
@@ -101,7 +101,7 @@ class CoarseComposition(Bound):
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
     """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all steps.
 
-    Source: as `CoarseComposition`.
+    Source: that of `CoarseComposition`.
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])

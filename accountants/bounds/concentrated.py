@@ -15,7 +15,7 @@ from privkit.accountants.bounds.step import Steps
 
 
 def zcdp(steps: Steps) -> float:
-    """Smallest ρ that is derived for a run: its Rényi divergence is at most ρα at every order α > 1.
+    """Smallest known ρ of a run: its Rényi divergence is at most ρα at every order α > 1.
 
     Source: Bun and Steinke 2016 (Lemma 1.7: ρ of a composition is the sum; Proposition 1.6: μ²/2 of a Gaussian;
     Proposition 1.4: ε²/2 of a largest loss ε).
@@ -32,9 +32,9 @@ def zcdp(steps: Steps) -> float:
 
 
 def gdp(steps: Steps) -> float:
-    """Smallest μ that is derived for a run: no test between neighbors is better than between N(0, 1) and N(μ, 1).
+    """Smallest known μ of a run: no test between neighbors is better than between N(0, 1) and N(μ, 1).
 
-    Source: Dong, Roth and Su 2022, Corollary 3.3 (μ of a composition is the root of the squares' sum).
+    Source: Dong, Roth and Su 2022, Corollary 3.3 (μ of a composition is the root of the sum of squares).
 
     >>> from privkit.accountants.bounds.laplace import LaplaceRelease
     >>> round(gdp([(LaplaceRelease(parts=((1.0, 1),)), 4)]), 4)
@@ -51,7 +51,8 @@ def pure_gdp(epsilon: float) -> float:
     """μ of an ε-differentially private mechanism: −2Φ⁻¹(1/(1 + e^ε)).
 
     Its trade-off curve is a chord from (0, 1) to a = (1/(1 + e^ε), 1/(1 + e^ε)), and the mirror image. The Gaussian's
-    curve is convex, symmetric, and passes through both ends of the chord, so it lies below.
+    curve is convex, symmetric, and passes through both ends of the chord, so it lies below that of the ε-private
+    mechanism.
 
     Source: derived.
 

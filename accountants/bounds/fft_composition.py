@@ -1,4 +1,4 @@
-"""Privacy losses composed by one FFT, exponentially tilted so that a δ of 1e-30 keeps its digits.
+"""Composition of privacy losses by one FFT. An exponential tilt keeps the digits of a δ as small as 1e-30.
 
 A bound on rounding and truncation is added to δ.
 """
@@ -24,7 +24,7 @@ _SPARED = 7.0  # nats by which that mass may weigh more than at the best tilt: w
 
 @dataclass(frozen=True, kw_only=True)
 class ComposedLosses:
-    """Composed losses inside a window. The tilted mass outside has a known bound."""
+    """The composed losses inside a window of the grid. The tilted mass outside the window has a known bound."""
 
     interval: float
     lowest: int
@@ -38,11 +38,11 @@ class ComposedLosses:
     rounding: float  # relative, of all masses together; added to them
 
     def slack(self, epsilon: float) -> float:
-        """The largest change of δ(ε) by mass outside the window: beyond ε, no weight exceeds e^{K − λε}."""
+        """The most by which mass outside the window can change δ(ε): beyond ε, no weight exceeds e^{K − λε}."""
         return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:
-        """Σ (1 − e^{ε − loss}) over larger losses inside the window."""
+        """Σ (1 − e^{ε − loss}) over the losses above ε inside the window."""
         first = max(0, floor(epsilon / self.interval) + 1 - self.lowest)
         if first >= self.masses.size:
             return 0.0
@@ -77,7 +77,7 @@ class ComposedLosses:
         return narrowed(lambda node: too_large(node * self.interval), low, high)[1]
 
     def epsilon(self, target: float) -> float:
-        """Smallest ε ≥ 0 whose upper bound on δ is at most the target; solved inside the last cell."""
+        """Smallest ε ≥ 0 whose upper bound on δ is at most the target; solved between the last two nodes."""
         node = self.crossing(lambda epsilon: self.delta(epsilon) > target)
         if node is None:
             return inf
@@ -101,7 +101,7 @@ class ComposedLosses:
 def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
     """Convolve all parts, tilted to where δ or ε lies. The tilt is reduced if the window would start beyond the answer.
 
-    One of δ and ε is given. `GridTooLarge` is raised if the window would have too many nodes.
+    Give either δ or ε. `GridTooLarge` is raised if the window would have too many nodes.
     """
     tilt = _tilt(parts, delta, epsilon)
     composed = _tilted_composition(parts, tilt)

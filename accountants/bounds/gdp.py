@@ -25,7 +25,8 @@ NODES = 256  # values of ε at which the composed profile is computed; the exces
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianFit:
-    """The Gaussian mechanism that replaces a composition, which is (ε, max(δ_G(ε; μ), delta_floor))-DP for every ε ≥ 0.
+    """The Gaussian mechanism that replaces a composition. The composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for
+    every ε ≥ 0.
 
     Every test whose false positive rate α is at least the floor has a false negative rate of at least G_μ(α).
     """
@@ -43,9 +44,9 @@ def mu(
     each edge of which is one point (α, β) of a trade-off curve below the composition's; μ is the largest
     Φ⁻¹(1 − α) − Φ⁻¹(β) over them. Between these points the claim follows from the convexity of the Gaussian's curve.
 
-    Steps and interval are as in `pld`. The floor lies in [1e-12, 0.1]: what lies below is covered by `delta_floor`
-    alone, and μ grows without a useful limit as it falls. If no test has both error rates above it, or the grid would
-    be too large, ValueError is raised: report ε at δ instead.
+    Steps and interval are as in `pld`. The floor lies in [1e-12, 0.1]: tests with smaller error rates are covered by
+    `delta_floor` alone, and μ grows without a useful limit as the floor falls. If no test has both error rates above
+    the floor, or the grid would be too large, ValueError is raised; report ε at δ instead.
 
     Source: derived from Dong, Roth and Su 2022, Proposition 2.12 (duality); range: Gomez et al. 2025.
 

@@ -23,7 +23,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceRelease(SampledStep):
-    """Releases with independent Laplace noise on every coordinate."""
+    """The step of releases with independent Laplace noise on every coordinate."""
 
     parts: tuple[tuple[float, int], ...]  # pairs (shift over the scale, number of coordinates with this shift)
     single: bool = False  # whether the release is one coordinate
@@ -116,7 +116,7 @@ def _beyond_linear(x: Array) -> Array:
 
 
 def delta(epsilon: float, shift: float) -> float:
-    """Smallest δ at ε ≥ 0 of one Laplace variable that moves by t ≥ 0 scales.
+    """Smallest δ at ε ≥ 0 of one Laplace variable that neighbors move by t ≥ 0 times its scale.
 
     It is 1 − exp((ε − t)/2) for ε ≤ t, else 0.
 

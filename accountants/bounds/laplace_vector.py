@@ -1,8 +1,9 @@
-"""The privacy profile of several independent Laplace variables together, by summing their losses.
+"""The joint privacy profile of several independent Laplace variables. The privacy losses of the variables are added.
 
-Sampling k of n clients draws all coordinates of a client at once. So the coordinates' losses are added first, and the
-profile of the sum is sampled. Everything is a sum of positive numbers, so a δ of 1e-290 keeps its digits. Each change
-of the grid splits a mass between the two nearest nodes so that both P and Q keep theirs, which can only enlarge δ.
+Sampling k of n clients draws all coordinates of a client at once. So the losses of the coordinates are added first, and
+amplification by sampling is applied to the profile of the sum. All sums are over positive numbers, so a δ of 1e-290
+keeps its digits. When the grid changes, each mass is split between the two nearest nodes such that it is kept under
+both P and Q. This can only enlarge δ.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
 
 
 def error(parts: tuple[tuple[float, int], ...]) -> float:
-    """Relative rounding error of the masses of `losses`, by which they are raised."""
+    """Bound on the relative rounding error of the masses in `losses`; the masses are raised by it."""
     return _ROUNDING * sum(number for _, number in parts)
 
 
 @lru_cache(maxsize=64)
 def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
-    """δ(ε ≥ 0) of `losses`: an upper bound, tight up to the grid; None if `losses` is None.
+    """δ(ε ≥ 0) of `losses`: an upper bound, exact but for the grid's error; None if `losses` is None.
 
     >>> both = profile(((0.5, 2),))
     >>> both is not None and 0.218 < float(both(np.array(0.1))) < 0.22

@@ -73,7 +73,8 @@ Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
-    """An upper bound on F(w): a record hides in one of several rows, and the other rows hold other records.
+    """An upper bound on F(w) of this module: a record hides in one of several rows, and the other rows hold other
+    records.
 
     >>> [round(hidden_delta(0.2, 0.5, ((1, m),)), 5) for m in (1, 10, 100)]
     [0.12545, 0.01356, 0.0]
@@ -224,8 +225,9 @@ def _cover(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, A
 def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:
     """[K] E(X − e^ε·X' − k)₊ at strikes k; ln X has the variance a > 0, ln X' the variance b > 0; their covariance c.
 
-    Both have mean 1, and c² < a·b. Given ln X', this is a call of Black and Scholes; given ln X, a put. The mean over
-    what is given is a sum over equidistant nodes, which converges exponentially: where the other's strike is positive.
+    Both have mean 1, and c² < a·b. Given ln X', this is a call option of Black and Scholes; given ln X, a put option.
+    We condition on the one that leaves a positive strike. The mean over it is a sum over equidistant nodes, which
+    converges exponentially.
 
     >>> excess(np.array([0.0]), 0.0, 0.75, 0.25, 0.0).round(6).tolist()  # 2·Φ(1/2) − 1, by Margrabe
     [0.382925]

@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
-    """`count` ≥ 1 equal things joined into one, by squaring.
+    """`count` ≥ 1 equal distributions joined into one, by repeated squaring.
 
     >>> by_squaring("a", 5, lambda left, right: left + right)
     'aaaaa'
@@ -131,7 +131,7 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
 
 
 def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, float]:
-    """The losses of the first direction on some 4,096 nodes, and an ε where δ is below the tail in both.
+    """The losses of the first direction on about 4,096 nodes, and an ε at which δ is below the tail in both directions.
 
     Raises:
         GridTooLarge: if all losses lie beyond the farthest node.
@@ -145,7 +145,7 @@ def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, fl
 
 
 def moments(masses: Array, losses: Array) -> tuple[float, float]:
-    """Mean and variance."""
+    """Mean and variance of the losses with these masses."""
     total = float(masses.sum())
     mean = dot(masses, losses) / total
     return mean, dot(masses, (losses - mean) ** 2) / total

@@ -1,4 +1,4 @@
-r"""The mean of many Gaussian privacy profiles, at many ε: polynomials on panels, which are never below it.
+r"""The mean of many Gaussian privacy profiles at many ε, by piecewise polynomials that are never below it.
 
 A loss distribution needs δ(ε) = E δ_G(ε; μ) at some 10⁵ ε, and a law of ratios has some 10³ values of μ. We evaluate
 the mean at `_NODES` Chebyshev nodes of a panel, and interpolate. With a = μ/2 − ε/μ and n nodes,
@@ -42,8 +42,8 @@ _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
     """[E] upper bounds on Σ weight·δ_G(ε; μ), about 1e-13 above it.
 
-    [E] values of ε ≥ 0 increase. [J] shifts μ > 0 have [J] probabilities > 0; the rest of the probability belongs to no
-    shift.
+    [E] values of ε ≥ 0 increase. [J] shifts μ > 0 have [J] probabilities > 0; with the remaining probability nothing is
+    released.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> at = np.linspace(0, 9, 1000)

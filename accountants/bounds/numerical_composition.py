@@ -73,8 +73,8 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
 
 
 def third_record_bound(steps: Steps) -> ComposedBound | None:
-    """The numerical composition with joint profiles of several rounds of k of n (`third_record`); None if no step has
-    such rounds.
+    """The numerical composition with joint profiles of several rounds of k of n (`third_record`); None if no step
+    samples k of n.
 
     Source: derived, in `third_record`.
 

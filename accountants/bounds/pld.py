@@ -34,7 +34,7 @@ _MOST_ROUNDS = 10**11  # rounds whose rounding errors, of about 1e-14 each, stay
 
 
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:
-    """ε of T rounds of one mechanism at δ: an upper bound, tight up to the grid.
+    """ε of T rounds of one mechanism at δ: an upper bound, exact but for the grid's error.
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> round(composed_epsilon(without_replacement_gaussian(0.2, 1.0), 100, 1e-5, 1e-3), 3)
@@ -44,9 +44,9 @@ def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interva
 
 
 def history_delta(steps: History, epsilon: float, interval: float | None = None) -> float:
-    """δ of a history of mechanisms at ε: an upper bound, tight up to the grid.
+    """δ of a history of mechanisms at ε: an upper bound, exact but for the grid's error.
 
-    A result below about T·1e-280 is only the truncated tail; the mechanism's own δ may be far smaller.
+    For T rounds, a result below about T·1e-280 is only the truncated tail; the true δ may be far smaller.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
@@ -62,7 +62,7 @@ def history_delta(steps: History, epsilon: float, interval: float | None = None)
 
 
 def history_deltas(steps: History, epsilons: Array) -> Array:
-    """δ of a history at [J] ε from one composition: upper bounds, tight up to the grid if δ is above 1e-12.
+    """δ of a history at [J] ε from one composition: upper bounds, exact but for the grid's error if δ is above 1e-12.
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> history_deltas([(without_replacement_gaussian(0.2, 1.0), 100)], np.array([0.0, 16.0])).round(6).tolist()
@@ -94,7 +94,8 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
 
 
 def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
-    """The lower bound of `composed_bounds` from the first direction alone, at half the work for a pair of profiles.
+    """The lower bound of `composed_bounds` from the first direction alone, which halves the work if there are two
+    profiles.
 
     >>> from privkit.accountants.bounds.round_profiles import poisson_gaussian
     >>> round(composed_lower([(poisson_gaussian(0.2, 1.0), 100)], 1e-5, 1e-3), 1)

@@ -23,7 +23,7 @@ CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AddedCurves(Step):
-    """A Rényi curve that was computed earlier and is added to a run's curve."""
+    """The step of a Rényi curve that was computed earlier, which is added to a run's curve."""
 
     values: Array
 

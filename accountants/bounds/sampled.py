@@ -98,8 +98,9 @@ class GaussianRelease(SampledStep):
         return sqrt(count * self.mu**2)
 
     def exact(self, count: int) -> ClosedForm | None:
-        """The profile of one sampled release; for Poisson sampling that with the record against without it, which is
-        the larger."""
+        """The profile of one sampled release. Under Poisson sampling it is that of the release with the record against
+        the one without, the larger of both directions.
+        """
         if count > 1 or self.rate in (0, 1):
             return None
         rate, mu = self.rate, self.mu
@@ -136,7 +137,9 @@ class GaussianRelease(SampledStep):
         return [Piece(np.array([self.mu]), np.ones(1), self.rate, count, sampled)]
 
     def attained(self, count: int) -> Pairs | None:
-        """The profile that a known pair attains under k of n: a record against zero, if all other records are zero."""
+        """The profile that one known pair of neighbors attains under k of n: one record against a zero record, if all
+        other records are zero.
+        """
         return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)] if self.worst else None
 
     def _profile(self, epsilon: Array) -> Array:

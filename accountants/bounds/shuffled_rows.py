@@ -110,7 +110,7 @@ Hidden: TypeAlias = Callable[[float, float, Rows], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Hiding:
-    """The terms of h_l."""
+    """The terms of h_l, one step of this module's recursion."""
 
     cases: tuple[tuple[float, Rows], ...] = ()  # u_s and W_s
     told: float = 0.0  # p, the probability that the row is told at once
@@ -136,7 +136,8 @@ class Hiding:
 
 @lru_cache(maxsize=64)
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
-    """A profile of one epoch, valid in both directions; None if no number of moves is known to hide anything.
+    """A profile of one epoch, valid in both directions; None if no number of moves in the proof is known to hide
+    anything.
 
     It takes up to seven seconds where μ is at most 1.1, and above it up to 13, for many records and a small `told`: the
     desired probability in (0, .5] with which the row counts as known. δ below `told` earn little credit. Any two of n ≥
@@ -163,8 +164,8 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """The terms of h_0. The numbers of moves are those that hide best in a normal approximation; None if they leave
-    fewer than two places.
+    """The terms of h_0, of the whole epoch. The numbers of moves are those that hide best in a normal approximation;
+    None if they leave fewer than two places.
 
     Only the choice of the moves is approximate; the bound holds for every choice.
 

@@ -20,10 +20,11 @@ USUAL_ORDERS = np.array(ORDERS)
 
 
 class Step(ABC):
-    """One mechanism of a run. A run is a list of steps with their counts; its steps compose.
+    """One mechanism of a run. A run is a list of steps with their counts. Its privacy loss is the composition of its
+    steps.
 
-    Every answer is for `count` repetitions together. A theorem that does not apply gives an infinite shift or loss, or
-    None. Only the Rényi curve is required.
+    Every method answers for `count` repetitions together. A theorem that does not apply gives an infinite shift or
+    loss, or None. Only the Rényi curve is required.
     """
 
     @property
@@ -33,7 +34,7 @@ class Step(ABC):
 
     @property
     def how(self) -> str:
-        """The kind of sampling, in words that follow a method's name."""
+        """The kind of sampling, as words to be put after the method's name."""
         return ""
 
     @property
@@ -43,12 +44,12 @@ class Step(ABC):
 
     @property
     def profile_source(self) -> str:
-        """Source of `pairs`, if a certificate must name it beside the source of numerical composition."""
+        """Source of the profiles in `pairs`; empty if the source of numerical composition says enough."""
         return ""
 
     @property
     def remark(self) -> str:
-        """Why `shift` may charge more than the truth; empty if a Gaussian of that shift is exact."""
+        """Why `shift` may overstate the privacy loss; empty if a Gaussian of that shift is exact."""
         return ""
 
     @property
@@ -78,8 +79,9 @@ class Step(ABC):
         return inf
 
     def most(self, count: int) -> list[tuple[float, int]]:
-        """The independent releases of the step, as pairs (largest privacy loss, number of releases); empty if a loss is
-        unbounded."""
+        """The independent releases of the step, as pairs (largest privacy loss, number of such releases); empty if a
+        loss is unbounded.
+        """
         return []
 
     def exact(self, count: int) -> Bound | None:
@@ -95,8 +97,9 @@ class Step(ABC):
         return None
 
     def pieces(self, count: int) -> list[Piece] | None:
-        """Releases whose losses can be moved to a few nodes, for composition on a coarse grid; empty if no release
-        leaks anything."""
+        """The step's releases in a form for composition on a coarse grid, where losses are moved to a few nodes; empty
+        if no release leaks anything.
+        """
         return None
 
     def attained(self, count: int) -> Pairs | None:

@@ -47,7 +47,8 @@ def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array
 
 
 def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistribution) -> Array:
-    """Rényi curve of one release from k of n clients, replace-one, by the tight profile of a base loss on a grid.
+    """Rényi curve of one release from k of n clients under replace-one, from the tight profile of a loss that is given
+    on a grid.
 
     The moment is 1 + E[f(L); y > 1] under Q, L = 1 − γ + γy, f(L) = L^α − 1 − α(L − 1) + L^{1−α} − 1 + (α − 1)(L − 1).
     It grows with the base profile: f is convex and touches 0 at L = 1. For small x = L − 1, f is at most

@@ -20,7 +20,7 @@ def amplify(epsilon: float, rate: float) -> float: ...
 @overload
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
-    """ε after subsampling: ln(1 + γ(e^ε − 1)), for any real ε without overflow; rates broadcast against ε.
+    """ε after subsampling: ln(1 + γ(e^ε − 1)), for any real ε, without overflow. Rates broadcast against ε.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (without replacement) and Theorem 8 (Poisson). δ becomes γδ.
 
@@ -59,8 +59,8 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
     """Tight privacy profile of one release from k of n clients, drawn without replacement and kept secret.
 
     For ε ≥ 0 it is γ·δ_base(ln(1 + (e^ε − 1)/γ)), γ = k/n, replace-one. For ε < 0 we exchange the neighbors: δ(−ε) = 1
-    − e^{−ε} + e^{−ε}δ(ε). For ε ≥ 0 it is also the profile of one Poisson-sampled release, with a record against
-    without it, which is never below the other direction (`poisson_added_delta`); composition needs both.
+    − e^{−ε} + e^{−ε}δ(ε). For ε ≥ 0 it is also the profile of one Poisson-sampled release with a record against one
+    without. That profile is never below the other direction (`poisson_added_delta`); composition needs both.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (attained if all other data are zero) and Theorem 8 (Poisson).
 
@@ -75,7 +75,7 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
 
 
 def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
-    """Tight privacy profile of one Poisson-sampled release, without a record against with it, at ε ≥ 0.
+    """Tight privacy profile, at ε ≥ 0, of one Poisson-sampled release without a record against one with it.
 
     The loss is at most −ln(1 − q): δ = (1 − (1−q)e^ε)·δ_base(ln(q·e^ε/(1 − (1−q)e^ε))), and 0 from there on.
 

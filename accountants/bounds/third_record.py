@@ -1,4 +1,5 @@
-r"""k of n, composed over rounds: the record that replaces a left-out neighbor is the same in both worlds.
+r"""Composition of rounds with k of n clients: if a neighbor is not drawn, the record in its place is the same for both
+neighbors.
 
 A round holds the record x with probability γ = k/n, and otherwise a third record y in its place; its neighbor holds x'
 or the same y. Given the others' sum, a round is one of

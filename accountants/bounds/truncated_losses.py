@@ -36,7 +36,7 @@ _ROUNDING = 1e-14  # relative error of a node's mass times μ
 
 
 class Piece(NamedTuple):
-    """Releases of one kind."""
+    """Equal releases, which are discretized together."""
 
     mu: Array  # [J] shifts > 0 of a Gaussian; one placeholder if the loss is given
     chance: Array  # [J] probabilities of the shifts
@@ -141,7 +141,7 @@ def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[Trunc
 
 
 def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bool_], spent: Array) -> TruncatedLosses:
-    """Nodes and masses of S pieces of one shift; their infinite losses use up about `spent` [S] of δ."""
+    """Nodes and masses of S pieces of one shift; their infinite losses cost about `spent` [S] of δ."""
     mu, q = np.maximum(shift, _SMALLEST_SHIFT)[:, None], rate[:, None]
     rarest = ndtri(np.minimum(spent / (rounds * rate), 0.45))[:, None]
     lowest = ndtri(np.minimum(spent / rounds, 0.45))[:, None]

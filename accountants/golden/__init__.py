@@ -36,7 +36,7 @@ class Case:
     source: str = ""  # where the reference value comes from
 
     def check(self) -> tuple[bool, float]:
-        """Whether the computed value matches the reference, and the computed value.
+        """A pair: whether the computed value matches the reference, and the computed value.
 
         >>> Case(id="x", what="two", compute=lambda: 2.0, expected=2.0).check()
         (True, 2.0)

@@ -31,7 +31,8 @@ class Event:
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """The event of dp_accounting that means the same as a mechanism; for uneven seats, one that costs more.
+    """The event of dp_accounting that means the same as a mechanism; for seats of uneven ratios, an event that costs
+    more.
 
     If drawn clients take secret seats of uneven fixed ratios, dp_accounting has no event for their mean.
     The event is then that of the seat with the largest ratio: its ε is an upper bound, and privkit's is smaller.

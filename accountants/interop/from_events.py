@@ -24,18 +24,20 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
 
     Args:
         event: Gaussian or Laplace noise, Gaussian noise after Poisson sampling or sampling without replacement, or
-            compositions of one of them. Unsampled Gaussians may differ: together they are one, with 1/σ² = Σ 1/σᵢ².
-            Beside one kind of samples without replacement they are the releases, and the samples are noisy updates.
-        relation: the one that the event is meant for. `REPLACE_ONE` needs samples without replacement, and noise that
-            is given over the distance of neighbors: with noise over one record's norm, give half of it. About other
-            events dp_accounting's accountants disagree. In `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE` a neighbor moves a
-            release by one norm. Both become add-or-remove-one, since the special record stands for an absent one.
+            compositions of one of them. Unsampled Gaussians may differ: together they are one, with 1/σ² = Σ 1/σᵢ². If
+            samples without replacement of one kind come with them, the Gaussians are the releases and the samples are
+            noisy updates.
+        relation: the neighboring relation for which the event is meant. `REPLACE_ONE` needs samples without
+            replacement, and noise that is given over the distance of neighbors: with noise over one record's norm, give
+            half of it. About other events dp_accounting's accountants disagree. In `REPLACE_SPECIAL` and
+            `ADD_OR_REMOVE_ONE` a neighbor moves a release by one norm. Both become add-or-remove-one, since the special
+            record stands for an absent one.
         unit: what neighbors differ in.
 
     Raises:
         ValueError: for any other event or relation, with the reason. A ledger composes mechanisms of several kinds.
 
-    Source: dp_accounting 0.6. After `to_dp_event`, ε is that of the first mechanism but for rounding; a mechanism that
+    Source: dp_accounting 0.6. After `to_dp_event`, ε is that of the original mechanism up to rounding; a mechanism that
     replaced one and did not sample comes back as one that adds or removes one.
 
     >>> from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent

@@ -37,10 +37,10 @@ _ONE_ORDER = (
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches; of nothing if
-    there is one order.
+    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches. It claims nothing if
+    there is only one order.
 
-    The multiplicities say how often each different patch occurs; their sum is N ≥ 1. None if all patches differ.
+    The multiplicities say how often each different patch occurs; their sum is N ≥ 1. Give None if all patches differ.
 
     Source: Yao et al., patch shuffling, Definition 2 and Proposition 1.
 

@@ -57,7 +57,7 @@ def own_image_share(tokens: int, batch: int, kept: int) -> float:
 
     Pooled patches may return to their own image.
 
-    Source: derived from Algorithm 2; a test counts it on the defense itself.
+    Source: derived from Algorithm 2; a test counts the tokens that the defense itself releases.
     """
     tokens, batch, kept = shape(tokens, batch, kept)
     share = kept / tokens
@@ -95,8 +95,8 @@ class _IntersectionOdds:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
-    """The odds with which two patches share an output, of patches of one image over patches of two. All variants have
-    the same odds.
+    """Odds ratio of two patches landing in the same output: for patches of one image over patches of two images. It is
+    the same for all variants.
 
     It takes N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds over the same images, dealt into the same batch.
 
@@ -142,7 +142,7 @@ def ln_choose(n: int, k: int) -> float:
 
 
 def shape(tokens: int, batch: int, kept: int) -> tuple[int, int, int]:
-    """Refuse impossible shapes of a batch."""
+    """Refuse impossible numbers of tokens, images and kept tokens."""
     tokens, batch = validate.whole("tokens", tokens), validate.whole("batch", batch)
     return tokens, batch, validate.whole("kept", kept, least=0, most=tokens)
 

@@ -167,8 +167,9 @@ class SplitMechanism(Checked):
 
     @property
     def turns(self) -> int:
-        """The number of times that a unit may be released: T, or the epochs of a shuffled run, of which the last may be
-        incomplete."""
+        """The number of times that a unit may be released: T, or the number of epochs of a shuffled run; its last epoch
+        may be incomplete.
+        """
         return -(-self.rounds // self.turn)
 
     @property
@@ -245,7 +246,7 @@ class SplitMechanism(Checked):
 
     @property
     def update_shift(self) -> float | None:
-        """μ² of all noisy updates of the lower model together: 0 without any, None if sampling amplifies them."""
+        """μ² of all noisy updates of the lower model together: 0 if there are none, None if sampling amplifies them."""
         lower = self.lower_model
         if not isinstance(lower, PrivateUpdates):
             return 0.0
@@ -255,8 +256,8 @@ class SplitMechanism(Checked):
     def attained(self) -> bool:
         """Whether the worst neighbors attain the accounted shift. An exact ε is then a lower bound, too.
 
-        It is False where the charge may be above theirs. Masks without `random_masks` are a fixed part of the
-        mechanism, which the server knows.
+        It is False if the charge may be above the loss of the worst neighbors. Masks without `random_masks` are a fixed
+        part of the mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):

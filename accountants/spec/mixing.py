@@ -229,7 +229,7 @@ class DirichletRatio(_Dirichlet):
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletCounts(_Dirichlet):
-    """N_i ~ Dirichlet-multinomial(N, α_M), λ_i = N_i/N: the counts sum to N, so this is the one to use with CutMix.
+    """N_i ~ Dirichlet-multinomial(N, α_M), λ_i = N_i/N: the counts sum to N, so use this law with CutMix.
 
     Source: CutMixSL §3.2; one client's count is Beta-binomial(N, α_M, (k−1)·α_M).
 

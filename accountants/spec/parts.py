@@ -32,7 +32,8 @@ class Noise:
             probability, at most 1, with which an answer is replaced by a uniform draw.
         labels: on labels, > 0; None if labels are not released.
         site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
-        variance: not a parameter; giving it raises with advice, since Table 1 of DP-CutMixSL calls σ so.
+        variance: not a parameter. Table 1 of DP-CutMixSL calls σ the variance, so a value given here raises an error
+            with advice.
     """
 
     kind: ClassVar[str] = "noise"
@@ -89,7 +90,8 @@ class Mixup(Checked):
 class CutMix(Checked):
     """Exclusive masks over patches: client i fills N_i of the N patches, and its label has weight λ_i (DP-CutMixSL).
 
-    The `ratio` is a law of the λ_i or N_i. If clients collude as in `Mixup`, the share N_i/N of the smashed data stays.
+    The `ratio` is a law of the λ_i or N_i. If clients collude as in `Mixup`, only the share N_i/N of the smashed data
+    still protects.
     """
 
     kind: ClassVar[str] = "cutmix"

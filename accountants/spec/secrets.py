@@ -101,7 +101,7 @@ def has_secrets(mechanism: SplitMechanism) -> bool:
 
 
 def check_secrets(mechanism: SplitMechanism) -> None:
-    """Refuse underived combinations with hidden masks or random allocation, and categories without response."""
+    """Refuse underived combinations with hidden masks or random allocation; categories need randomized response."""
     noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
     if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:
         raise ValueError(NEED_RESPONSE)

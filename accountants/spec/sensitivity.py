@@ -112,7 +112,7 @@ class BoxLabels(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity > 0 that the caller supplies. It is refused under any other relation or norm."""
+    """A sensitivity > 0 that the caller supplies for one neighboring relation and norm; it is refused for others."""
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False
@@ -149,7 +149,7 @@ class Categories(Checked):
 
 
 def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
-    """The number of coordinates over which an L1 distance is spread in the worst case for Laplace noise.
+    """The worst case under Laplace noise: the number of coordinates over which an L1 distance is spread.
 
     It is 1 if only the sum is bounded.
 

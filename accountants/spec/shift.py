@@ -102,7 +102,9 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """L1 sensitivity of one round's releases over the noise's scale, and 1 if one coordinate holds it, else 0."""
+    """L1 sensitivity of one round's releases over the noise's scale, and whether one coordinate holds all of it (1) or
+    not (0).
+    """
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
@@ -152,7 +154,7 @@ def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | N
 
 
 def over_noise(mechanism: SplitMechanism, norm: Literal["l1", "l2"]) -> tuple[float, float]:
-    """Sensitivities of smashed data and label, each over its noise, without mixing."""
+    """The sensitivities of smashed data and label without mixing, each divided by its noise."""
     whole = mechanism.smashed.sensitivity(mechanism.relation, norm) / mechanism.noise.smashed
     label = 0.0
     if mechanism.labels is not None and mechanism.noise.labels is not None:

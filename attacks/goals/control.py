@@ -35,6 +35,7 @@ def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor
     Args:
         leak: its scores for data that reveal the answer.
         leak_truth: bool [N], the truth.
+        noise: its scores for pure noise.
         noise_truth: bool [N], coin flips that are independent of the noise.
     """
     from privkit.attacks.scores.leak import pooled_auc

@@ -100,12 +100,12 @@ class Cast:
         return guesses_of(self.attack, self.attack.run(shown, draws), rows, self.shape).images
 
     def draws(self, seed: int, name: str) -> tuple[Generator, int]:
-        """Draws of one control, and its seed."""
+        """A pair: the random generator of one control, and its seed."""
         start = derive(seed, "control", name)
         return Generator(self.own.device).manual_seed(start), start
 
     def own_draws(self, seed: int) -> Generator:
-        """The attack's own random draws, in the positive control."""
+        """The random generator of the attack itself, in the positive control."""
         return Generator().manual_seed(derive(seed, "control", "identity", "attack"))
 
     @property
@@ -139,7 +139,7 @@ class Cast:
         imitate: Callable[[Tensor, Generator], Tensor] | None,
         draws: Generator,
     ) -> ImageObservation:
-        """The observation of the attack."""
+        """The observation that the attack gets in the control."""
         needs = attack.needs
         return replace(
             self._held(),
@@ -151,7 +151,7 @@ class Cast:
         )
 
     def led(self, start: int, noise: bool) -> ImageObservation:
-        """The observation of an attack that takes over the training."""
+        """The same for an attack that takes over the training."""
         batch = self.batch_size
         clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
         return replace(self._held(), views=clients.views(), clients=clients)
@@ -169,10 +169,10 @@ class Cast:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
-    """An attack as it is mounted in its controls.
+    """The attack in the form that its controls mount.
 
     Args:
-        own: number of its images; a tenth of them, but at least one message, is held out.
+        own: number of the attack's own images; a tenth of them, but at least one message, is held out.
         batch_size: images per step.
         shorter: factor by which its number of training steps is reduced.
     """
@@ -181,7 +181,9 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
 
 
 def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
-    """The server of a control; a row that holds several records teaches it the first one's label."""
+    """The server of a control, trained on queries. From a row that holds several records it learns the label of the
+    first.
+    """
     sent = own[: len(own) // batch_size * batch_size]
     answers = [query(part, draws) for part in sent.split(batch_size)]
     places = [batch_size * number + answer.members[:, 0].clamp_min(0) for number, answer in enumerate(answers)]
@@ -212,10 +214,10 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Images of at most `side` pixels per side (smaller if the release is a vector), and the factor for the training
-    steps.
+    """Images shrunk to at most `side` pixels per side (fewer if the release is a vector), and the factor for the number
+    of training steps.
 
-    Other records, and images without a limit, stay as they are.
+    Images stay as they are if `side` is None, and so do other records.
 
     >>> import torch
     >>> images, longer = small(torch.ones(2, 1, 28, 28), None, torch.zeros(5, 64))

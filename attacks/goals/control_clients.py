@@ -35,14 +35,14 @@ class ControlClients(Protocol):
 
         Args:
             records: [N, ...], whole rounds of them.
-            passes: how often they cross.
+            passes: how often the records cross the wire.
 
         Returns:
             The views, pass after pass, and the record on each seat of the rows of the first pass, −1 on an empty seat.
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Answer one round of own records, as `privkit.attacks.base.Query`."""
+        """Send one round of the attack's own records, and return the answer; see `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
         """The part of a difference from the records that changes the releases of these passes; see `projected`.
@@ -57,12 +57,12 @@ class Defended:
     """The defense used in control experiments.
 
     Attributes:
-        name: of the defense, for sentences.
+        name: name of the defense, for messages.
         undone: effects that an attack must undo to win here: some of "maps", "scales", "masks", "mixes", "permutes"
             and "shortens", as defenses declare them.
         clients: function from the shape of a record to the clients; it raises `NotApplicable` if they are impossible.
         why_not: why no control can use the defense; empty if one can.
-        own: whether a stage is the user's own, whose scale nobody knows.
+        own: whether a stage is the user's own code, so that the scale of its output is unknown.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Defended:
 
     @classmethod
     def unknown(cls, reason: str) -> Defended:
-        """A defense that is not available here, with the reason."""
+        """Stand-in for a defense that no control can use, with the reason."""
         return cls(name="an unknown defense", undone=frozenset(), clients=_nobody, why_not=reason)
 
 

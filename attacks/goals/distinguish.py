@@ -38,7 +38,7 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
 
     @property
     def on(self) -> Literal["smashed", "gradient"]:
-        """What it reads: "smashed" (the released rows) or "gradient" (the gradients that came back for them)."""
+        """What it reads: "smashed" (the released rows) or "gradient" (the gradients that came back for these rows)."""
 
 
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:

@@ -145,7 +145,7 @@ class Scaled(nn.Module):
         self.lower, self.factor = lower, factor
 
     def forward(self, records: Tensor) -> Tensor:
-        """Shaped like what `lower` gives."""
+        """The output of `lower`, multiplied; the same shape."""
         numbers: Tensor = self.factor * self.lower(records)
         return numbers
 

@@ -80,7 +80,9 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch of training whose rounds it reads; "pooled" reads all together, "every" reads each separately."""
+        """The epoch of training whose rounds the attack reads; "pooled" reads all epochs together, "every" reads each
+        epoch separately.
+        """
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:

@@ -25,13 +25,13 @@ class OneClient(ABC):
 
     @abstractmethod
     def send(self) -> tuple[Tensor, Tensor]:
-        """The release of round `done`, with its graph, and its labels."""
+        """The release of round number `done`, with its autograd graph, and the labels."""
 
     @abstractmethod
     def views(self) -> list[View]: ...
 
     def learn(self) -> None:
-        """Take a step along the gradients of the weights."""
+        """Take one optimizer step along the weights' gradients."""
         self.optimizer.step()
 
     def round(self, answer: Callable[[View], Tensor]) -> None:

@@ -46,8 +46,8 @@ class ImageObservation(Observation):
         query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
         rules: rules of the threat model for `query`.
         lower: a client's lower segment itself (white box).
-        upper: the server's segment, which a server has: smashed data -> logits [N, L].
-        upper_history: the server's segment at moments of its training, the oldest first; a server can keep its own.
+        upper: the server's own segment: smashed data -> logits [N, L].
+        upper_history: copies of the server's segment from its training, the oldest first.
         clients: the clients in training from their start, for an attack that takes training over.
         imitate: function that applies the clients' defense to one round of smashed data [N, ...], with random numbers
             of the adversary's own; differentiable, and of the same shape.
@@ -157,8 +157,9 @@ def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The adversary's images in two parts: images to learn from, and one round of other images on which choices are
-    tried."""
+    """The adversary's images in two parts: images to learn from, and one round of other images on which options are
+    compared.
+    """
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size

@@ -66,10 +66,11 @@ def wins(
 ) -> tuple[Control, ...]:
     """The positive control: clients send the record itself through their own defense, and the attack must recover it.
 
-    The attack passes if its MSE is at most half of the mean record's, three quarters if the defense moves tokens, or
-    nine tenths if the release contains less than nine tenths of what tells records apart; all on the part that it
-    contains, computed from the same code (`privkit.attacks.goals.control_clients.projected`). If the weights of mixed
-    rows are public, an attack that wins by less than half of its share must do worse with the members' swapped.
+    The attack passes if its MSE is at most half of the mean record's, three quarters of it if the defense moves tokens,
+    or nine tenths if the release contains less than nine tenths of what distinguishes records. All errors count only
+    the part of a record that the release contains, computed from the same code
+    (`privkit.attacks.goals.control_clients.projected`). If the weights of mixed rows are public, an attack that needs
+    more than half of this share must do worse if the members' weights are swapped.
 
     Args:
         defended: the defense; None for clients without one.
@@ -99,7 +100,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
     """The negative control: a release of pure noise with the shape of the real one; see `controls`.
 
     The attack fails it if its error is more than 3 % below the mean record's, and if a 99 % interval over the records
-    shows that each guess is closer to its own record than to others. Guesses from noise know no record from another.
+    shows that each guess is closer to its own record than to others. Guesses from noise cannot distinguish records.
     """
     played = Cast.of(attack, observation, SHORTER)
     draws, start = played.draws(seed, "noise")

@@ -29,7 +29,8 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FSHA(ReconstructingAttack):
-    """Feature-space hijacking: the server trains an auto-encoder, and a discriminator pulls the clients to it.
+    """Feature-space hijacking: the server trains an auto-encoder of its own (its encoder is the "pilot"), and a
+    discriminator pulls the clients' releases towards the pilot's.
 
     Attributes:
         recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
@@ -38,10 +39,10 @@ class FSHA(ReconstructingAttack):
             trained and no client is touched: the given views are decoded by an untrained decoder.
         penalty: "full", the gradient penalty's L2 norm over a whole release, or "channel", as in the authors' release.
         penalty_weight: > 0; 10 and, as the authors', 500.
-        learning_rate: of Adam on pilot and decoder, > 0; 1e-3 and 1e-5.
-        discriminator_rate: of Adam on the discriminator, > 0; 1e-3 (with betas .5 and .9) and 1e-4.
-        discriminator_steps: of the discriminator in a round, ≥ 1, each with fresh images of the server's; the authors
-            take one.
+        learning_rate: learning rate of Adam on pilot and decoder, > 0; 1e-3 and 1e-5.
+        discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 (with betas .5 and .9) and 1e-4.
+        discriminator_steps: steps of the discriminator in a round, ≥ 1, each with fresh images of the server; the
+            authors take one.
         width: channels of the first convolution, ≥ 1; 16 and 64.
         blocks: blocks of the discriminator, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which cause most
             of a round's cost.

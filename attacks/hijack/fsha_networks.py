@@ -37,10 +37,11 @@ def hijacking_networks(
     """Networks for releases of one shape, their weights drawn from torch's global generator.
 
     Args:
-        released: of one row: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid, or (D,) a vector.
+        released: shape of one row: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid, or (D,) a
+            vector.
         image: (C, H, W) of the private images.
         width: channels of the first convolution, ≥ 1; later ones have up to four times as many. The authors have 64.
-        end: what ends the pilot; theirs is linear.
+        end: last function of the pilot; that of the authors is linear.
         classes: labels that the discriminator tells apart, or 0.
         blocks: blocks of the discriminator, ≥ 1. For vectors they are linear, and half as many are used.
 

@@ -61,5 +61,5 @@ def kinked(x: Tensor) -> Tensor:
 
 
 def all_finite(*tensors: Tensor) -> bool:
-    """Whether no number in any of them is NaN or infinite; one synchronization with the device."""
+    """Whether all numbers of the tensors are finite; this synchronizes with the device once."""
     return bool(torch.stack([torch.isfinite(x).all() for x in tensors]).all())

@@ -56,7 +56,7 @@ class Adaptive(ReconstructingAttack):
     the same messages: so the result is an upper bound for an adversary who must link the rows first. The lower segment
     is the same in all passes; the defense draws anew in each.
 
-    If tokens are pooled or intersected, the adversary first reads those of its own images by chosen queries
+    If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles them itself instead of sending own messages, and the decoder starts with the map
     from tokens to patches. If tokens cannot be read, own messages are sent anew in each epoch; the row says which.
 
@@ -64,10 +64,10 @@ class Adaptive(ReconstructingAttack):
         passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
         combine: "average" (noise shrinks by √R; tokens without a fixed place are first matched with their copies),
             "concatenate" (on the channel axis, as the paper says), "pool" (the T tokens of a row that recur most, each
-            averaged over its copies), "intersect" (the same, with all rows of a message competing for its tokens),
-            "as_released" (below), or "auto". This is "average" if own images come back with their tokens in place or
-            masked by public masks; otherwise "pool" if rows bring the same tokens again or a message is too large to be
-            intersected; otherwise "intersect".
+            averaged over its copies), "intersect" (the same, but all rows of a message compete for the message's
+            tokens), "as_released" (below), or "auto". This is "average" if own images come back with their tokens in
+            place or masked by public masks; otherwise "pool" if rows bring the same tokens again or a message is too
+            large to be intersected; otherwise "intersect".
         decoder: as in `BlackBox`, except that None is "set" if tokens have no places and are not concatenated.
         epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
         doublings: as in `BlackBox`.
@@ -293,7 +293,7 @@ class SimulatedPasses:
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
     def view(self, same: Sequence[View]) -> View | None:
-        """The passes of the attacked images, combined like those of own images; None if to be intersected."""
+        """The passes of the attacked images, combined like those of own images; None if they are to be intersected."""
         if not self.pool:
             return None
         tokens = patch_tokens(same[0].smashed).float()
@@ -301,12 +301,16 @@ class SimulatedPasses:
         return View(round=same[0].round, smashed=smashed, messages=same[0].messages)
 
     def known(self, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Combined releases of up to 1,000 own images, or one message, and the patch behind each token, [N, T, P]."""
+        """Combined releases of up to 1,000 of the adversary's images, or of one message, and the patch behind each
+        token, [N, T, P].
+        """
         messages = max(1, min(_KNOWN, len(self.own.tokens)) // self.size)
         return self.released(torch.arange(messages * self.size), draws)
 
     def released(self, rows: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Combined releases of the own images in these rows, int64 [N], and each token's patch, [N, T, P]."""
+        """Combined releases of the adversary's images number `rows`, int64 [N], and the patch behind each token, [N, T,
+        P].
+        """
         tokens, patches = self.own.tokens[rows], self.own.patches[rows]
         n, t, _ = tokens.shape
         groups = (n, t) if self.pool else (n // self.size, self.size * t)

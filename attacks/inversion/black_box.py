@@ -47,11 +47,11 @@ class BlackBox(ReconstructingAttack):
             (likewise, over all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix". None for "mae"
             of tokens and "autoencoder" of feature maps and vectors.
         epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
-        doublings: of these epochs, at most, as long as each lowers the held-out error by more than 5 %; see
-            `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
+        doublings: how often these epochs are doubled at most, as long as each doubling lowers the held-out error by
+            more than 5 %; see `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
         augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
             or "crop_flip" for horizontal flips as well.
-        learning_rate: peak of AdamW's cosine schedule; None for the decoder's own (for "mae" 0.4/width, where the
+        learning_rate: peak of AdamW's cosine schedule; None for the decoder's default (for "mae" 0.4/width, where the
             release has 1.5e-4 at width 768).
         width: decoder channels, for "mae" a positive multiple of 16; None for a size scaled to the model.
         depth: decoder blocks or halvings, ≥ 1; None likewise.
@@ -101,7 +101,7 @@ class BlackBox(ReconstructingAttack):
         session: Session | None = None,
         begin: Callable[[Decoder], object] = lambda decoder: None,
     ) -> Reconstruction:
-        """`run` with prior knowledge, which `begin` passes to the new decoder."""
+        """Run the attack with prior knowledge: `begin` puts it into the new decoder."""
         epochs = planned_epochs(self.epochs)
         check_inputs(self, observation)
         device = observation.views[0].smashed.device

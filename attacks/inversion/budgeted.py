@@ -12,7 +12,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 
 class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
-    """A dataclass that trains for some epochs; with 0 it is its untrained start."""
+    """An attack that trains for some epochs; with 0 epochs it is its own untrained start."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -24,8 +24,8 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
     """The mounting of an attack that takes a share of a run's epochs, unless it has its own number.
 
     Args:
-        share: of the run's epochs, > 0.
-        steps: of training in control experiments.
+        share: share of the run's epochs, > 0.
+        steps: training steps in control experiments.
         in_controls: values of further fields in control experiments.
     """
     return Mounting(

@@ -1,8 +1,8 @@
-"""Fingerprints: clients' own networks mark their tokens, so that a shuffled mixture falls apart by itself.
+"""Fingerprints: each client's own network marks its tokens, so a shuffled mixture of clients can be separated.
 
-Clients that learn lower segments of their own send tokens of different laws, and so do the places of one client. Once
-an adversary has own images' tokens of each client and place, a single row of an unknown mixture shows whose each of its
-tokens is and where it lies.
+Clients that learn lower segments of their own send tokens of different distributions, and so do the places of one
+client's image. Once an adversary has tokens of its own images for each client and place, it can read from a single row
+of an unknown mixture whose each token is and where it lies.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ _NUMBERS_AT_ONCE = 2**24
 class Fingerprints(ReconstructingAttack):
     """Finds the owner and place of each token in a shuffled mixture, by the token laws of each client and place.
 
-    Own images are sent many times. Tokens that come back in several rows of one image and client are a set without
-    order, whose places follow from what the image shows (`TokenMaps`). These maps read all rows of own images, which
-    gives the law of a token of each client and place. By these laws, the tokens of attacked rows get the likeliest
-    owners and places, and a regression for each client guesses images from the tokens that a row holds, as in
-    `SeenTokens`. The victims cross once. Clients that share a segment leave no marks of their own, and are refused.
+    The adversary sends its own images many times. Tokens that come back in several rows of one image and client form a
+    set without order; their places follow from what the image shows (`TokenMaps`). With these maps all rows of own
+    images are read, which gives the distribution of a token for each client and place. By these distributions, the
+    tokens of attacked rows get the likeliest owners and places, and a regression for each client guesses images from
+    the tokens that a row holds, as in `SeenTokens`. The attacked images need to cross the cut only once. Clients that
+    share a segment leave no marks of their own, and are refused.
 
     Attributes:
         images: the largest number of own images that are sent.
@@ -72,7 +73,8 @@ class Fingerprints(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect own sets, find their places, learn the laws, read the attacked rows and decode them.
+        """Collect the token sets of own images, find the tokens' places, learn their distributions, and decode the
+        attacked rows.
 
         Raises:
             NotApplicable: if releases are not a grid of tokens, rows cannot be linked, own images are fewer than five

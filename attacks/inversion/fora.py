@@ -1,4 +1,6 @@
-"""FORA: a passive server trains a simulator of the client on own images, with releases of the same distribution."""
+"""FORA: a passive server trains a simulator of the client on its own images, until its releases are distributed like
+the client's.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,9 @@ class FORA(ReconstructingAttack):
         epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes 1.5 times the budget's.
         recipe: "strong" (a logistic discriminator) or "released" (the authors' Wasserstein one with gradient penalty).
             Rates that are None take the recipe's value; below, the value in "strong" comes first.
-        mmd_weight: weight in [0, 1] of the discrepancy; the discriminator's is 1 less it.
-        learning_rate: of Adam on simulator and decoder, > 0; 1e-3 and 1e-4.
-        discriminator_rate: of Adam on the discriminator, > 0; 1e-3 and 3e-4.
+        mmd_weight: weight w in [0, 1] of the discrepancy; the discriminator has the weight 1 − w.
+        learning_rate: learning rate of Adam on simulator and decoder, > 0; 1e-3 and 1e-4.
+        discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 and 3e-4.
         width: channels of the first layers, ≥ 1.
         batch: images in a step, ≥ 2.
         passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
@@ -85,7 +87,7 @@ class FORA(ReconstructingAttack):
 
 
 class FORATraining(SimulatorTraining[FORA]):
-    """Training of simulator and decoder, with a discriminator of releases."""
+    """Training of FORA's simulator and decoder, with a discriminator of releases."""
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         rows = self.given.rows.cpu()

@@ -85,7 +85,7 @@ class ImageFit(Resumable):
 
     Rows are independent, since Adam works coordinate by coordinate. An epoch is a hundred steps. A further cycle starts
     Adam and its rate anew, from the images so far, but does not blur the order again. If a cycle does not lower a row's
-    objective, the images of the row and of its whole group are put back.
+    objective, the earlier images of the row and of its whole group are restored.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ImageFit(Resumable):
             self._target = take(self._target, drawn.argsort(1).to(self._target.device))
 
     def epoch(self, number: int) -> float:
-        """A hundred steps; the mean objective of the rows after them, NaN if a pixel is not finite."""
+        """Take a hundred steps, and return the rows' mean objective after them; NaN if a pixel is not finite."""
         method, free, total = self._method, self._free, self._length * STEPS_AN_EPOCH
         now, cooled = number - self._before, _COOLED if self._before else 0.0
         with seeded(free.device, self._seed + number):
@@ -209,7 +209,8 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """The likely place of a released token: one Gaussian for each place, in the principal channels of all places.
+    """The likely place of a released token: one Gaussian for each place, in the principal components of the tokens of
+    all places.
 
     Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
 
@@ -245,7 +246,7 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """Released tokens [N, T, D] -> negative log-likelihoods in nats, up to a constant a token, [N, T, T]."""
+        """Released tokens [N, T, D] -> negative log-likelihoods in nats, up to a constant for each token, [N, T, T]."""
         places, kept = self.means.shape
         costs = []
         for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):

@@ -29,15 +29,16 @@ class JigsawWhiteBox(ReconstructingAttack):
 
     A block that the clients run behind the defense is undone first (`known_lower.before_block`), in views and answers.
 
-    Where the adversary can query, the weights of the white box's priors are chosen on own images whose release the
-    jigsaw, which has not learned from them, puts in order: wrongly placed tokens call for stronger priors.
+    If the adversary can query, the weights of the white box's priors are chosen on some of its own images. The jigsaw,
+    which has not learned from these images, orders their releases: the more tokens it misplaces, the stronger the
+    priors must be.
 
     Attributes:
-        pairs: as in `Jigsaw`, like `keep` and `kicks`.
+        pairs: as in `Jigsaw`; so are `keep` and `kicks`.
         keep: share of tokens that stay in their image's row.
         kicks: rounds of ruin and recreate.
         pieces_epochs: `Jigsaw.epochs`.
-        epochs: as in `WhiteBox`, like the weights of its priors; 0 is its start, behind the solved order.
+        epochs: as in `WhiteBox`; so are the weights of its priors. 0 is its start, in the solved order.
         total_variation: weight ≥ 0.
         l2: weight ≥ 0.
 

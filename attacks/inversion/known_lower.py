@@ -1,4 +1,6 @@
-"""A lower segment known to the adversary: frozen, compared with the release, and mixed as the clients mix."""
+"""Tools for a lower segment that the adversary knows: it is frozen, compared with the release, and mixed as the clients
+mix.
+"""
 
 from __future__ import annotations
 
@@ -96,10 +98,10 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
 def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
     """The tokens [N, T, D] before a block, computed from the released ones, and the relative residual of each row, [N].
 
-    The fixed point of z + γ·(y − t(z)), row by row, γ between 0 and 1: a step that does not come nearer is taken back
-    and halved. The block is any map of rows near the identity, such as a transformer's block with residual paths. A
-    large residual shows that the row was not undone. A small one shows that it was undone only if no other tokens give
-    the same release.
+    The fixed point of z + γ·(y − t(z)), row by row, γ between 0 and 1: a step that does not come nearer is undone and
+    halved. The block is any map of rows near the identity, such as a transformer's block with residual paths. A large
+    residual shows that the row was not undone. A small one shows that it was undone only if no other tokens give the
+    same release.
 
     Source: damped fixed points (Krasnoselskij 1955), as for residual blocks in Behrmann et al. 2019, "Invertible
     residual networks", Algorithm 1.

@@ -19,7 +19,7 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of the same records in one round, as equations A·x = y for each batch place and position."""
+    """All releases of one round's records, as equations A·x = y for each place in the batch and each position."""
 
     # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
     design: Tensor
@@ -50,8 +50,8 @@ class Mixtures:
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
         """Each client's smashed data, by least squares with a penalty for deviation from the typical record.
 
-        `typical` [T or 1, D] is the mean record's smashed data, the solution at positions that were never sent;
-        `noise` > 0 is the variance of the release's noise over that of the smashed data.
+        `typical` [T or 1, D] is the smashed data of a mean record; positions that were never sent get it as their
+        solution. `noise` > 0 is the variance of the release's noise over that of the smashed data.
 
         Returns:
             [n·B, ...], client c's b-th record in row c·B + b, and the share of the variance that is explained, float64
@@ -182,12 +182,11 @@ class Unmixed:
         )
 
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """Own smashed data [N, ...], mixed by the weights of recorded rounds with the same amount of noise, and then
-        solved.
+        """The adversary's smashed data [N, ...], first mixed by the weights of recorded rounds with the same amount of
+        noise, then solved for each record. Differentiable.
 
         Positions that the passes leave undetermined are undetermined here, too. So a simulator is compared, and a
         decoder trained, on data like those of the attacked records. An incomplete round repeats some records.
-        Differentiable.
         """
         whole = len(self.rows) // len(self.rounds)
         missing = torch.randint(len(smashed), (-len(smashed) % whole,), generator=draws, device=draws.device)

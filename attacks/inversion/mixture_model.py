@@ -1,4 +1,4 @@
-"""A Gaussian model of all clients: images, and what clients send of them, as if they were jointly normal."""
+"""A Gaussian model of all clients: images and their smashed data are treated as jointly normal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def principal_features(flat: Tensor, most: int) -> Tensor:
 
 
 def weighted(view: View) -> View:
-    """The view with a weight for each of its `_cells`, 1 where nothing was mixed or masked."""
+    """The view with a weight for each position; the weight is 1 if nothing was mixed or masked."""
     if view.mixed > 1:
         check_public([view])
     weights = view.smashed.new_ones(len(view.smashed), 1, 1) if view.weights is None else view.weights
@@ -47,7 +47,7 @@ def _cells(smashed: Tensor, positions: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Own images as they crossed."""
+    """The adversary's own images as they crossed the cut: rows, seats and weights."""
 
     cells: Tensor  # [N, T, D]
     images: Tensor  # int64 [N, k], the own image on each seat
@@ -56,7 +56,7 @@ class Rows:
 
     @classmethod
     def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> Rows:
-        """Send some own images, int64 [n], in rounds with newly drawn partners."""
+        """Send the own images with these numbers, int64 [n], in rounds with newly drawn partners."""
         parts = []
         for part in some[torch.randperm(len(some), generator=draws, device=own.device)].split(batch):
             answer = query(own[part], draws)
@@ -86,10 +86,10 @@ class Rows:
 
 
 class Equations:
-    """The normal equations of all clients' maps, cell by cell, from rows of own images.
+    """Normal equations of the linear maps from images to smashed data, one map per client, from rows of own images.
 
     Args:
-        features: of all own images, [n, f], the last of them 1.
+        features: features of all own images, [n, f]; the last one is 1.
         clients: K.
     """
 
@@ -129,7 +129,7 @@ class Equations:
         return equations
 
     def maps(self) -> Tensor:
-        """M of each client, [K, f, T·D]: an image's features times M are what the client sends of it."""
+        """M of each client, [K, f, T·D]: an image's features times M are its smashed data at this client."""
         solved = []
         for gram, right in zip(self._gram.flatten(1, 2).flatten(2), self._right.flatten(1, 2), strict=True):
             regular = gram.double()
@@ -139,7 +139,7 @@ class Equations:
         return maps
 
     def model(self, flat: Tensor, apart: Rows) -> Model:
-        """The model of images [n, P], whose variances follow from rows of images that were not added.
+        """The Gaussian model of images [n, P]. Its variances are estimated on rows of images that were not added.
 
         The residuals of two rows with the same image of one client share the error e but not the noise. Their product
         gives the variances of e; the rest of the residual's variance is noise; and the residuals' covariances less the
@@ -191,7 +191,7 @@ def _root(covariance: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Images and what clients send of them, jointly Gaussian, and noise that is independent in all numbers."""
+    """Images and their smashed data as jointly Gaussian variables, plus noise that is independent in each number."""
 
     features: Tensor  # [n, f], of own images
     flat: Tensor  # [n, P], own images
@@ -202,7 +202,8 @@ class Model:
     def guess(self, rows: LinkedRows, penalty: float) -> Tensor:
         """The mean of each record's image [P·n, pixels] in [0, 1] given all rows, in the order of `rows.records`.
 
-        It solves for the standardized features of every record and what the maps leave of it, all of variance 1.
+        It solves for each record's standardized features and for the part of its smashed data that the map does not
+        explain, both scaled to variance 1.
         """
         count, positions = rows.clients, rows.weights.shape[2]
         released = _cells(rows.smashed, positions).unflatten(0, (rows.places, -1)).transpose(1, 2)  # [P, T, E, D]
@@ -244,7 +245,8 @@ class Model:
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], right: Tensor, inverse: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """x with A·x = right for positive definite A, one for each first index; `inverse` is about that of A.
+    """Solve A·x = right for positive definite A, one system for each first index; `inverse` is an approximate inverse
+    of A.
 
     Source: Hestenes and Stiefel 1952.
 

@@ -46,14 +46,14 @@ class MixturePosterior(ReconstructingAttack):
         repeats: how often each own image is sent.
         components: principal components of images at most. Many clients or positions allow fewer, so that the equations
             have no more than 2²⁶ coefficients.
-        played: how often each own image plays a victim.
-        epochs: of the residual network; 0 leaves the posterior's guesses as they are.
-        width: of its two hidden layers.
+        played: how often each own image takes the role of an attacked one.
+        epochs: epochs of the residual network; 0 leaves the posterior's guesses as they are.
+        width: units in each of its two hidden layers.
 
-    Four models each leave out one fold of own images, whose equations are those of all rows less the fold's. Their
-    guesses at the own images that they left out err as guesses at the victims' do, and teach a residual network to
-    refine both. The curve is the MSE on the first fold, from which the network does not learn: of the posterior, then
-    of the network after each epoch. Guesses take the share of the network's correction that fits this fold best.
+    Four models are fitted, each without one fold of own images. Their guesses at the left-out images have errors like
+    those at the attacked images; a residual network learns from them to refine both. The curve is the MSE on the first
+    fold, from which the network does not learn: first that of the posterior, then that of the network after each epoch.
+    Guesses take the share of the network's correction that fits this fold best.
 
     Source: privkit's own; the conditional mean of normal variables, solved by conjugate gradients (Hestenes and Stiefel
     1952). That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.

@@ -21,7 +21,8 @@ _UNDOES = frozenset({"maps", "masks", "mixes", "shortens"})
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRecord(ReconstructingAttack):
-    """Sends own records through the defended clients, and returns the one with the most similar release.
+    """Sends the adversary's own records through the defended clients, and guesses the one with the most similar
+    release.
 
     It learns nothing, and reads records of every kind. If a sequence's release has one token for each token of the
     sequence, it is guessed token by token, possibly from many records; fields of a table with categories are guessed

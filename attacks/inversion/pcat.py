@@ -33,7 +33,7 @@ class PCAT(Checked):
         mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
             relative to the cross-entropy. The paper has no such term. At 0, many pseudo-clients are classified
             correctly although their releases differ from the client's.
-        learning_rate: of Adam on pseudo-client and decoder, > 0.
+        learning_rate: learning rate of Adam on pseudo-client and decoder, > 0.
         width: channels of the first layers, ≥ 1.
         batch: images in a step, ≥ 2.
         passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
@@ -113,7 +113,7 @@ class PCATTraining(SimulatorTraining[PCAT]):
         return loss.detach() + error.detach()
 
     def pretense(self, own: Tensor, simulated: Tensor, recorded: Tensor) -> Tensor:
-        """The pseudo-client's loss: classification of its releases, and their distance from the recorded rows."""
+        """The pseudo-client's loss: the cross-entropy of its releases, and their distance from the recorded rows."""
         labels = given(self.given.own_labels)[own]
         loss = functional.cross_entropy(self._upper(simulated.clone()), labels)  # it may work in place
         if self.attack.mmd_weight:

@@ -1,4 +1,6 @@
-"""Posterior mean: the mean image behind a very noisy release, learned from own images that were sent many times."""
+"""Posterior mean: the mean image behind a very noisy release, learned from the adversary's own images, each sent many
+times.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,20 @@ class PosteriorMean(ReconstructingAttack):
     """Learns the mean of all images that could have given a noisy release.
 
     The adversary sends each own image many times. The mean of its releases contains hardly any noise, and the
-    difference between a release and this mean is a sample of the noise. Each mean with each sample is an example, so
-    that the network sees far more noise than was sent. It looks at the largest principal components of the means.
+    difference between a release and this mean is a sample of the noise. Any mean plus any noise sample is a training
+    example, so the network sees far more noisy releases than were sent. Its input are the largest principal components
+    of the means.
 
-    Large values of noise with heavy tails say little: behind loud Laplace noise, the signs of numbers alone are worth
-    releases with half of the noise's variance. So released numbers are clamped at the bound that keeps the largest
-    share of the variance between own images. Behind Gaussian noise no clamp helps, and none is used.
+    If noise has heavy tails, its large values carry little information: behind strong Laplace noise, the signs of the
+    numbers alone are worth as much as a release with half of the noise's variance. So released numbers are clamped at
+    the bound that keeps the largest share of the variance between own images. Behind Gaussian noise no clamp helps, and
+    none is used.
 
-    The noise must not depend on the image: with secret masks, for example, it learns the wrong mean.
+    The noise must not depend on the image: with secret masks, for example, the attack learns the wrong mean.
 
-    Where the same images crossed several times, their releases are averaged, and so are as many samples of the noise.
-    These are shrunk by √((n - R) / (n - 1)) for R passes and n releases of an own image, since the mean of those holds
-    1/n of the noise's variance already.
+    If the same images crossed several times, their releases are averaged, and the same number of noise samples are
+    averaged for training. These samples are shrunk by √((n - R) / (n - 1)) for R passes and n releases of an own image,
+    since the mean of the n releases already holds 1/n of the noise's variance.
 
     Behind strong noise, a release says more about which image crossed than about how it looks, and the mean of all
     likely images is close to many of them. With `contrast`, guesses must also lie nearer to their own image than to
@@ -50,12 +54,12 @@ class PosteriorMean(ReconstructingAttack):
         repeats: how often each own image is sent, at least 4; a quarter of these rounds shows the principal components.
             The other n rounds must be at least the passes.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
-        components: principal components at most.
-        epochs: passes over the own images, but for those of one round, whose error (with `contrast`, the weighted sum
-            of both) is the curve; 0 for the mean image.
-        width: of two hidden layers.
+        components: largest number of principal components.
+        epochs: passes over the own images, except one held-out round, whose error (with `contrast`, the weighted sum of
+            both errors) is the curve; 0 for the mean image.
+        width: units in each of two hidden layers.
         contrast: weight ≥ 0 of the contrastive error beside the square error; each is in units of a constant guess's.
-            0 for the posterior mean; more identifies more images, and draws them worse.
+            At 0 the guess is the posterior mean; a larger weight identifies more images, and draws them worse.
 
     Source: privkit's own. The posterior mean has the least square error of all guesses (Robert 2007, §2.5.1); clamped
     numbers serve where noise has heavy tails (Huber 1964). The contrastive error is InfoNCE (van den Oord et al. 2018)
@@ -98,7 +102,7 @@ class PosteriorMean(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send, average, learn.
+        """Send the own images, average their releases, and train the network.
 
         Raises:
             NotApplicable: if rows are mixtures, or own images are fewer than two rounds.

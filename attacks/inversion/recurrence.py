@@ -1,4 +1,6 @@
-"""Tokens that recur: copies of one token in several passes of the same images, and the image to which they belong."""
+"""Recurring tokens: finds the copies of one token in several passes of the same images, and the image that they belong
+to.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether two passes have more tokens in the same places of rows [N, T, D] than expected by chance.
+    """Whether more tokens than expected by chance are in the same place in two passes of rows [N, T, D].
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
@@ -58,7 +60,8 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether rows of two passes [N, T, D] have the same tokens in any order, judged by the distance of copies.
+    """Whether rows of two passes [N, T, D] have the same tokens in any order, judged by the distance between copies of
+    a token.
 
     If so, the mean of a row changes only by the T-th part of a token's noise.
 
@@ -105,7 +108,7 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 
 
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
-    """Of all tokens that a row ever held, the T that recurred most often, each averaged over its copies.
+    """The T tokens that recurred most often among all tokens that a row ever held, each averaged over its copies.
 
     A row belongs to the same image in all passes [R, N, T, D]. A token joins the row's list if no listed token explains
     it; it then counts in every pass that holds a copy. Tokens of other images, which batch shuffling deals into a row,
@@ -140,7 +143,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class Intersection:
-    """Each image's own tokens, as far as the passes determine them."""
+    """The tokens that belong to each image, as far as the passes determine them."""
 
     # [M·B, T, D], averaged over the passes; their order within a row is the first pass's and says nothing
     tokens: Tensor
@@ -190,7 +193,9 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """`intersected` for tokens [M, B·T, D] and the shares of passes [M, B·T, B] that they spent in each row."""
+    """The assignment of `intersected`, from tokens [M, B·T, D] and the share of passes [M, B·T, B] that each token
+    spent in each row.
+    """
     m, n, rows = visits.shape
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)

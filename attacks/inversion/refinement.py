@@ -36,8 +36,8 @@ def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
 class GuessError(nn.Module):
     """The mean square error of guesses [n, P] at images [n, P].
 
-    With a weight > 0, how badly guesses tell their own image from the others is added: the cross entropy of finding it
-    by its distance. Both are then shares of a constant guess's.
+    With a weight > 0, a contrastive error is added: the cross-entropy of finding a guess's own image among the others
+    by its distance. Both errors are then divided by those of a constant guess.
 
     Source: InfoNCE (van den Oord et al. 2018) on distances of pixels, with a temperature that is learned.
     """
@@ -60,7 +60,7 @@ class GuessError(nn.Module):
 
 
 class Guessing(Learner):
-    """Trains a network of guesses at `truth` [N, P], in steps of `error.rows` rows."""
+    """Trains a network whose outputs are guesses at `truth` [N, P]; a step takes `error.rows` rows."""
 
     def __init__(self, guesser: nn.Module, truth: Tensor, contrast: float, epochs: int) -> None:
         self.guesser, self.error = guesser.to(truth.device), GuessError(truth, contrast)
@@ -72,7 +72,9 @@ class Guessing(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Guesses at own images by fits that never saw these images, so their errors resemble those on victims."""
+    """Guesses at own images by models that were fitted without these images, so their errors resemble those on attacked
+    images.
+    """
 
     guesses: Tensor  # [N, P] in [0, 1]
     truth: Tensor  # the own images, [N, P]
@@ -86,7 +88,8 @@ class Refinement:
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
         """Train the network, and add to guesses [M, P] the share of its correction that helps held-out guesses most.
 
-        The curve is the error on held-out own images: of the guesses, then of the network after each epoch.
+        The curve is the error on held-out own images: first that of the guesses, then that of the network after each
+        epoch.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
         with seeded(truth.device, self.module):

@@ -31,18 +31,19 @@ class Ridge(ReconstructingAttack):
     """Regresses the adversary's own images on their releases, and lets a residual network refine the guesses.
 
     A release is projected on its largest principal components. If the adversary knows which client sent a row, it fits
-    one regression for each client, provided that this guesses held-out images better. The network learns from guesses
-    at images that the regression was not fitted to, because only these have errors like those of the victim's images.
+    one regression per client, if this guesses held-out images better. The network learns from guesses at images that
+    the regression was not fitted to, because only these have errors like those of the victim's images.
 
     Attributes:
         passes: R ≥ 1, how often the same victims crossed; several passes are first solved for each record's release, as
             in `Unmix`.
         repeats: how often each own image is sent; each time, coins and noise are new.
-        components: principal components that are kept at most.
-        epochs: of the residual network; 0 leaves the regression's guesses as they are.
-        width: of its two hidden layers.
-        order: "released" takes tokens as they come. "recognized" puts them in the places whose laws they follow, which
-            own tokens show that are followed from image to image (`followed_tokens`); for one pass only.
+        components: largest number of principal components that are kept.
+        epochs: epochs of the residual network; 0 leaves the regression's guesses as they are.
+        width: units in each of its two hidden layers.
+        order: "released" takes tokens as they come. "recognized" puts each token in the place whose distribution it
+            fits; these distributions are learned by following own tokens from image to image (`followed_tokens`). It
+            works for one pass only.
 
     The curve is the MSE on a third of the own images that the network does not learn from: of the regression, then of
     the network after each epoch. Guesses take the share of the network's correction that fits these images best.
@@ -79,10 +80,10 @@ class Ridge(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Query, regress, refine.
+        """Query the clients, fit the regression, and refine its guesses.
 
         Raises:
-            NotApplicable: as `Unmix` with several passes; if there are fewer own images than three rounds.
+            NotApplicable: if there are fewer own images than three rounds; with several passes, also as for `Unmix`.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -180,7 +181,7 @@ def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """Guesses by fits that each leave one fold out."""
+    """Guesses by regressions that each leave one fold out."""
 
     own: Tensor  # float64 [N, P], at the rows it learned from, each by the fit that never saw the row's record
     other: Tensor  # float64 [M, P], at other rows, the mean over the fits

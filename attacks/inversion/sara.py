@@ -31,7 +31,7 @@ _COMPLETION_WEIGHT = 0.05  # of the squared error of completed tokens, whose var
 
 
 class Completion(nn.Module):
-    """Fills in missing tokens from the others, then decodes all of them."""
+    """The network that fills in missing tokens from the others, and then decodes all tokens."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, 
 
     Args:
         predicted: [n, T, D], tokens in predicted places.
-        rows: int64 [n], whose they are.
+        rows: int64 [n], the own image that each row of tokens belongs to.
         absent: bool [n, T], masked.
     """
     geometry = learned.decoder.geometry

@@ -26,16 +26,16 @@ class SDAR(ReconstructingAttack):
     """A simulator of the client and a decoder, both regularized by discriminators and the server's own segment.
 
     The simulator maps the adversary's images to releases that the server's frozen segment classifies correctly and that
-    a discriminator cannot distinguish from the recorded ones. The decoder draws the adversary's images from them. A
-    second discriminator compares its images for recorded releases with the adversary's own. The attack sends nothing,
-    so clients cannot notice it.
+    a discriminator cannot distinguish from the recorded ones. From these releases the decoder draws the adversary's
+    images. A second discriminator compares its images for recorded releases with the adversary's own. The attack sends
+    nothing, so clients cannot notice it.
 
     Attributes:
         epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes half the budget's.
         simulator: "generic" (convolutions, which know of the client's architecture only the form of the release), or
             "known" (the client's architecture with freshly drawn weights, as in UnSplit; needs `lower`).
-        learning_rate: of Adam on simulator and decoder, > 0.
-        discriminator_rate: of Adam on both discriminators, > 0.
+        learning_rate: learning rate of Adam on simulator and decoder, > 0.
+        discriminator_rate: learning rate of Adam on both discriminators, > 0.
         lambda1: weight ≥ 0 of the discriminator's part beside the cross-entropy in the simulator's objective.
         lambda2: weight ≥ 0 of the other discriminator's part beside the mean squared error in the decoder's.
         flip: share in [0, 1) of the auxiliary labels that are drawn anew in each step, against overfitting.

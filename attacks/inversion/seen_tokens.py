@@ -1,4 +1,4 @@
-"""Seen tokens: a linear guess at an image from only those of its tokens that a row shows, and its refinement.
+"""Seen tokens: a linear guess at an image from the tokens that its row shows, and a refinement of this guess.
 
 A mask hides tokens, but attention before the cut spreads every patch over all tokens. So the remaining tokens reveal
 the hidden patches, too.
@@ -40,7 +40,7 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """For each attacked row, regresses own images on the tokens at the places that this row shows.
+    """For each attacked row, regresses the adversary's own images on their tokens at the places that this row shows.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give, for any set of places, the best linear guess from the tokens there. Public weights tell which
@@ -52,8 +52,8 @@ class SeenTokens(ReconstructingAttack):
         repeats: how often each own image is sent at most, ≥ 1.
         components: largest number of inputs of a regression, shared equally by the tokens: each token's largest
             principal components.
-        epochs: of the residual network; 0 leaves the linear guesses as they are.
-        width: of its two hidden layers.
+        epochs: epochs of the residual network; 0 leaves the linear guesses as they are.
+        width: units in each of its two hidden layers.
         contrast: weight ≥ 0 of the contrastive error beside the square error, as in `PosteriorMean`.
 
     The curve is the error on a tenth of the own images, from which the network does not learn: first of the linear
@@ -88,8 +88,8 @@ class SeenTokens(ReconstructingAttack):
         """Send own images, collect their tokens, solve one regression for each attacked row, refine.
 
         Raises:
-            NotApplicable: if releases are vectors, mixing is not public or adds tokens up, own images are fewer than
-                two rounds, or an answer is not finite; as `dropped_places` where tokens are missing.
+            NotApplicable: if releases are vectors, if the mixing is secret or adds tokens up, if own images are fewer
+                than two rounds, or if an answer is not finite; if tokens are missing, also as for `dropped_places`.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -230,7 +230,7 @@ class Covariances:
         return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
 
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
-        """[N, P] in [0, 1], each from the tokens of its row [T, D] that are seen, bool [T].
+        """Guesses [N, P] in [0, 1], each from the tokens of its row [T, D] that are `seen`, bool [T].
 
         Rows that show the same places share the factors of one matrix.
         """

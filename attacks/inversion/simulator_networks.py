@@ -24,7 +24,7 @@ class Simulator(nn.Module):
 
     Args:
         release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
-        width: channels of the first layer; twice as many after a reduction, four times at most.
+        width: channels of the first layer; each reduction doubles them, up to four times this number.
 
     Source: privkit's own; the paper's simulator has the client's architecture or another known network's.
 
@@ -99,8 +99,9 @@ class SimulatorDecoder(nn.Module):
     same function.
 
     Args:
-        rows: as they will come, [N, T, D], [N, D, h, w] or [N, D].
-        width: channels of the last layers; twice as many before an enlargement, four times at most.
+        rows: example rows, [N, T, D], [N, D, h, w] or [N, D].
+        width: channels of the last layers; before each enlargement there are twice as many, up to four times this
+            number.
 
     Source: privkit's own.
     """
@@ -165,7 +166,7 @@ class Discriminator(nn.Module):
         self.of_label = nn.Embedding(classes, 4 * channels) if classes else None
 
     def forward(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """[N]; labels int64 [N], read where the discriminator was built for them."""
+        """Scores [N] of the rows. Labels, int64 [N], are read if the discriminator was built for them."""
         features = self.body((as_maps(rows, self.geometry) - self.mean) / self.deviation)
         score: Tensor = self.score(features).squeeze(1)
         if self.of_label is None or labels is None:

@@ -44,7 +44,7 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence for attacks whose authors train them along with the clients.
+    """A sentence for attacks that run here on trained clients, whereas their authors train them along with the clients.
 
     Args:
         epochs: number of epochs of the attack; None for a share of the run's epochs, which `share` names in words.
@@ -58,7 +58,7 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class AttackData:
-    """What the adversary recorded and what it owns."""
+    """What the adversary recorded, and its own images and labels."""
 
     # recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`)
     rows: Tensor
@@ -291,7 +291,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
 
 class ByLabel:
-    """Draws own images with given labels, from the label of each image, int64 [M]."""
+    """Draws own images with given labels; it is built from the labels of all own images, int64 [M]."""
 
     def __init__(self, labels: Tensor) -> None:
         self.rows = labels.argsort(stable=True)

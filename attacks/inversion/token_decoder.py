@@ -35,8 +35,8 @@ class TokenDecoder(ReconstructingAttack):
     Words that no own text holds cannot be read.
 
     Attributes:
-        epochs: passes over the texts that were sent; 0 is the discriminants alone.
-        width: of the network's layers, a multiple of 4.
+        epochs: passes over the texts that were sent; 0 uses the discriminants alone.
+        width: width of the network's layers, a multiple of 4.
 
     The curve is the cross-entropy of words on a tenth of the own texts.
 
@@ -62,7 +62,7 @@ class TokenDecoder(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send, learn, read; see `Attack.run`.
+        """Send own texts, train the network, and read the released tokens; see `Attack.run`.
 
         Raises:
             NotApplicable: if a release has no token for each word, if tokens come back in other places, or if a round

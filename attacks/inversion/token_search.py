@@ -36,12 +36,12 @@ class TokenSearch(ReconstructingAttack):
     """Searches each text, word by word, until the known lower segment maps it to the release.
 
     The adversary sends texts, its own and some drawn word by word, through its copy of the lower segment. Each word's
-    mean token gives a first guess at every place. Then it goes over the places: the difference between the release and
-    the present guess's output tells which words would fit better. The best candidates are tried, and the one with the
-    likeliest text stays. Without noise this is the text with the smallest difference, and a difference of zero means
-    that it explains the release. With noise, the words' frequencies in own texts count as well. In a causal model
-    without noise, no place depends on later places, and the search goes once from left to right: if no candidate gives
-    the token exactly, all words are tried.
+    mean token gives a first guess at every place. Then the search goes over the places: the difference between the
+    release and the present guess's output tells which words would fit better. The best candidates are tried, and the
+    one with the likeliest text stays. Without noise this is the text with the smallest difference, and a difference of
+    zero means that it explains the release. With noise, the words' frequencies in own texts count as well. In a causal
+    model no place depends on later places. Without noise, one search from left to right is then enough: if no candidate
+    gives the token exactly, all words are tried.
 
     If tokens were shuffled within texts, their order is searched by the words at each place and the pairs of words in
     own texts, and by what a place adds to a token. Words that a shuffle moved to other texts are read one by one,
@@ -77,7 +77,7 @@ class TokenSearch(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Read each place, and search; see `Attack.run`.
+        """Guess the word at each place, and search from there; see `Attack.run`.
 
         Raises:
             NotApplicable: if a release has no token for each word, or if the number of words is unknown.

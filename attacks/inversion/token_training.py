@@ -31,7 +31,7 @@ class TokenTraining(Learner):
     Args:
         network: logits [n, T, L] of standardized tokens [n, T, D]; trained in place.
         tokens: [M, T, D].
-        labels: of each token, int64 [M, T].
+        labels: label of each token, int64 [M, T].
         held: rows that are held out.
         step_rows: rows per step.
 

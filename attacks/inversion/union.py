@@ -40,7 +40,7 @@ class Union(ReconstructingAttack):
 
     Attributes:
         passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
-        decoder: as in `BlackBox`; None is "mae" if own tokens come back in their own places, and "set" otherwise.
+        decoder: as in `BlackBox`; None is "mae" if tokens of own images come back in their places, and "set" otherwise.
         epochs: passes over the auxiliary images, ≥ 0; None takes twice the budget's.
         doublings: as in `BlackBox`.
 

@@ -47,7 +47,7 @@ class Unmix(ReconstructingAttack):
 
     Attributes:
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
-        decoder: of `BlackBox`.
+        decoder: as in `BlackBox`.
         epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
         doublings: as in `BlackBox`.
 
@@ -90,7 +90,7 @@ def records_alone(
     the rows.
 
     Views and answers of the new observation have one record per row, client after client; the weights of its positions
-    are the explained shares of variance. A query estimates the noise of the `passes` ≥ 1; it draws two numbers from
+    are the explained shares of variance. A query estimates the noise of the `passes` ≥ 1; this draws two numbers from
     `generator`.
 
     Raises:
@@ -147,7 +147,7 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """The own image behind each record, in the order of `records`.
+    """The adversary's image behind each record, in the order of `records`.
 
     Clients with secret ratios are numbered arbitrarily. A record is taken to be the image that shares the most rows
     with it.

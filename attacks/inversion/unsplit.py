@@ -33,7 +33,7 @@ class UnSplit(ReconstructingAttack):
         recipe: "reduced" (25 + 25 steps, 40 epochs, images at 0.03, no L2: seconds on a CPU) or "released" (100 + 100
             steps, 1,000 epochs, images at 1e-3, L2 1, as the authors'). Fields that are None take the recipe's value.
         epochs: alternations, ≥ 0 (0 is the start, mid-grey). If left out in an audit, half the budget's epochs.
-        learning_rate: of Adam on the images, > 0; the clone's is 1e-3.
+        learning_rate: learning rate of Adam on the images, > 0; that of the clone is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbours beside the mean squared error.
         l2: weight ≥ 0 of the mean squared pixel.
         parallel: released rows in one step, ≥ 1; the clone takes its steps on each such part in turn.
@@ -115,7 +115,9 @@ class UnSplit(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class UnsplitRecipe:
-    """The learning of images and clone, in `UnSplit`'s fields; both take `steps` in each alternation."""
+    """How images and clone are optimized; the fields are those of `UnSplit`. Both take `steps` steps in each
+    alternation.
+    """
 
     steps: int
     learning_rate: float
@@ -127,9 +129,9 @@ class Alternation(Resumable):
     """Images and clone with their optimizers; satisfies `privkit.attacks.fit.Training`.
 
     Args:
-        clone: of `fresh`, on the device of the release.
-        parts: the released rows, as many in each as one step takes.
-        seed: of draws that the clone's modules make themselves.
+        clone: the result of `fresh`, on the device of the release.
+        parts: the released rows, split into the rows of one step.
+        seed: seed of random numbers that the clone's modules draw themselves.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class Alternation(Resumable):
         self._on_clone = torch.optim.Adam(weights, lr=_MODEL_RATE, amsgrad=True) if weights else None
 
     def epoch(self, number: int) -> float:
-        """One alternation. Returns the rows' mean objective, with errors in units of the release's variance."""
+        """Do one alternation. Returns the rows' mean objective, with errors in units of the release's variance."""
         with seeded(self._device, self._seed + 1 + number):
             self._alternate()
             with torch.no_grad():

@@ -38,18 +38,17 @@ class Vocabulary(ReconstructingAttack):
     The adversary sends its own texts, and texts that it draws word by word, so that rare words occur often. A shuffle
     hides which token represents which word. The sum of a row's tokens is linear in its counts of words; a regression
     gives each word a first vector. Then tokens are matched with the words that were sent, and each vector becomes the
-    mean of its tokens. The word of a token is then that of the nearest mean, by the Mahalanobis distance of the scatter
-    about the means. A small network learns the place of each token beside the others of its row. The likeliest order is
-    searched by these costs and by the frequency of word pairs in own texts. Tokens that come back in their places need
-    no network.
+    mean of its tokens. The word of a token is then that of the nearest mean, in Mahalanobis distance. A small network
+    learns the place of each token, given the other tokens of its row. The likeliest order is searched by these costs
+    and by the frequency of word pairs in own texts. Tokens that come back in their places need no network.
 
     Words that no own text holds cannot be read.
 
     Attributes:
         source: where own tokens come from: "query", through the defended clients; or "lower", the lower segment itself,
             whose tokens are in order.
-        epochs: of the network.
-        width: of its layers.
+        epochs: epochs of the network.
+        width: width of its layers.
 
     The curve is the cross-entropy of places on a tenth of the own texts.
 
@@ -79,7 +78,7 @@ class Vocabulary(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send, match, learn, read; see `Attack.run`.
+        """Send own texts, match tokens with words, train the network, and read the released tokens; see `Attack.run`.
 
         Raises:
             NotApplicable: if a release has no token for each word, or a round of own texts is missing.

@@ -70,26 +70,27 @@ class WhiteBox(ReconstructingAttack):
             adversary's), "grey" (0.5) or "zero" (black). Without auxiliary images the first two are "grey"; if the
             order is unknown or images are mixed, "learned" is "mean".
         bounds: how pixels are kept in [0, 1]: "sigmoid" of free numbers, "project" after each step, or "none".
-        learning_rate: of Adam, > 0, in free numbers (sigmoid) or in [0, 1] pixels.
+        learning_rate: learning rate of Adam, > 0, in units of the free numbers (sigmoid) or of pixels in [0, 1].
         total_variation: weight ≥ 0 beside the matching error, which is in units of the release's variance. The strong
             recipe takes the value that works best on the adversary's own images if it can query, and 0.1 otherwise.
         l2: weight ≥ 0 of the mean squared distance from the start; chosen in the same way, and 0 (0.3 for mixed images)
             without queries.
-        restarts: starts for each victim, ≥ 1, all but the first noised; the one with the smallest objective stays.
+        restarts: starts for each victim, ≥ 1, all but the first with added noise; the result with the smallest
+            objective is kept.
         order: of released tokens. "known"; "shuffled" within each image or "batch" within each message, with the order
             optimized, too; "guessed" once before the optimization; "auto" takes the variant that works best on the
             adversary's own images: "known" and "shuffled", and also "batch" if its tokens come back in other images'
             rows and a message has at most 1,024 of them. Without queries, or if tokens are mixed, "auto" is "known".
-        temperature: of the final order, in nats, ≥ 0. 0 is one token a place (Hungarian), more a blend of likely tokens
-            (Sinkhorn): smaller squared errors, blurred structure.
+        temperature: temperature of the final order, in nats, ≥ 0. At 0 each place gets one token (Hungarian); above 0
+            it gets a blend of likely tokens (Sinkhorn), which has smaller squared errors but blurred structure.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass. Rows of one image are averaged
-            first, with public masks, each position over the passes that kept it. Mixed rows are linked: one guess at an
-            image has to explain all rows that hold it.
+            first; with public masks, each position is averaged over the passes that kept it. Mixed rows are linked: one
+            guess at an image has to explain all rows that hold it.
         parallel: images optimized at a time, ≥ 1.
 
     The curve is what the attack minimizes, after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms, but not below 1e-4, where a release counts as explained. It is not an error of
-    images, which this attack cannot know.
+    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays there. It is not an
+    error of images, which this attack cannot know.
 
     If its session says so (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as
     all cycles before it, starts from their images with a new learning rate, and keeps for each image (or group) the

@@ -1,4 +1,4 @@
-"""The tokens of a word: texts that show every word, the mean token of each word, and a classifier of tokens."""
+"""From words to tokens: texts that contain every word, the mean token of each word, and a classifier of tokens."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: G
     """Tokens [M, T, D] that came back for texts, the text of each row (int64 [M]), and the rows of a message.
 
     Args:
-        words: ids of the words that the texts number.
+        words: ids of the words; a text holds positions in this list.
         texts: int64 [M, T], whole rounds of them.
     """
     tokens, sent, rows = [], [], batch
@@ -66,7 +66,7 @@ def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: G
 
 
 def drawn_texts(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
-    """Texts [M, T] as long as own ones [N, T], of words below `words` that are drawn one by one, all alike."""
+    """Texts [M, T] as long as own ones [N, T], of words below `words`, each drawn uniformly."""
     there = own != padding
     count = ceil(_DRAWN * words / max(1.0, float(there.sum(1).float().mean())))
     like = torch.randint(len(own), (count,), generator=draws, device=own.device)
@@ -75,24 +75,24 @@ def drawn_texts(own: Tensor, words: int, padding: int, draws: Generator) -> Tens
 
 
 def mean_tokens(tokens: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
-    """The mean token of each word [words, D], of tokens [M, D]; of a word without any, the vector that it had."""
+    """The mean token of each word [words, D], of tokens [M, D]; a word without tokens keeps its vector."""
     total = torch.zeros_like(vectors).index_add_(0, labels, tokens)
     count = labels.bincount(minlength=len(vectors)).unsqueeze(1)
     return torch.where(count > 0, total / count.clamp_min(1), vectors)
 
 
 class WordMeans:
-    """A token as its word's mean, its place's, and a Gaussian scatter that all words share.
+    """A model of a token: the mean of its word, plus a shift of its place, plus Gaussian scatter that all words share.
 
     Args:
         tokens: [M, T, D] of known texts, without noise.
-        texts: their words, int64 [M, T].
-        own: how many of them, the first ones, are texts as people write them; the others were drawn word by word.
-        words: how many there are.
+        texts: the words of these texts, int64 [M, T].
+        own: number of texts, the first ones, that people wrote; the others were drawn word by word.
+        words: number of words in the vocabulary.
 
     Attributes:
-        means: of the words, [words, D].
-        places: what each place adds to them, [T, D].
+        means: mean token of each word, [words, D].
+        places: what each place adds to a token, [T, D].
         written: cost of each word in nats (the negative logarithm of its frequency), [words].
         least: the smallest variance of noise that is assumed.
     """
@@ -120,8 +120,9 @@ class WordMeans:
         return max(self.least, float(stirred - self._stirred))
 
     def costs(self, tokens: Tensor, noise: float) -> Tensor:
-        """Costs (in nats) of each word for tokens [n, D] without their place's share, [n, words]; the likeliest word
-        costs least."""
+        """Costs (in nats) of each word for tokens [n, D] from which the place's shift is subtracted, [n, words]; the
+        likeliest word costs least.
+        """
         white = self._white(noise)
         return distances(tokens @ white, self.means @ white) / 2 + self.written
 

@@ -15,8 +15,8 @@ class WordPairs:
     """A bigram model of own texts, which falls back on the words' frequencies for rare pairs.
 
     Args:
-        texts: int64 [N, T], own ones, N ≥ 1.
-        words: how many there are; a text begins behind a word of its own, number `words`.
+        texts: the adversary's texts, int64 [N, T], N ≥ 1.
+        words: number of words; number `words` itself marks the beginning of a text.
 
     Source: Witten and Bell 1991, method C.
 
@@ -59,7 +59,7 @@ def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
 
     Args:
         costs: nats of token t at place s, [N, T, T].
-        words: of the tokens, int64 [N, T].
+        words: word of each token, int64 [N, T].
         pairs: the language model, which adds what each word costs behind the one before it.
 
     >>> pairs = WordPairs(torch.tensor([[1, 2, 0], [1, 2, 0]]), 3)

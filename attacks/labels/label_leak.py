@@ -23,19 +23,20 @@ class LabelLeak(NamingAttack):
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).
-        reference: of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge and whose
-            sign follows the round's majority; or "labeled", the mean of the unit gradients of rows known to be positive
-            less that of rows known to be negative (either kind may be missing).
+        reference: reference of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge
+            and whose sign follows the round's majority; or "labeled", the mean of the unit gradients of rows known to
+            be positive less that of rows known to be negative (either kind may be missing).
         positive: the positive label; used with "labeled" only.
-        at: "cut" for the gradient as it is in the view; "lower" for the gradient of the lower segment's weights that it
-            gives for each example, which an adversary can compute who owns the segment and its own images (`auxiliary`,
-            one for each row).
-        less_own: ask for the label of the other record in a gradient, such as the other member's of a mixing group.
-            The mean gradient of the rows of the same round and the same own label is subtracted first. What is left has
-            mean zero, so that cosine needs reference="labeled", which is then of the own labels.
-        epoch: "pooled" averages a record's scores over all epochs of training, as many as a receipt charges. A number
-            reads the rounds of one epoch only, counted from 0, or from the end: -1 is the last. "every" reads each
-            epoch separately, for a curve.
+        at: "cut" for the gradient as it is in the view; "lower" for the gradient of the lower segment's weights that
+            follows from it for each example. An adversary that owns the segment and the images (`auxiliary`, one for
+            each row) can compute it.
+        less_own: ask for the label of the other record in a gradient, such as the other member's of a mixing group. The
+            mean gradient of the rows of the same round and the same own label is subtracted first. What is left has
+            mean zero, so "cosine" needs reference="labeled"; the reference is then computed from the adversary's own
+            labels.
+        epoch: "pooled" averages a record's scores over all epochs of training, as many as the certificate charges. A
+            number reads the rounds of one epoch only, counted from 0, or from the end: -1 is the last. "every" reads
+            each epoch separately, for a curve.
 
     In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
 
@@ -60,7 +61,9 @@ class LabelLeak(NamingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Known labels, for a labeled reference or to subtract its own part; own images and segment for at="lower"."""
+        """Known labels, for a labeled reference or to subtract the adversary's own part; its images and segment for
+        at="lower".
+        """
         known = {"known_rows", "known_labels"} if self.reference == "labeled" else set()
         known = {"own_labels"} if self.less_own else known
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))

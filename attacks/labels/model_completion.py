@@ -34,12 +34,12 @@ class ModelCompletion(NamingAttack):
 
     Attributes:
         positive: the positive label, ≥ 0.
-        labeled: records of each label whose label the adversary knows, ≥ 1; published are 4 of CIFAR-10.
+        labeled: records of each label whose label the adversary knows, ≥ 1; the paper takes 4 on CIFAR-10.
         tune: what is trained: the "head" alone, or "all", the copied lower segment as well.
-        epochs: of 50 steps of the attack's own training, ≥ 1.
+        epochs: epochs of the attack's own training, of 50 steps each, ≥ 1.
         batch: labeled records of a step, ≥ 1; it takes twice as many unlabeled ones.
         rate: learning rate (Adam).
-        unlabeled: weight of the unlabeled records at the end, to which it grows from 0, ≥ 0.
+        unlabeled: final weight of the unlabeled records, ≥ 0; it grows from 0.
         temperature: temperature of the guesses that replace their labels, > 0.
         mixing: both parameters of the beta distribution of the mixing ratio, > 0.
         epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is that after training.

@@ -23,7 +23,8 @@ class TailInversion(NamingAttack):
 
     The server of a U-shape computes the features h itself. If it knows the last layer, softmax(Wh + b), it also knows
     the gradient Wᵀ(p − e_y) of each label y. Its length depends on weights of records that only the clients know; so
-    the score of a label is the cosine between its gradient and the one that came up. For the right label it is 1.
+    the score of a label is the cosine between its gradient and the one that the client sent. For the right label it is
+    1.
 
     The server uses the layer as it was before training. That of a published model is known; a randomly drawn one is its
     client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
@@ -32,7 +33,7 @@ class TailInversion(NamingAttack):
         on: the gradient's "direction", or its "line" if a defense such as `max_norm` may have turned it around; two
             labels have the same line.
         positive: the positive label, ≥ 0.
-        epoch: of training, from 0.
+        epoch: epoch of the training, from 0.
 
     Source: privkit's own; the gradient is that of Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from
     gradients", Eq. 3, which reads a label from its sign at the logits.

@@ -24,11 +24,11 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
     Args:
         observed: float [K, ...], the released row of canary i, or its returned gradient.
         present: [K, ...], the same without noise, if the canary was there.
-        absent: [K, ...], likewise with its counterpart.
+        absent: [K, ...], the same if its counterpart was there.
         sigma: standard deviation > 0.
 
     Returns:
-        float64 [K]; sums of several rounds are the ratio of all of them.
+        float64 [K]; the sum over several rounds is the log-ratio of all of them together.
 
     Raises:
         ValueError: if shapes differ or σ is out of range.

@@ -25,8 +25,8 @@ class MemberInference(Checked):
         score: "loss" (members have lower losses), "lira" (likelihood ratio of the label's confidence against shadow
             models with and without the image) or "rmia" (the label's probability divided by its mean over shadow
             models). If its session says so (`privkit.attacks.escalate`), it goes on with twice as many of them.
-        shadows: S ≥ 4 and even, for the last two: each model is trained on half of the candidates, and each candidate
-            is in the training data of half of the models.
+        shadows: number of shadow models for "lira" and "rmia", even and ≥ 4. Each model is trained on half of the
+            candidates, and each candidate is in the training data of half of the models.
 
     Source: Yeom et al. 2018, §4; Carlini et al. 2022, Algorithm 1 with one variance for all (§VI-B); Zarifzadeh et al.
     2024, Eqs. 3 and 4.
@@ -155,7 +155,7 @@ def rmia(target: Tensor, shadow: Tensor) -> Scores:
     the example.
 
     RMIA scores an example by the share of others whose ratio is smaller by a factor. That share grows with the ratio,
-    so AUC and rates at a given false-positive rate are those of the ratio itself.
+    so the ratio itself gives the same AUC and the same rates.
 
     Args:
         target: float [N], the attacked model's `confidence` of each example.

@@ -1,11 +1,12 @@
-"""Approximate reading of own tokens, if a token also depends on foreign tokens that a shuffle put into its row.
+"""Approximate reading of own images' tokens, if a token also depends on foreign tokens that a shuffle put into its row.
 
 This happens if a transformer block runs after a shuffle of whole messages. No token comes back twice with the same
 numbers, but the token of each patch that was sent is somewhere in the answer. In a message of copies of one image,
 tokens meet mainly tokens of this image, so they form as many clusters ("heaps") as the image has patches. Images of
 repeated patches label the heaps by their sizes, and these tokens show which heap of an own image belongs to which
-patch. Now a token can be decoded to its patch and to the mean patch of its image. Then whole messages of different
-images are read: decoded tokens are matched with the patches that were sent, and the decoder is fitted to the matches.
+patch. This gives a decoder from a token to its patch and to the mean patch of its image. Then whole messages of
+different images are read: decoded tokens are matched with the patches that were sent, and the decoder is fitted to the
+matches.
 """
 
 from __future__ import annotations
@@ -141,10 +142,10 @@ def read_approximately(
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
     again: Tensor,  # and for the same images once more
 ) -> _ApproximateTokens:
-    """Own tokens, read approximately.
+    """Tokens of the adversary's own images, read approximately.
 
     Raises:
-        NotApplicable: if too few rounds are allowed, or tokens do not show enough of own patches.
+        NotApplicable: if too few rounds are allowed, or tokens do not reveal enough of the own patches.
     """
     asker.must_have(_LEAST_ROUNDS, "where a token depends on the other images of its message")
     read = min(read, _COPIED_IMAGES)

@@ -51,7 +51,7 @@ class Frame:
 
 @dataclass(frozen=True, kw_only=True)
 class Puzzles:
-    """M puzzles of one frame, each with as many pieces as places."""
+    """M puzzles in one frame. Each has as many pieces as places."""
 
     unary: Array  # [M, S, S], log-odds of piece i in place s
     pairs: Array  # [M, 2, S, S], log-odds of piece j right of (0) and below (1) piece i
@@ -59,7 +59,8 @@ class Puzzles:
 
     @cached_property
     def sides(self) -> list[Array]:
-        """Four [M, S+1, S]: row i scores every piece for the place whose left, right, upper or lower neighbor is i.
+        """Four arrays [M, S+1, S], one for each side: row i scores every piece for the place whose left, right, upper
+        or lower neighbor is piece i.
 
         The last row, of a neighbor that is not there, is 0.
         """
@@ -74,7 +75,9 @@ class Puzzles:
         return left
 
     def fit(self, at: Places) -> Array:
-        """[M, S]: score of the piece in each place, its unary and all its pairs."""
+        """Score [M, S] of the piece in each place: its own score there (unary), plus its scores with all its neighbors
+        (pairs).
+        """
         m = np.arange(len(at))[:, None]
         around = np.concatenate([at, np.full_like(at[:, :1], self.frame.places)], 1)
         unary = self.unary[m, at, np.arange(self.frame.places)]
@@ -82,18 +85,19 @@ class Puzzles:
         return np.asarray(unary + sum(pairs))
 
     def score(self, at: Places) -> Array:
-        """[M]: unaries and pairs, each pair once."""
+        """Score [M] of each whole arrangement: all unary scores and all pairs, each pair once."""
         unary = self.unary[np.arange(len(at))[:, None], at, np.arange(self.frame.places)]
         return np.asarray((self.fit(at) + unary).sum(1) / 2)
 
 
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
-    """Search for the arrangement of the highest score: the best polished start, then ruin and recreate.
+    """Search for the arrangement of the highest score: the best start after local improvement, then rounds of ruin and
+    recreate.
 
-    M puzzles are solved side by side, from one or more starts, int64 [M, S]; so is the result, the piece in each place.
-    Each of `kicks` ≥ 0 shifts the arrangement, empties the places that fit worst (by a random share, with noise), fills
-    them best piece first and polishes; a puzzle takes the outcome if its score is no lower, and is left alone after
-    `_PATIENCE` kicks that did not raise it.
+    M puzzles are solved side by side, from one or more starts, int64 [M, S]; the result has the same shape, the piece
+    in each place. Each of `kicks` ≥ 0 rounds shifts the arrangement, empties the places that fit worst (by a random
+    share, with noise), fills them best piece first and polishes; a puzzle takes the outcome if its score is no lower,
+    and is left alone after `_PATIENCE` kicks that did not raise it.
 
     Source: refilling around kept segments follows Pomeranz et al. 2011 §3; the optimal re-assignment of places that do
     not touch is an exact step on the quadratic assignment (derived).
@@ -192,7 +196,7 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 def starts(puzzles: Puzzles) -> list[Places]:
     """Arrangements int64 [M, S] to begin a search with: from places alone and, in one picture, from matches as well.
 
-    There is one, or there are four that trust the matches to different degrees.
+    There is one start, or there are four, which trust the matches to different degrees.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:
@@ -207,7 +211,7 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
 
     Each match of the log-odds [M, 2, S, S] is a spring, as strong as its lead over the second best match to the given
     power; springs that stay stretched are let go, more and more sharply. Mutual matches are the best of both pieces;
-    else the best of either count.
+    otherwise the best match of either piece counts.
 
     Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), its
     L1 norm and rounds of rejection replaced by iteratively reweighted least squares, so that all puzzles are one solve.

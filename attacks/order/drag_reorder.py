@@ -38,7 +38,7 @@ class DragReorder(ReconstructingAttack):
     each token is decoded by a linear map. `jigsaw_white_box` inverts an order that a solver found.
 
     Attributes:
-        epochs: of the predictor, ≥ 0.
+        epochs: epochs of the predictor, ≥ 0.
 
     Source: Lei et al., DRAG, ICML 2025, its adaptive attack on token shuffling and its released code.
     """
@@ -103,7 +103,7 @@ def missing(tokens: Tensor) -> Tensor:
 
 
 def reordered(logits: Tensor, absent: Tensor) -> Tensor:
-    """The likeliest place of each token, int64 [N, T], if no two tokens share one, from logits [N, T, T] of places.
+    """The likeliest places of the tokens, int64 [N, T], a different one for each, from logits [N, T, T] of places.
 
     A token that is absent, bool [N, T], takes a place that the others leave.
 

@@ -29,19 +29,20 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     """Learn the distribution of the tokens of each place from own images; return a function that puts a view's tokens
     in their places.
 
-    A token that comes again in another release of its image has the same numbers, so releases show the set of an
-    image's tokens, and which of two tokens comes first shows their order. A row's tokens take the places, in their
-    order, that make them most likely under the laws.
+    A token has the same numbers in every release of its image. So several releases show the set of an image's tokens,
+    and which of two tokens comes first shows their order. A row's tokens get the places that make them most likely
+    under these distributions and keep their order.
 
     Args:
         query: asked up to 96 times for each of at most 500 own images.
         own: [N, C, H, W], N a multiple of `batch`.
 
     Returns:
-        From a view [N, L, D] to its tokens in their places [N, T, D] and bool [N, T], which places have one.
+        A function from a view [N, L, D] to its tokens in their places [N, T, D], and bool [N, T]: which places have a
+            token.
 
     Raises:
-        NotApplicable: if most tokens come once only, they come in another order again, or too few sets are whole.
+        NotApplicable: if most tokens come only once, if they come in different orders, or if too few sets are complete.
     """
     some = own[: max(batch, _IMAGES // batch * batch)]
     sets = [_sets(query, images, draws) for images in some.split(batch)]

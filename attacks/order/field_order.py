@@ -21,16 +21,17 @@ _CHANGES = 4  # other values of each cell that are tried: one alone may be the s
 
 @dataclass(frozen=True, kw_only=True)
 class FieldOrder(ReconstructingAttack):
-    """Learn what tokens own records give in each column, and compare every released token with these.
+    """Learns which tokens the adversary's own records have in each column, and compares every released token with
+    these.
 
     One token goes to each column, at the least total distance. Then every cell is guessed to be that of the own record
-    whose token of this column is nearest. It learns nothing.
+    whose token of this column is nearest. Nothing is trained.
 
     Attributes:
         by: what represents a column: "mean", the mean of its own tokens, or "token", the nearest one of them.
         source: where own tokens come from: "lower", the lower segment itself, or "query", chosen records sent through
             the defended edge, 4·C + 1 for each own record of C columns (`privkit.attacks.order.field_order`).
-        records: own records that are used at most.
+        records: largest number of own records that are used.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
     """
@@ -53,7 +54,7 @@ class FieldOrder(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Order the tokens of every row, and look every cell up.
+        """Order the tokens of every row, and look up every cell among the own records.
 
         >>> from privkit.attacks.base import View
         >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])

@@ -70,7 +70,9 @@ class PlaceLaws:
         )
 
     def order(self, rows: Tensor) -> Tensor:
-        """int64 [N, T]: which token of each row [N, T, D] most likely lies at each place, each token at one of them."""
+        """For rows [N, T, D], int64 [N, T]: the token of the row that most likely lies at each place; each token gets
+        one place.
+        """
         return hungarian(self.costs(rows))
 
     def costs(self, rows: Tensor) -> Tensor:

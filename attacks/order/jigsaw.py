@@ -64,34 +64,35 @@ _READ_AT_START = 100  # own images that show what patches look like, if nothing 
 
 @dataclass(frozen=True, kw_only=True)
 class Jigsaw(ReconstructingAttack):
-    """Solves the puzzle of an image's, or of a whole message's, tokens.
+    """Solves the puzzle of the tokens of an image, or of a whole message.
 
     The adversary gets the tokens of its own images in order: from the lower segment, or read by chosen queries (copies
     of one image, repeated patches). Behind a block that mixes shuffled tokens with the strangers in their row, no token
     comes back twice; then own tokens are matched approximately with the patches that were sent. From these it fits the
-    patch behind a token, learns which tokens lie side by side, where a token lies, and whose image it is of; then it
-    searches for the best arrangement of the private tokens.
+    patch behind a token, learns which tokens lie side by side, where a token lies, and which image it belongs to. Then
+    it searches for the best arrangement of the private tokens.
 
     Attributes:
         pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a
             transformer over all tokens of an image says where each lies: it needs a thousand own images or more; where
-            images are mixed, it is "learned"), "auto" (both are learned, and that one, or their mean, is taken that
-            draws held-out own images best) or "edges" (border pixels alone: the classical solver).
-        members: whose image a token is of, if a shuffle mixes a message's images: "message" (a network that sorts all
-            tokens of the message at once: tokens of one image attract each other), "rows" (each token by itself asks
-            the released rows) or "auto" ("message" with 400 own images or more, and "rows" with fewer).
-        keep: share of tokens that stay in their image's row for certain, in [0, 1], 1 where images are not mixed. None
-            estimates it from query answers, and takes 1 where there is no query.
+            images are mixed, it is "learned"), "auto" (both are learned; the one that draws held-out own images best is
+            taken, or their mean if that is better) or "edges" (border pixels alone: the classical solver).
+        members: how a token's image is found, if a shuffle mixes a message's images: "message" (a network that sorts
+            all tokens of the message at once: tokens of one image attract each other), "rows" (each token by itself
+            asks the released rows) or "auto" ("message" with 400 own images or more, and "rows" with fewer).
+        keep: share of tokens that stay in their image's row for certain, in [0, 1]; 1 if images are not mixed. None
+            estimates it from query answers, and takes 1 without queries.
         epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
         kicks: rounds of ruin and recreate, ≥ 0.
-        width: of the networks, a positive multiple of 4.
-        read: own images at most whose tokens are read one message each, if a shuffle mixes a message's images.
+        width: width of the networks, a positive multiple of 4.
+        read: largest number of own images whose tokens are read, one message each, if a shuffle mixes a message's
+            images.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass. If a shuffle mixes the images of
             a message, a token that comes back in one row is taken to be of its image (`gathered`); then the jigsaw has
             fewer strangers to find. It needs messages of the same images in each pass.
 
-    It holds the tokens and patches of as many auxiliary images as 2 GiB take (1,783 of 196 tokens and patches of 768
-    numbers each), and leaves the others out.
+    The attack holds the tokens and patches of as many auxiliary images as fit into 2 GiB (1,783 of 196 tokens and
+    patches of 768 numbers each), and leaves the others out.
 
     Source: the attack that Yao et al., patch shuffling, Table IV, leaves unspecified; pixel compatibility by Gallagher
     2012, search after Pomeranz et al. 2011 and Yu et al. 2016.

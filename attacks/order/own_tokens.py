@@ -202,16 +202,18 @@ def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: in
 
 
 def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:
-    """Share of tokens that a shuffle keeps in their row for certain, and share that came back in their very place.
+    """Two shares of tokens: those that a shuffle certainly keeps in their row, and those that came back in exactly
+    their place.
 
-    Compared are tokens [N, T, D] without the defense and those that came back, in messages of `size` rows.
+    It compares tokens [N, T, D] without the defense with those that came back, in messages of `size` rows.
     """
     matches = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     return own_row_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)
 
 
 def own_row_share(own: float, batch: int) -> float:
-    """k′ in [0, 1] from the share of tokens that are in their own image's row among B ≥ 1: k′ + (1 − k′)/B.
+    """Share k′ in [0, 1] of tokens that a shuffle keeps in their row, from the share of tokens found in their own
+    image's row among B ≥ 1 rows, which is k′ + (1 − k′)/B.
 
     Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N), inverted.
 

@@ -37,7 +37,7 @@ class PieceNetwork(nn.Module):
     """Scores tokens for places, and pairs of tokens for being neighbors.
 
     Places are scored for each token by itself, so that tokens of other images in a row do no harm, or jointly
-    (`JointPlaces`). A token has F features, an image T tokens; `width` is of the hidden layers.
+    (`JointPlaces`). A token has F features, an image T tokens; `width` is that of the hidden layers.
     """
 
     def __init__(self, features: int, tokens: int, width: int, joint: bool = False) -> None:
@@ -117,7 +117,7 @@ class MemberNetwork(nn.Module):
 
 
 def own_prior(batch: int, keep: float) -> Tensor:
-    """[B, B]: log-probability of each image for a token that was released in each row."""
+    """Log-probabilities [B, B]: entry (b, i) is that a token released in row b belongs to image i."""
     stranger = (1 - keep) / batch
     return torch.where(torch.eye(batch, dtype=torch.bool), log(keep + stranger + 1e-6), log(stranger + 1e-6))
 
@@ -129,7 +129,7 @@ class MessageNetwork(nn.Module):
     prior of the row that released it and the attraction of all other tokens, each in proportion to the chance that it
     is of that image; then a step of Sinkhorn's iteration gives each image about T tokens. So a token that finds its
     image draws others after it, and the message is sorted as a whole. Any number of images may be in it. A token has F
-    features; `width` is of the embedding.
+    features; `width` is that of the embedding.
 
     Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); in place of
     its softmax, Sinkhorn's iteration, since an image has a known number of tokens.
@@ -230,9 +230,10 @@ def piece_losses(
     draws: Generator,
     twins: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """An epoch of `piece_loss` on `count` own images, of which rows show tokens [n, T, F] and edge ratios [n, 2, T, T].
+    """The steps of one epoch of `piece_loss` on `count` own images.
 
-    `twins` makes the targets of `piece_loss` of tokens [n, T, F]; with None each token has its own place alone.
+    `pieces` and `edges` give tokens [n, T, F] and edge ratios [n, 2, T, T] of some of these images. `twins` computes
+    the targets of `piece_loss` from tokens [n, T, F]; with None the only target of a token is its own place.
     """
     for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_images_of_step(twins is not None)):
         shown = pieces(rows)
@@ -250,7 +251,7 @@ def _images_of_step(joint: bool) -> int:
 
 
 def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> Tensor:
-    """Cross-entropy of the place of each token, and of the right one among all of its image as its neighbor, both ways.
+    """Cross-entropy of each token's place, and of its right neighbor among all tokens of its image, in both directions.
 
     Logits of places [n, T, P] are of tokens that lie in order, those of pairs are [n, 2, T, T]. Targets [n, T, P] are
     probabilities of places; None stands for the token's own.
@@ -273,7 +274,8 @@ def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> 
 def member_losses(
     network: MemberNetwork, pieces: ShownRows, count: int, batch: int, keep: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """An epoch of simulated shuffles: rows that hold at least `keep` of their image, and the rest from all of them.
+    """The losses of one epoch of simulated shuffles: a row holds at least the share `keep` of its own image, and other
+    tokens from all images.
 
     `pieces` shows the tokens [n, T, F] of some of `count` own images; a message has `batch` ≥ 2 of them. `keep`, in [0,
     1], is the share of an image's tokens that stay for certain; `draws` is the only source of randomness.

@@ -39,7 +39,7 @@ _ODDS_FLOOR = -2.0
 
 @dataclass(frozen=True, kw_only=True)
 class PieceDecoder:
-    """Decodes a token of the release into the patch behind it, and into what the solver compares."""
+    """Decodes a token of the release into the patch behind it, and into the features that the solver compares."""
 
     decode: AffineMap  # from a token to its patch
     geometry: Geometry  # how patches lie over the image
@@ -58,7 +58,9 @@ class PieceDecoder:
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
     def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
-        """`features` and `edges` of rows of own tokens [N, T, D]; looked up where the tables are small."""
+        """Functions for the `features` and `edges` of rows of own tokens [N, T, D]; they are computed in advance if the
+        tables are small.
+        """
         n, t, d = own.shape
 
         def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
@@ -99,8 +101,8 @@ class Solver:
     def solve(self, view: View, stream: int) -> Tensor:
         """Place of each token among the places of all images of its message, int64 [N, T].
 
-        Messages are solved one by one where images are mixed, else all images at once. `stream` ≥ 0 is of random
-        numbers.
+        Messages are solved one by one if images are mixed, and otherwise all images at once. `stream` ≥ 0 numbers the
+        stream of random numbers.
         """
         tokens, size = patch_tokens(view.smashed).float(), rows_a_message(view)
         if self.in_order:
@@ -153,7 +155,7 @@ class Solver:
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
     """Tokens [N, T, D], put in the places that an arrangement gives, in messages of `size` rows.
 
-    The arrangement is int64 [N, T], counted from 0 within each message; in each message every place once.
+    The arrangement is int64 [N, T], counted from 0 within each message; each place of a message occurs once.
 
     >>> put(torch.tensor([[[7.0], [8.0]], [[5.0], [6.0]]]), torch.tensor([[2, 0], [1, 3]]), 2).flatten(1).tolist()
     [[8.0, 5.0], [7.0, 6.0]]

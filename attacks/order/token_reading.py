@@ -1,4 +1,5 @@
-"""Reading own tokens by chosen queries: copies of one image come back unmixed, and repeated patches label their tokens.
+"""Reading the tokens of own images by chosen queries: copies of one image come back unmixed, and repeated patches label
+their tokens.
 
 A message of copies of one image holds each of its tokens as often as there are copies, wherever a shuffle dealt them.
 In an image that holds one patch once, the next twice and so on, the number of copies shows which token belongs to which
@@ -81,7 +82,7 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """The result of `read`, which sends further rounds, or an earlier result for equal inputs; its rounds count in
+        """The result of `read`, which sends further rounds, or an earlier result for equal inputs. The rounds count in
         both cases.
 
         Args:
@@ -149,7 +150,7 @@ class Asker:
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
-    """Whether two lots [G, n, D] hold the same tokens in whatever order, bool [G].
+    """Whether two groups of tokens [G, n, D] hold the same tokens, in any order: bool [G].
 
     >>> tokens = torch.rand(2, 5, 3)
     >>> same_tokens(tokens, tokens.flip(1)).tolist(), same_tokens(tokens, tokens.flip(0)).tolist()
@@ -216,8 +217,8 @@ def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
 def in_place(rows: Tensor, patches: Tensor, labels: LabelledTokens) -> Tensor:
     """Each own image's tokens [N, T, D], given in any order, in the order of its patches [N, T, P].
 
-    An affine map from a patch and its image's mean patch to the token is fitted to the labels, then to the images in
-    the order that it gives them. Without enough labels (a model may tell places apart) tokens are matched as
+    An affine map from a patch and its image's mean patch to the token is fitted to the labels, then to the images, in
+    the order that the map itself gives. Without enough labels (a model may tell places apart) tokens are matched as
     `match_own_tokens` matches them.
     """
     if labels.sure.double().mean() < _PLAIN:
@@ -307,8 +308,8 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
     iteration, the map is fitted again, and so on.
 
     Returns:
-        The token of each patch, [M, B, T, D]; the share of patches whose token lies in its own image's row, among
-        those that no other token would do for; and the share of those whose token lies in its own place.
+        The token of each patch, [M, B, T, D]; the share of patches whose token lies in its own image's row, counting
+            only patches that no other token fits; and the share of these whose token lies in its own place.
 
     Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998); the start is
     derived.

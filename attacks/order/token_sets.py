@@ -23,7 +23,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Shown:
-    """Features of own images at each of T places, float64: [n, T, f] and [n, T, F]."""
+    """Two sets of features of own images at each of T places, float64: [n, T, f] and [n, T, F]."""
 
     patch: Tensor  # principal components of the patch
     all: Tensor  # these, those of the whole image, and a 1
@@ -102,7 +102,7 @@ class TokenMaps:
         return cls(maps, *_law(errors[there > 0]))
 
     def expected(self, shown: Tensor) -> Tensor:
-        """Tokens [N, T, q] of images that show [N, T, F]."""
+        """The expected tokens [N, T, q] of images with the features [N, T, F]."""
         return torch.einsum("ntf,tfq->ntq", shown, self.maps)
 
     def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:

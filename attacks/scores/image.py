@@ -27,7 +27,7 @@ def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     Args:
         truth: [N, C, H, W].
         guess: the same shape.
-        data_range: largest minus smallest possible value; errors are divided by it, so that 1.0 means full scale.
+        data_range: largest minus smallest possible value; errors are divided by it, so 1.0 is the whole range.
 
     Returns:
         float64 [N], ≥ 0.

@@ -43,7 +43,7 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
         kinds: int64 [N, T] from `equal_tokens`; without it all pieces differ.
 
     Returns:
-        float64 [N] in [0, 1], of the n-th picture; the hits are `accuracy * T`.
+        float64 [N] in [0, 1], one share per picture; the hits are `accuracy * T`.
 
     >>> truth, guess = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 0, 2, 3]])
     >>> direct_accuracy(guess, truth, batch=1)

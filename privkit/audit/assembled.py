@@ -28,7 +28,7 @@ from privkit.training.u_shape import u_shaped
 def assemble(
     config: AuditConfig, defense: Defense, domain: Domain, classes: int, seed: int
 ) -> tuple[Clients, nn.Module, bool | None]:
-    """Clients and server of one defended model, untrained, and whether its tokens hide their places."""
+    """The untrained clients and server of one defended model, and whether tokens hide their places."""
     protocol = config.protocol.spec
     model = config.model.spec.build(domain, classes, positions=defense.position_embedding, seed=derive(seed, "init"))
     if is_own_part(config.model.spec):  # it may build the same modules again, which this cell trains

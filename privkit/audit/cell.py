@@ -167,7 +167,9 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 
 def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
-    """Where the network is cut, whether patches overlap, which block clients run, and how often records cross."""
+    """The fields of a row that say where the network is cut, whether patches overlap, which block clients run behind
+    the defense, and how often records cross.
+    """
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)

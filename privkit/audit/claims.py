@@ -46,8 +46,8 @@ def audit_one_run(
         scores: [K], one per canary; higher if the attack believes that it was in.
         inserted: bool [K], fair coins: which canaries were in. Under a replace-one claim, a counterpart takes the place
             of a canary that is not in; under add-or-remove-one its place is empty.
-        certificate: of the same run and release, for the unit that one canary is.
-        confidence: of the bound, in (0, 1); at least 1/2 if canaries are independent.
+        certificate: certificate of the same run and release; its unit must be what one canary is.
+        confidence: confidence of the bound, in (0, 1); at least 1/2 if canaries are independent.
         guesses: numbers of "in" and "out" guesses fixed beforehand, for canaries that are not independent. None plans
             them from the number of canaries and the claimed curve. Without a curve, several numbers are tried at the
             cost of a smaller bound.
@@ -191,7 +191,7 @@ def _claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """Knowledge of the adversary that the claim does not cover, in at most one sentence.
+    """A sentence on knowledge of the adversary that the claim does not cover; empty if there is none.
 
     If a client's lower segment trains on raw data, the claim holds against adversaries who see its releases alone. A
     white box has the segment itself, and answers to queries come from it, too.

@@ -271,8 +271,8 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
 
     Args:
         first: [N] finite values for each seed.
-        second: likewise, of the same records in the same order.
-        ids: of these records, for each seed; None if all records differ.
+        second: the same for the same records in the same order. ids: ids of these records, for each seed; None if all
+            records differ.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Student 1908
     (intervals).

@@ -57,8 +57,9 @@ class Declared:
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why the failure of an attack with the lower segment or queries on the last `passes` is no evidence for the
-        defense; empty if it is evidence."""
+        """Why an attack's failure is no evidence for the defense, if it uses the lower segment or queries on the last
+        `passes`; empty if the failure is evidence.
+        """
         if self.quieter is not None:
             return (
                 "the recorded lower segment makes more noise than was released: the last round, sent again, has "
@@ -271,7 +272,7 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
 
 
 def in_place(clean: Tensor, released: Tensor) -> int:
-    """How many tokens of a release [N, T, D] are nearest to the segment's output [N, T, D] at their own place.
+    """Number of tokens of a release [N, T, D] are nearest to the segment's output [N, T, D] at their own place.
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
     >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))

@@ -61,7 +61,9 @@ def defended_model(
     log: Callable[[str], None],
     note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
-    """The trained model of this cell, from the run folder if finished there; `note` is called before it is stored."""
+    """The trained model of this cell, from the run folder if its training was finished; `note` is called before it is
+    stored.
+    """
     splits, seed = seed_data.splits, cell.seed
     edge, upper, places = untrained(config, cell, seed_data)
     home = folder.model(cell.model_id)
@@ -259,7 +261,8 @@ def train_again(
 def another(
     config: AuditConfig, cell: Cell, seed_data: SeedData, private: Batch, shares: ClientPartition, seed: int
 ) -> DefendedModel:
-    """A model of the same kind, with other private images and other random numbers, as an adversary would train it.
+    """A model of the same kind, with other private images and other random numbers, as an adversary would train a
+    shadow model.
 
     Weights that are not trained (a frozen lower segment, the frozen block) are public, and therefore the same.
     """

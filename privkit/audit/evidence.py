@@ -1,4 +1,6 @@
-"""The evidence of a run folder: reads its rows and verdict, and writes what they support and nothing else."""
+"""The evidence of a run folder: it is written from the folder's rows and verdict, and claims nothing that they do not
+support.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def write_evidence(run: Path) -> Evidence:
     Raises:
         RunFolderError: if it is not a run folder.
         UnfinishedRun: if no cell is finished.
-        DamagedFile: if `privkit verify` does not call it whole.
+        DamagedFile: if `privkit verify` finds a damaged or missing file.
     """
     home = root(run)
     faults = [fault for fault in examine(run).faults if fault[0] not in (EVIDENCE, EVIDENCE_PAGE)]

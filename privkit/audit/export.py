@@ -1,4 +1,4 @@
-"""A recording of a trained model from its run folder; its audit gives the same numbers as the run."""
+"""A recording of a trained model from its run folder; an audit of this recording gives the same numbers as the run."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def export(
 
     Args:
         folder: folder for the recording, new or empty.
-        defense: one of the run's, as its table shows it; None for the last.
-        seed: one of the run's; None for the first.
+        defense: a defense of the run, written as in its table; None for the last.
+        seed: a seed of the run; None for the first.
 
     Raises:
         UsageError: if the run has no such defense or seed.

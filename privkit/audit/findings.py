@@ -62,7 +62,7 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
     way.
 
     Args:
-        matched: [N], the first measure of each attacked record, once matched.
+        matched: [N], the first measure of each attacked record after matching.
         own: [N], the same measure of own records that were drawn without the release.
 
     >>> import numpy as np

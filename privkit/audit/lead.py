@@ -45,7 +45,7 @@ class Leader:
 
     @property
     def ordered(self) -> list[Row]:
-        """The rows in the order of the plan."""
+        """The finished rows in the order of the plan."""
         return [self.rows[cell.id] for cell in self.worker.cells if cell.id in self.rows]
 
     @property
@@ -114,7 +114,7 @@ class Leader:
                 progress.ended(row.status)
 
     def finish(self, cell: Cell, row: Row) -> Row:
-        """Store a row; from time to time, judge the run."""
+        """Store a finished row; from time to time, also write the verdict."""
         if row.status != "error":
             self._check_files(row, self.worker.made_of[cell.id].cell.files)
         self.rows[cell.id] = row = self.ledger.finish(row)
@@ -178,7 +178,7 @@ class Dispatch:
         )
 
     def work(self) -> None:
-        """Compute all remaining cells on the workers; `WorkersEnded` if none of them gives an answer."""
+        """Compute all remaining cells on the workers; raises `WorkersEnded` if no worker returns a result."""
         try:
             self._work()
         finally:

@@ -20,7 +20,7 @@ from privkit.shared.measures import UNIT
 
 @dataclass(frozen=True, kw_only=True)
 class OrderAccuracy:
-    """A share of right answers."""
+    """An accuracy of a guessed order: the share of right answers, with its limits."""
 
     # of all pieces (or adjacent pairs), with its interval over images: a solver that finds one piece of an image often
     # finds all of them

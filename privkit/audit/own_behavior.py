@@ -130,8 +130,9 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """The release of each of a user's own stages for fixed artificial records and random draws; None if a stage cannot
-    take them."""
+    """What each of a user's own stages releases for fixed artificial records with fixed random draws; None if a stage
+    cannot read such records.
+    """
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
         with seeded(torch.device("cpu"), 0):

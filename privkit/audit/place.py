@@ -25,7 +25,8 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
     """Where a run's defenses lie among the registered ones.
 
     Returns:
-        A place for each setting and adversary, and where the runs behind the registry differ, one sentence each.
+        A place for each setting and adversary, and a sentence for each way in which the registry's runs differ from
+            this one.
 
     Raises:
         RunFolderError: if it is not a run folder.

@@ -1,4 +1,4 @@
-"""What a run folder holds is compared with what the command would use now."""
+"""Compares what a run folder holds with what the command would use now."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ def build(
     """Write RUN/report and RUN/verdict.json and return the report's page.
 
     Args:
-        rows: its rows in the order to show; None for those of `results.jsonl`.
-        gates: the user's; None for those of the last command on this run.
+        rows: the rows in the order to show; None for those of `results.jsonl`.
+        gates: the user's gates; None for those of the last command on this run.
         pictures: whether the page shows the first private records and the guesses at them; without them, RUN/report
             shows no record, but RUN/cells still holds them.
 

@@ -53,7 +53,7 @@ class AuditRun:
         rows: one per cell, in the order of the plan.
         folder: the run on disk.
         report: its HTML page.
-        verdict: on cells, checks and gates, as in `verdict.json`.
+        verdict: the verdict on cells, checks and gates, as in `verdict.json`.
     """
 
     rows: tuple[Row, ...]

@@ -75,9 +75,9 @@ def scored(
     networks add theirs.
 
     Args:
-        truth: [N, ...], as `guess`.
+        truth: [N, ...], the attacked records, shaped like `guess`.
         batch_size: records of a round, within which guesses are matched.
-        labels: of the originals, which a classifier among the networks needs.
+        labels: labels of the attacked records, which a classifier among the networks needs.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
@@ -113,7 +113,8 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
-    """The first measure [N] of own records that are drawn without the release and then matched to the attacked records.
+    """The domain's first measure [N] for own records that are drawn without the release and then matched to the
+    attacked records.
 
     Records of few cells resemble some record of a message by chance, so after matching any records look like good
     guesses.
@@ -122,7 +123,7 @@ def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, see
         truth: [N, *shape].
         own: [M, *shape], M ≥ 1.
         batch_size: records of a round, within which guesses are matched.
-        seed: of the draw.
+        seed: seed of the draw.
     """
     places = np.random.default_rng(derive(seed, "matched own")).integers(0, len(own), len(truth))
     drawn = own[places.tolist()].to(truth.device)
@@ -227,7 +228,7 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bo
 
     Args:
         guesses: name of a guess -> its scores of the same records.
-        closer: metric -> whether higher values are closer.
+        closer: for each metric, whether higher values are closer.
 
     >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}
     >>> ahead({"mse": np.array([0.25, 0.125])}, guess, directions())["mean_image"]["mse"].value

@@ -1,4 +1,4 @@
-"""The data that all cells of one seed share: the images, their owners, which are attacked, and the floors."""
+"""The data that all cells of one seed share: the images, their owners (clients), the attacked ones, and the floors."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class SeedData(_SeedRecords):
         return self.auxiliary.y if known else None
 
     def copied(self) -> SeedData:
-        """A copy of the records, for a cell whose parts may change them in place; its memory of attacks is empty."""
+        """A copy of the records, for a cell whose parts may change records in place; the copy's memory of attacks is
+        empty.
+        """
         shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
         records = {name: getattr(self, name) for name in ("splits", "shares", "victims", "auxiliary")}
         return replace(self, memory=Memory(), **deepcopy(records, shared))
@@ -216,7 +218,8 @@ def _without(own: Batch, victims: Batch) -> str:
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """The floors; the upper limit of the share of identified records is the most that any guess of this kind can reach.
+    """The shares of records that the floors identify; the upper limit is the most that any guess of this kind can
+    reach.
 
     Without the release, a constant guess identifies one record in all on average, and a guess by class one of each
     class; ties are broken at random.

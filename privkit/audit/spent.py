@@ -39,7 +39,7 @@ class Spent:
 
     @contextmanager
     def controlling(self) -> Iterator[None]:
-        """Count the block as control experiments, not as the attack."""
+        """Count the seconds of this block as those of control experiments, not of the attack."""
         start = self.clock()
         yield
         seconds = self.clock() - start

@@ -39,7 +39,8 @@ _OF_NETWORK = {
 def held_against_its_releases(
     certificate: Certificate, edge: Clients, records: Tensor, *, batch: int, own_network: bool = False
 ) -> Certificate:
-    """A run's certificate, after measurements of its stages and its lower segment that could refute it.
+    """A run's certificate after checks: its stages and its lower segment are measured, which could refute the
+    certificate.
 
     A claim that rests on a user's own stage is declared: the stage's receipt says what was done, and a measurement can
     only refute it. A claim for one record after the lower segment also needs a segment that keeps records apart, and a
@@ -147,7 +148,7 @@ def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: 
 
 
 def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
-    """The check whether measurements contradict a user's own stages; none if nothing is declared."""
+    """The check whether measurements contradict what a user's own stages declare; empty if nothing is declared."""
     if certificate is None or certificate.standing == "proven":
         return ()
     refuted = certificate.kind == "nothing"
@@ -172,8 +173,8 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     scale of its own range.
 
     Args:
-        edge: the clients, of which the first one's segment is measured in evaluation mode: segments that train on
-            raw data have no claim for one record, and private training evaluates records one by one.
+        edge: the clients. Only the first client's segment is measured, in evaluation mode: segments that train on raw
+            data have no claim for one record, and private training evaluates records one by one.
         records: some records, [N, ...]; a larger batch repeats them.
         batch: B, the records of a message.
 

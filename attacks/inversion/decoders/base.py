@@ -1,4 +1,4 @@
-"""The contract of decoders, networks from releases to images; and releases laid out as pictures."""
+"""The contract of decoders (networks from releases to images), and the layout of releases as pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Decoder(nn.Module):
     Attributes:
         layout: how it reads a release: as patches of the image, or as a picture.
         width: channels, which set the peak of the learning rate.
-        rate_times_width: that peak times the width.
+        rate_times_width: peak of the learning rate times the width.
         whole_message: whether it reads all rows of a message together, and not each row by itself.
     """
 

@@ -22,10 +22,10 @@ _UNSEEN = 0.1  # counts with which a category starts that no own record has
 class CellDecoder(Decoder):
     """Blocks of attention over the released tokens, then a query of each column that attends to them.
 
-    If there is a token for each column, the query also sees the token of its place, without a shuffle the column's own.
-    An embedding of its place is added to each token; behind a shuffle, training can learn to ignore it. The training
-    error is the squared error over the column's variance for numbers, and the cross-entropy for categories. A column
-    starts at its mean, or at the frequencies of its categories.
+    If there is a token for each column, the query also sees the token at its place; without a shuffle this is the
+    column's own token. An embedding of its place is added to each token; behind a shuffle, training can learn to ignore
+    it. The training error is the squared error over the column's variance for numbers, and the cross-entropy for
+    categories. A column starts at its mean, or at the frequencies of its categories.
 
     Args:
         sample: releases of own records, [N, T, D] or [N, D], which set the scale of every place. It takes many rows:
@@ -108,7 +108,7 @@ class CellDecoder(Decoder):
         return guess
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """The training error times the number of cells, twice; see `Decoder.error_sums`."""
+        """The training error times the number of table cells, returned for both sums; see `Decoder.error_sums`."""
         error = self.objective(release, truth).item() * truth.numel()
         return error, error
 

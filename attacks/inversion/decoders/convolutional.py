@@ -125,7 +125,8 @@ class _Pyramid(nn.Module):
 
 
 class Autoencoder(Decoder):
-    """Residual convolutional decoder, at half of the image's size and below, from the release laid out as a picture.
+    """Residual convolutional decoder of a release laid out as a picture; it computes at half of the image's size and
+    below.
 
     Channels are normalized by the mean and variance of the victim's release. Normalization by each picture itself would
     remove its brightness.

@@ -15,7 +15,7 @@ from privkit.constraints import whole
 
 
 def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
-    """Pre-norm transformer blocks of a ViT: MLP ratio 4, GELU, no dropout."""
+    """Transformer blocks of a ViT, normalized first: MLP ratio 4, GELU, no dropout."""
     layers = (
         nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0.0, activation=gelu, batch_first=True, norm_first=True
@@ -55,7 +55,7 @@ def heads_for(width: int) -> int:
 class MaeDecoder(Decoder):
     """MAE decoder over all tokens (none is masked, since the server receives every token).
 
-    A class token takes part in the blocks, at no position, and is left out of the image.
+    A class token takes part in the blocks without a position, and is left out of the image.
 
     Args:
         width: channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
@@ -152,7 +152,7 @@ class ReleasedDecoder(Decoder):
         self.norm = nn.LayerNorm(channels)
 
     def forward(self, release: Tensor) -> Tensor:
-        """Images [N, C, H, W] in [0, 1]: the release's Tanh range [−1, 1], moved to this project's."""
+        """Images [N, C, H, W] in [0, 1]: the decoder's Tanh range [−1, 1] is mapped to [0, 1]."""
         hidden = self.norm(self.blocks(self.mlp(as_tokens(release)) + self.positions))
         patches = hidden[:, self.geometry.class_tokens :]
         return unpatchify((torch.tanh(patches) + 1) / 2, self.geometry.patch, self.geometry.image_shape)

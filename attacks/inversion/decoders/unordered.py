@@ -39,10 +39,10 @@ class SetDecoder(Decoder):
     round a token's scores are updated by the probable places of the others, and Sinkhorn's iteration turns the scores
     into a soft permutation. The placed contents pass one more block, which can draw details that no single token holds.
 
-    The objective has further terms, so that a few hundred steps suffice. Contents must match the image's patches in the
-    mean, which needs no order, and under the best soft assignment. Every round is trained towards that assignment, with
-    a weight that grows with the share of the patches that the contents explain. The true order is not used. An
-    adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
+    The objective has further terms, so that a few hundred steps suffice. The decoded contents must match the image's
+    patches in the mean, which needs no order, and under the best soft assignment. Every round is trained towards that
+    assignment, with a weight that grows with the share of the patches that the contents explain. The true order is not
+    used. An adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
 
     Args:
         sample: rows of a release, for `Standardized`.
@@ -105,7 +105,9 @@ class SetDecoder(Decoder):
         return self._image(contents, hidden, placing)
 
     def arrangement(self, release: Tensor) -> Tensor:
-        """Log-probability [G, n, n] of each place (image by image, row by row) for each token of a group."""
+        """Log-probabilities [G, n, n] of places for each token of a group; places are counted image by image, row by
+        row.
+        """
         return self._placings(self._read(release)[1])[-1]
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
@@ -170,8 +172,9 @@ class SetDecoder(Decoder):
 class MessageDecoder(SetDecoder):
     """`SetDecoder` over all tokens of a message: a patch may come from any row, but more likely from its own.
 
-    For batch shuffling, where other images hold a part of each one's tokens. Placing n tokens takes n³ operations and
-    some 500·n² bytes in training: it is meant for rounds of up to about a thousand tokens, and refuses more than 2,560.
+    It is meant for batch shuffling, which deals some of an image's tokens to rows of other images. Placing n tokens
+    takes n³ operations and some 500·n² bytes in training: it is meant for rounds of up to about a thousand tokens, and
+    refuses more than 2,560.
 
     Source: privkit's own.
     """
@@ -206,9 +209,9 @@ def _relations(geometry: Geometry) -> Tensor:
 class Standardized(nn.Module):
     """Tokens [..., D] normalized in two ways, concatenated [..., 2D]: by channel, and by token.
 
-    The first keeps a token's size, which carries information in identity and spectral releases. The second handles
-    tokens of very different sizes. Whitened tokens were measured to be worse: contents are matched to the wrong
-    patches.
+    Normalization by channel keeps a token's size, which carries information in identity and spectral releases.
+    Normalization by token handles tokens of very different sizes. Whitening was measured to be worse: contents are then
+    matched to the wrong patches.
 
     Args:
         sample: rows of a release [N, T, D]; the mean and variance of its channels are kept.

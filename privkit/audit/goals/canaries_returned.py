@@ -22,7 +22,8 @@ from privkit.wire.transcript import Transcript
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
     """Canaries are labels: which of two labels did an image have, by the gradient that came back for it?
 
-    The trained model does not change meanwhile, so this bounds from below what a run of as many rounds reveals.
+    The model is not trained in these rounds, so the result is a lower bound on what a run of the same number of rounds
+    reveals.
     """
     edge, victims = context.model.edge, context.seed_data.victims
     must_send_labels(context)

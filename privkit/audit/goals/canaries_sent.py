@@ -36,7 +36,7 @@ Look = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Sending:
-    """A run of canaries."""
+    """One run of canaries: what is sent, and what the adversary expects."""
 
     views: list[View]  # what the adversary saw
     rows: Tensor  # int64 [R, K], the row of canary i, or its counterpart, in pass r
@@ -134,7 +134,9 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
-    """Whether public coins give the weight of an image at each position of each row, and no shuffle follows."""
+    """Whether the public random draws determine the weight of each image at each position of each row; a shuffle would
+    hide it.
+    """
     if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
     return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None

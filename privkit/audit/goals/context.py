@@ -44,7 +44,7 @@ _REVERSED = "of the reversed scores, since the whole interval of the AUC lies be
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """One cell, its wire recorded, before the attack.
+    """One cell before the attack; its wire is recorded.
 
     In this base class the methods return None. The context of a trained model returns everything that an adversary may
     ask for, the context of a recording what was recorded.
@@ -150,7 +150,7 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """Control experiments of the attack, run once for each shape of a release and each `of` (a JSON value)."""
+        """The attack's control experiments. They run once for each shape of a release and each value of `of` (JSON)."""
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
         seed, made_of = self.cell.seed, self.made_of.control
@@ -183,7 +183,9 @@ class AttackContext:
         return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-        """The row's numbers, from `told_apart`. Scores are stored for the report's ROC curve and histogram."""
+        """The row's numbers, computed by `told_apart`. The scores themselves are stored for the report's ROC curve and
+        histogram.
+        """
         path, values = self.folder.cell(self.cell.id) / SCORES, scores.values.double().cpu().numpy()
         write_arrays(path, values=values, positive=positive.cpu().numpy())
         return told_apart(scores, positive, batches)
@@ -229,7 +231,8 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
 
 
 def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
-    """Whether the numbers of `told_apart` are better than chance; and 1 − AUC, the error that decides whether an attack
-    goes on."""
+    """Whether the numbers of `told_apart` are better than chance; and 1 − AUC, the error by which it is decided whether
+    the attack gets more work.
+    """
     auc = answers["auc"]
     return auc.low > 0.5, 1 - auc.value

@@ -82,7 +82,7 @@ def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
 
 
 def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
-    """The bound in words. Beside a claim, it also says why canaries depend on each other, if they do."""
+    """The bound in words. If there is a claim, the text also says why canaries depend on each other, if they do."""
     if not shared or found.claimed == inf:
         return found
     weaker = f"; canaries are not independent trials ({shared}), so that this is the weaker bound of one run"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """How long something takes."""
+    """The measured seconds of an attack and of a training step."""
 
     seconds: float = 0.0  # for all of it; of an attack that was timed on a rehearsal, at the size of that
     epochs: int = 0  # of training in these seconds, to estimate control experiments; 0 without them
@@ -32,8 +32,9 @@ class Timed:
 
 
 class Cost(NamedTuple):
-    """Seconds of an attack and of its control experiments on one defense, and the training steps that both need
-    besides."""
+    """Cost on one defense: seconds of an attack, seconds of its control experiments, and the number of further training
+    steps that both need.
+    """
 
     seconds: float = 0.0
     controls: float = 0.0

@@ -37,7 +37,7 @@ def observed(
     known: Tensor,
     cut: Cut,
 ) -> LabelObservation:
-    """The fields that the attack declares, of what one client, or the server of a U-shape, holds."""
+    """What one client, or the server of a U-shape, holds, limited to the fields that the attack declares."""
     declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
     data, same_classes = context.seed_data, OF_THE_DATASET
     common = LabelObservation(

@@ -1,4 +1,4 @@
-"""The scores of an attack on labels from several epochs, and from both cuts of a U-shape, as one answer."""
+"""One answer from an attack on labels: scores of several epochs, and of both cuts of a U-shape, are combined."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """The AUC at each cut that every epoch has; the scores of each epoch at the best cut; and these scores pooled.
+    """Three results: the AUC at each cut that every epoch has; the scores of each epoch at the best cut; and these
+    scores pooled over epochs.
 
     Epochs are pooled by their `records`; without them the last one counts.
     """

@@ -216,7 +216,9 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
-    """When a suspicious client would have detected the hijack, and whether honest training alarms it, too."""
+    """The round in which a watching client would have detected the hijack, and whether it would also raise an alarm in
+    honest training.
+    """
     guard = clients.guard
     if guard is None or not guard.scores:
         return "no client was suspicious"

@@ -30,7 +30,7 @@ _NONE: Any = None
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(TrainedContext):
-    """The context in which a dry run times an attack. There is no folder and no row, and training has one epoch."""
+    """The context in which a dry run times an attack: it has no run folder and no row, and trains one epoch."""
 
     records: RandomPool  # random ones like those of the dataset
     device: torch.device  # of the model
@@ -53,7 +53,7 @@ class Rehearsal(TrainedContext):
 
     @property
     def batch_size(self) -> int:
-        """Records a client and round."""
+        """Records per client and round."""
         return self.config.training.batch_size
 
     def sized(self, batch_size: int) -> Rehearsal:

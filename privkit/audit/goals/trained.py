@@ -167,7 +167,7 @@ class TrainedContext(AttackContext):
 
 
 def must_send(context: TrainedContext) -> None:
-    """Raise `NotApplicable` if clients send nothing."""
+    """Raise `NotApplicable` if clients send nothing to the server."""
     if context.model.edge.protocol.upper == "own":
         raise NotApplicable("standalone clients send nothing, so there is nothing to attack")
 
