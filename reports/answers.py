@@ -9,6 +9,7 @@ from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import UNKNOWN, Table, interval, note_of, summary_note, summary_table, table
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.measures import ORDERS, TOLD_APART, Measure, measure
+from privkit.shared.rounding import rounded_down
 
 _SHOWN = [one for one in TOLD_APART if one.name != "cluster_accuracy"]
 _OF_ORDERS = [one for one in ORDERS if not one.unit]
@@ -82,7 +83,7 @@ def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
         return UNKNOWN, UNKNOWN
     claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}{', refuted' * bound.refuted}"
     assumed = f", assumed: {bound.assumed}" if bound.assumed else ""
-    return f"{bound.epsilon:.3g} at δ={bound.delta:.0e}{assumed}", claimed
+    return f"{rounded_down(bound.epsilon, 3)} at δ={bound.delta:.0e}{assumed}", claimed
 
 
 def _proven(row: Row) -> str:

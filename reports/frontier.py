@@ -14,6 +14,7 @@ from privkit.reports.tables import Table, interval
 from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.measures import CONSTANT_ATTACKS, FLOORS, differs, floor_title, likeness, measure
+from privkit.shared.rounding import rounded_up
 
 NOTE = (
     "One line per setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
@@ -118,7 +119,7 @@ def frontier_table(found: Frontier) -> Table:
             point.guesses,
             interval(point.accuracy),
             interval(point.recovered),
-            "–" if point.epsilon is None else f"{point.epsilon:.3g}",
+            "–" if point.epsilon is None else rounded_up(point.epsilon, 3),
             "yes" if point.dominated else "",
         )
         for point in found.points

@@ -8,6 +8,7 @@ from math import isfinite, log10
 from privkit.reports.charts import BOTTOM, LEFT, RIGHT, TOP, Chart, Mark, Shape, padded_range, panel, points
 from privkit.reports.frontier import Frontier, Point
 from privkit.reports.tables import interval
+from privkit.shared.rounding import rounded_up
 
 WIDTH, HEIGHT = 680, 400
 _LETTER, _LINE = 6.4, 13.0
@@ -92,7 +93,7 @@ def _label(point: Point, found: Frontier) -> str:
 
 
 def _told(point: Point, found: Frontier) -> str:
-    proven = "no ε is proven" if point.epsilon is None else f"ε = {point.epsilon:.3g}"
+    proven = "no ε is proven" if point.epsilon is None else f"ε = {rounded_up(point.epsilon, 3)}"
     return (
         f"{point.defense}: accuracy {interval(point.accuracy)}, {found.name} {interval(point.recovered)} by "
         f"{point.guesses}; {proven}{'; dominated' if point.dominated else ''}"

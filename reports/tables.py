@@ -12,6 +12,7 @@ from privkit.reports.origins import origins
 from privkit.reports.schema import Metrics, Row, Summary
 from privkit.shared.interval import Interval
 from privkit.shared.measures import IDENTIFIED, IMAGES, KINDS, MEASURES, OF_RECORDS, floor_title, likeness, measure
+from privkit.shared.rounding import rounded_up
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -303,7 +304,7 @@ def claim_text(row: Row) -> str:
     if found.kind == "differential_privacy":
         only = " (labels only)" if found.covers == "labels" else ""
         useless = f", {row.remark}" if row.remark else ""
-        return f"{found.standing}: ε={found.epsilon:.3g} at δ={found.delta:.0e}{only}{useless}"
+        return f"{found.standing}: ε={rounded_up(found.epsilon, 3)} at δ={found.delta:.0e}{only}{useless}"
     return "nothing"
 
 

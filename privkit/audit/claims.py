@@ -20,6 +20,7 @@ from privkit.shared.array import Array
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.limits import Limits
+from privkit.shared.rounding import rounded_down
 
 _EXACT_GAUSSIAN = "exact Gaussian profile"
 """How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""
@@ -140,7 +141,7 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
         f"at most {'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g} could have been shown "
         f"with {bound.canaries} canaries"
     )
-    found = f"ε >= {bound.epsilon:.4g}" + (f" (assumed: {bound.assumed})" if bound.assumed else "")
+    found = f"ε >= {rounded_down(bound.epsilon, 4)}" + (f" (assumed: {bound.assumed})" if bound.assumed else "")
     if bound.claimed == inf:
         return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
     if charged:

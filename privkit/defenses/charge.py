@@ -15,6 +15,7 @@ from privkit.accountants.spec.parts import UNMIXED, CutMix, Mixup, Noise, NoMixi
 from privkit.accountants.spec.sensitivity import ClipSet
 from privkit.defenses.base import ONE_RELEASE, Place, Receipt, ReleaseCount
 from privkit.shared.certificate import Certificate
+from privkit.shared.rounding import rounded_up
 
 Mixing = NoMixing | Mixup | CutMix
 
@@ -182,8 +183,8 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     return replace(
         certificate,
         statement=(
-            f"the gradients sent back are ({certificate.epsilon:.4g}, {release_count.delta:g})-DP in the labels, for "
-            f"the replacement of one label or of all; {_NOT_COVERED}"
+            f"the gradients sent back are ({rounded_up(certificate.epsilon, 4)}, {rounded_up(release_count.delta, 3)})-"
+            f"DP in the labels, for the replacement of one label or of all; {_NOT_COVERED}"
         ),
         delta=release_count.delta,
         lower=None,

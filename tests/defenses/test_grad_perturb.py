@@ -1,5 +1,6 @@
 """Gradient perturbation: clipping that no input escapes, noise of its law, a claim that no server's memory breaks."""
 
+import re
 from math import inf, sqrt
 from typing import Any
 
@@ -121,3 +122,12 @@ def test_bad_specifications_are_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=match):
             GradPerturb(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("noise", [0.71, 1.3, 2.9])
+def test_the_sentence_about_labels_never_says_less_than_the_certificate(noise: float) -> None:
+    """ε rounded to the nearest may be a stronger claim than what is proven."""
+    certificate = receipt_of(law="gaussian", noise=noise, clip=0.25).certificate()
+    said = re.search(r"\(([\d.e+-]+), ([\d.e+-]+)\)-DP in the labels", certificate.statement)
+    assert said is not None
+    assert certificate.epsilon <= float(said[1]) <= certificate.epsilon * 1.001
