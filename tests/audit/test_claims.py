@@ -19,6 +19,7 @@ from privkit.audit.run import run_audit
 from privkit.laws.canaries import against_canaries
 from privkit.shared.certificate import Certificate
 from privkit.shared.empirical_bound import EmpiricalBound
+from privkit.shared.rounding import rounded_down
 from tests.accountants.auditing.mechanisms import MECHANISMS, known
 
 CLAIM = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
@@ -175,7 +176,7 @@ def test_what_a_claim_charges_too_much_for_is_no_bound_on_what_is_lost() -> None
         assert found.refuted == refuted
         assert found.epsilon < log(told / (1 - told))
         assert (found.assumed, found.mu) == ("", None)
-        assert f"ε >= {found.epsilon:.4g} of any mechanism" in found.statement
+        assert f"ε >= {rounded_down(found.epsilon, 4)} of any mechanism" in found.statement
         same = audit_one_run(scores, coins, number, family=GAUSSIAN, independent=True)
         assert (same.refuted, same.held, same.ceiling) == (refuted, found.held, found.ceiling)
         assert "(assumed: a Gaussian curve)" in same.statement
