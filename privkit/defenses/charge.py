@@ -180,11 +180,12 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
         reason = f"no ε follows from {released} gradients with this noise; {_NOT_COVERED}"
         return replace(nothing(reason, ends=""), source=certificate.source)
     norm = receipt.noise.distribution.norm
+    epsilon, delta = rounded_up(certificate.epsilon, 4), rounded_up(release_count.delta, 3)
     return replace(
         certificate,
         statement=(
-            f"the gradients sent back are ({rounded_up(certificate.epsilon, 4)}, {rounded_up(release_count.delta, 3)})-"
-            f"DP in the labels, for the replacement of one label or of all; {_NOT_COVERED}"
+            f"the gradients sent back are ({epsilon}, {delta})-DP in the labels, for the replacement of one "
+            f"label or of all; {_NOT_COVERED}"
         ),
         delta=release_count.delta,
         lower=None,

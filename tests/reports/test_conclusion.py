@@ -175,10 +175,10 @@ def test_a_run_without_any_attack_on_records_has_a_conclusion_too(changes: dict[
     assert found.models.startswith("No number under query, weights, ")
 
 
-def test_a_proven_epsilon_is_never_shown_below_the_certificate() -> None:
-    """Rounded to the nearest, 1.234 would be claimed as the smaller 1.23."""
-    certificate = Certificate(kind="differential_privacy", statement="", epsilon=1.234, delta=1e-5, standing="proven")
-    assert claim_text(counted("black_box", "query", 0.05, 0.6, certificate=certificate)) == "proven: ε=1.24 at δ=1e-05"
+def test_a_proven_claim_is_never_shown_below_the_certificate() -> None:
+    """Rounded to the nearest, ε would be 1.23 and δ 1e-05: a stronger claim than what is proven."""
+    certificate = Certificate(kind="differential_privacy", statement="", epsilon=1.234, delta=1.4e-5, standing="proven")
+    assert claim_text(counted("black_box", "query", 0.05, 0.6, certificate=certificate)) == "proven: ε=1.24 at δ=2e-05"
 
 
 @pytest.mark.parametrize(("rate", "said"), [(0.995, True), (0.5, False)])
