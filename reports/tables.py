@@ -304,7 +304,7 @@ def claim_text(row: Row) -> str:
     if found.kind == "differential_privacy":
         only = " (labels only)" if found.covers == "labels" else ""
         useless = f", {row.remark}" if row.remark else ""
-        return f"{found.standing}: ε={rounded_up(found.epsilon, 3)} at δ={rounded_up(found.delta, 1)}{only}{useless}"
+        return f"{found.standing}: ε={rounded_up(found.epsilon, 3)} at δ={rounded_up(found.delta or 0.0, 1)}{only}{useless}"
     return "nothing"
 
 
