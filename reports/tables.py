@@ -304,7 +304,8 @@ def claim_text(row: Row) -> str:
     if found.kind == "differential_privacy":
         only = " (labels only)" if found.covers == "labels" else ""
         useless = f", {row.remark}" if row.remark else ""
-        return f"{found.standing}: ε={rounded_up(found.epsilon, 3)} at δ={rounded_up(found.delta or 0.0, 1)}{only}{useless}"
+        epsilon, delta = rounded_up(found.epsilon, 3), rounded_up(found.delta or 0.0, 1)
+        return f"{found.standing}: ε={epsilon} at δ={delta}{only}{useless}"
     return "nothing"
 
 
