@@ -71,7 +71,7 @@ def _whole_text(path: Path) -> str:
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ValueError(f"{path} has more than {_MOST_BYTES >> 20} MiB; save it as CSV, which is read row by row")
-    text = data.decode()
+    text = data.decode("utf-8-sig")
     for number, line in enumerate(text.splitlines() if path.suffix == ".toml" else (), start=1):
         if line.count(".") > _MOST_DOTS:  # a dotted key takes time and memory in the square of its parts
             raise ValueError(f"{path} line {number} has more than {_MOST_DOTS} dots")

@@ -53,7 +53,12 @@ def gained(before: float, after: float) -> bool:
 
 
 def fit(
-    training: Training, epochs: int, session: Session | None = None, *, objective: str = "the objective"
+    training: Training,
+    epochs: int,
+    session: Session | None = None,
+    *,
+    objective: str = "the objective",
+    keep_best: bool = False,
 ) -> tuple[float, ...]:
     """Train epoch by epoch, from where the session was left, and save after each epoch.
 
@@ -65,6 +70,8 @@ def fit(
         epochs: number of epochs ≥ 0; those done before a kill count.
         session: where to save and to report; None keeps nothing.
         objective: what an epoch returns, with the attack's name, for the sentence on a divergence.
+        keep_best: whether to put the training back, at the end, to the epoch with the smallest objective. This is for
+            objectives on held-out data, which rise again where a training learns its data by heart.
 
     Returns:
         The objective after each epoch.
@@ -90,12 +97,14 @@ def fit(
         training.again(planned // 2 // epochs)
     good = _begun(training, saved)
     while True:
-        good = _trained(training, planned, good, session, objective)
+        good = _trained(training, planned, good, session, objective, keep_best)
         curve = tuple(good["curve"])
         if "start" in good and curve[-1] > good["best"]:
             good = {**good, "training": good["start"]}
             training.load_state_dict(deepcopy(good["start"]))
         if not epochs or not session.goes_on(epochs, curve):
+            if "lowest" in good:
+                training.load_state_dict(deepcopy(good["lowest"]))
             return curve
         good = {**good, "start": good["training"], "best": min(good.get("best", inf), curve[-1])}
         training.again(planned // epochs)
@@ -110,7 +119,14 @@ def _begun(training: Training, saved: dict[str, Any] | None) -> dict[str, Any]:
     return saved
 
 
-def _trained(training: Training, epochs: int, good: dict[str, Any], session: Session, objective: str) -> dict[str, Any]:
+def _trained(
+    training: Training,
+    epochs: int,
+    good: dict[str, Any],
+    session: Session,
+    objective: str,
+    keep_best: bool = False,
+) -> dict[str, Any]:
     """The state after the epoch with number `epochs`, from a good one; see `fit`."""
     for epoch in range(len(good["curve"]), epochs):
         try:
@@ -122,6 +138,8 @@ def _trained(training: Training, epochs: int, good: dict[str, Any], session: Ses
             session.keep(good)
             raise
         good = {**good, "curve": [*good["curve"], value], "training": deepcopy(training.state_dict())}
+        if keep_best and value == min(good["curve"]):
+            good["lowest"] = good["training"]
         session.save(good)
         session.report(epoch + 1, epochs, value)
     return good

@@ -56,8 +56,10 @@ class PosteriorMean(ReconstructingAttack):
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
         components: largest number of principal components.
         epochs: passes over the own images, except one held-out round, whose error (with `contrast`, the weighted sum of
-            both errors) is the curve; 0 for the mean image.
+            both errors) is the curve; the network of the epoch with the smallest error guesses. 0 for the mean image.
         width: units in each of two hidden layers.
+        mirror: whether mirror images of the own images, except the held-out ones, are sent and learned from, too; for
+            natural images.
         contrast: weight ≥ 0 of the contrastive error beside the square error; each is in units of a constant guess's.
             At 0 the guess is the posterior mean; a larger weight identifies more images, and draws them worse.
 
@@ -74,6 +76,7 @@ class PosteriorMean(ReconstructingAttack):
     components: Count = 64
     epochs: Whole = 80
     width: Count = 512
+    mirror: bool = False
     contrast: NonNegative = 0.0
 
     def __post_init__(self) -> None:
@@ -116,6 +119,8 @@ class PosteriorMean(ReconstructingAttack):
                 f"posterior_mean learns from rounds of the victim's size ({batch} images), and is judged on one: "
                 f"it needs at least {2 * batch} own images, got {len(auxiliary)}"
             )
+        if self.mirror:
+            own = torch.cat([own[:-batch].flip(-1), own])
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():
@@ -127,7 +132,7 @@ class PosteriorMean(ReconstructingAttack):
             )
             scale = sent.flatten(0, 1).std(0).clamp_min(1e-12)
             training = _Denoising(sent / scale, own.flatten(1), batch, self, root)
-        curve = fit(training, self.epochs, session, objective="posterior_mean: the held-out error")
+        curve = fit(training, self.epochs, session, objective="posterior_mean: the held-out error", keep_best=True)
         with torch.no_grad():
             images = training.drawn((seen - middle) @ basis / scale)
         return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve, note=clamp.note)

@@ -37,7 +37,7 @@ def read_text(path: Path) -> str:
     if len(data) > _MOST_BYTES:
         raise TooMuch(f"it has more than {_MOST_BYTES >> 10} KiB")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")  # some editors begin with a byte order mark
     except UnicodeDecodeError as error:
         raise TomlError(f"it is not UTF-8 (byte {error.start})") from None
 

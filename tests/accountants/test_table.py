@@ -243,6 +243,7 @@ def test_csv_toml_json_and_a_stream_hold_the_same_rows(tmp_path: Path) -> None:
         list(table.load_rows(write(tmp_path / "t.csv", text))),
         list(table.load_rows(write(tmp_path / "bom.csv", "\ufeff" + text.replace("\n", "\r\n")))),
         list(table.load_rows(write(tmp_path / "t.toml", toml))),
+        list(table.load_rows(write(tmp_path / "bom.toml", "\ufeff" + toml))),
         list(table.load_rows(write(tmp_path / "t.json", json.dumps(rows)))),
         list(table.load_rows(None, io.StringIO(text))),
     ]

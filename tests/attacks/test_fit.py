@@ -80,6 +80,17 @@ def test_a_killed_training_goes_on_where_it_was() -> None:
     assert fit(Halving(), 4, session) == (0.5, 0.25, 0.125, 0.0625)
 
 
+def test_the_epoch_with_the_smallest_objective_is_kept_if_asked_for() -> None:
+    rises = {2: 0.3, 3: 0.4}
+    for keep_best, epochs in ((False, 4), (True, 2)):
+        session, training = Session(), Halving(rises)
+        assert fit(training, 4, session, keep_best=keep_best) == (0.5, 0.25, 0.3, 0.4)
+        assert training.value == 0.5**epochs
+        again = Halving()  # finished before a kill
+        fit(again, 4, Session(state=session.state), keep_best=keep_best)
+        assert again.value == training.value
+
+
 @pytest.mark.parametrize("spoiled", [math.nan, math.inf, AttackDiverged("it broke after epoch 3")], ids=str)
 def test_a_divergence_restores_and_keeps_the_last_good_state(spoiled: Any) -> None:
     session, training = Session(), Halving({2: spoiled})

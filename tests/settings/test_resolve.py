@@ -42,7 +42,7 @@ def test_a_configuration_file_is_checked_alike(tmp_path: Path) -> None:
     file.write_text("download = 'false'\n")
     with pytest.raises(UsageError, match="download must be true or false"):
         resolve(read_toml(file))
-    file.write_text("download = true\ndata_root = '~/pictures'\nseed = 3\n")
+    file.write_text("\ufeffdownload = true\ndata_root = '~/pictures'\nseed = 3\n")
     found = resolve(read_toml(file))
     assert found.download
     assert found.data_root == Path.home() / "pictures"

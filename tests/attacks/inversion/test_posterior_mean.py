@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.base import NotApplicable, QueryResult, View, given
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.goals.reconstruct_controls import controls
 from privkit.attacks.inversion import posterior_mean
@@ -109,6 +109,34 @@ def test_more_passes_than_samples_of_the_noise_are_refused() -> None:
 
 
 def test_a_release_without_noise_shows_the_images() -> None:
+    assert error(QUICK, observation(0.0)) < 0.2
+
+
+def test_mirror_images_of_all_but_the_held_out_round_are_sent() -> None:
+    seen, sent = observation(0.0), list[Tensor]()
+
+    def query(images: Tensor, draws: Generator) -> QueryResult:
+        sent.append(images)
+        return given(seen.query)(images, draws)
+
+    replace(QUICK, mirror=True, epochs=1).run(replace(seen, query=query), Generator().manual_seed(0))
+    shown = torch.cat(sent)[: 2 * len(OWN) - BATCH]
+    wanted = torch.cat([OWN[:-BATCH].flip(-1), OWN])
+    assert torch.equal(shown.flatten(1).sort(0).values, wanted.flatten(1).sort(0).values)
+
+
+def test_the_network_of_the_best_epoch_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = posterior_mean._Denoising.epoch
+
+    def spoiled(training: posterior_mean._Denoising, number: int) -> float:
+        held_out = trained(training, number)
+        if number < QUICK.epochs - 1:
+            return held_out
+        for weight in training.guesser.parameters():
+            weight.data.normal_()
+        return 1.0
+
+    monkeypatch.setattr(posterior_mean._Denoising, "epoch", spoiled)
     assert error(QUICK, observation(0.0)) < 0.2
 
 
