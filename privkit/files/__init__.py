@@ -1,1 +1,3 @@
-"""Files and a user's modules: limits on reading, atomic writing, checksums, and which files user code reads."""
+"""Files and users' modules: limits on reading, atomic writing, checksums, and a record of the files that user code
+reads.
+"""
