@@ -28,7 +28,7 @@ class Partition(Protocol):
         """Distribute the images; a `UsageError` if there are too few images for this number of clients.
 
         Args:
-            labels: integers [N].
+            labels: labels of the images, integers [N].
             clients: number of clients, n ≥ 1.
             seed: seed of every draw.
         """
