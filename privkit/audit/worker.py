@@ -150,7 +150,7 @@ class _Notes(Silent):
 
 
 class _Scratch(RunFolder):
-    """The folder of one task. If the worker `sees` the run's folder, it takes finished control experiments from there."""
+    """The folder of one task. A worker that `sees` the run's folder takes finished control experiments from there."""
 
     def __init__(self, path: Path, run: RunFolder, sees: bool) -> None:
         super().__init__(path, run.path)

@@ -224,7 +224,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Heading and rows: for each table or figure, the count of its numbers (if any), their state, and what covers them."""
+    """Heading and rows: for each table or figure, the count of its numbers (if any), their state and evidence."""
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]

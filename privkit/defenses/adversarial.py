@@ -180,7 +180,7 @@ class ChannelFilter(nn.Module):
         )
 
     def forward(self, smashed: Tensor) -> Tensor:
-        """Smashed data [N, T, C], [N, C, H, W] or [N, C] -> the same, with ⌊ratio·C⌋ channels of each image set to 0."""
+        """Smashed data [N, T, C], [N, C, H, W] or [N, C] with ⌊ratio·C⌋ channels of each image set to 0."""
         if not self.pruned:
             return smashed
         axes = {2: (), 3: (1,), 4: (2, 3)}[smashed.ndim]

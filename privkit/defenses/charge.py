@@ -156,7 +156,7 @@ def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
 
 
 def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> SplitMechanism:
-    """The mechanism of all gradients of the run. The server's state carries over; the sensitivity allows for any state."""
+    """The mechanism of all gradients of the run. The server's state carries over; the sensitivity covers any state."""
     released = release_count.rounds * release_count.batch_size * release_count.clients
     return SplitMechanism(smashed=clip, noise=noise, lower_model="frozen", rounds=released)
 

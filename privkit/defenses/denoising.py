@@ -232,7 +232,7 @@ def best_keep(signal: float, diagonal: float, spread: float) -> float:
 
 
 def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
-    """The first layer with weights, behind layers that only reshape; a `UsageError` if another layer comes before it."""
+    """The first layer with weights, behind layers that only reshape; a `UsageError` if another comes before it."""
     found: list[nn.Module] = []
     for layer in _leaves(upper):
         found.append(layer)

@@ -147,7 +147,7 @@ class _MixedNoise(_BoundedNoise):
 
     @abstractmethod
     def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
-        """The weights of a round: ratios λ, float64 [G, k, 1], or exclusive masks; the arguments are those of `cutmix`."""
+        """The weights of a round: ratios λ, float64 [G, k, 1], or exclusive masks; arguments as in `cutmix`."""
 
     @abstractmethod
     def law(self, positions: int) -> Mixing:

@@ -86,7 +86,7 @@ class Mounted:
 
 
 def _tensors(observation: Any) -> dict[str, Tensor]:
-    """The tensors that an attack is given, by name: fields of the observation and its views, and weights of segments."""
+    """The tensors given to an attack, by name: fields of the observation and its views, and weights of segments."""
     held = {name: value for name, value in vars(observation).items() if name != "views"}
     for number, view in enumerate(observation.views):
         held |= {f"views[{number}].{name}": value for name, value in vars(view).items()}

@@ -98,7 +98,7 @@ def _draws_from_its_generator_alone(defense: Defense) -> str:
 
 
 def _effects_name_its_randomness(defense: Defense) -> str:
-    """A stage that declares its effects and draws random numbers also declares how, and how its noise is switched off."""
+    """A stage that declares effects and draws random numbers declares how, and how its noise is switched off."""
     effects = defense.effects
     if effects is None:
         return ""

@@ -1,4 +1,4 @@
-"""Feature networks for perceptual and identity metrics: the user chooses them; they are frozen and named with a hash."""
+"""Feature networks for perceptual and identity metrics: chosen by the user, frozen, and named with a hash."""
 
 from __future__ import annotations
 

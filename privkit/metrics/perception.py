@@ -131,7 +131,7 @@ class Perception:
         return values | {column(metric): own_values(metric, truth, guess) for metric in self.own.values()}
 
     def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
-        """Sentences on the F-SIM of different originals, and on the share of originals that the classifier recognizes."""
+        """Sentences on the F-SIM of different originals, and on the share that the classifier recognizes."""
         sentences = []
         if self.network is not None:
             floors = f_sim_floors(truth, labels, self.network)

@@ -178,7 +178,7 @@ class _Fields(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Vector-wise part: attention between all fields without positions, so that permuted fields give permuted tokens."""
+    """Vector-wise part: attention between all fields without positions, so permuted fields give permuted tokens."""
 
     def __init__(self, vector: int, heads: int, size: int) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class _DualNetwork(nn.Module):
         self.attention, self.bit_wise = attention, bit_wise
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Fields [N, T, 1 + vector] -> fields, bit-wise factor and attended vector, [N, T, 1 + vector + 1 + attended]."""
+        """Fields [N, T, 1 + vector] -> field, bit-wise factor, attended vector, [N, T, 1 + vector + 1 + attended]."""
         vectors = fields[..., 1:]
         return torch.cat([fields, self.bit_wise(vectors.flatten(1)).unsqueeze(2), self.attention(vectors)], 2)
 
@@ -245,7 +245,7 @@ class _FactorizationMachine(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Fields [N, T, 1 + vector] -> logits [N, 2]. The first logit is 0, so their softmax is the machine's sigmoid."""
+        """Fields [N, T, 1 + vector] -> logits [N, 2]; the first is 0, so their softmax is the machine's sigmoid."""
         weights, vectors = fields[..., 0], fields[..., 1:]
         pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
         click = self.bias + weights.sum(1) + pairs

@@ -56,7 +56,7 @@ class Block(nn.Module):
     """A transformer's block, normalised before attention and before the MLP.
 
     Args:
-        heads: a divisor of width.
+        heads: number of attention heads, a divisor of width.
         mlp_ratio: width of the MLP's hidden layer, in units of D.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words", equations 2 and 3; names of weights are timm's.
@@ -246,7 +246,7 @@ class FirstBlock(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> [N, T, D]; the class token takes part and is then dropped, since the server adds its own."""
+        """Tokens [N, T, D] -> [N, T, D]; the class token takes part and is dropped, as the server adds its own."""
         if self.cls_token is None:
             return self.block(tokens)  # type: ignore[no-any-return]
         return self.block(torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1))[:, 1:]  # type: ignore[no-any-return]

@@ -72,11 +72,11 @@ class Paper:
 
     @property
     def effects(self) -> ModuleType | None:
-        """The module that judges pairs of runs, such as `accurate_sl.effects`; None if the paper's orderings suffice."""
+        """The module that judges pairs of runs, such as `accurate_sl.effects`; None if the orderings suffice."""
         return self._module("effects") if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
-        """Functions that draw figures, by file name, with those of a given run's models; empty if the paper has none."""
+        """Functions that draw figures, by file name, with those of a given run's models; empty without figures."""
         if not self.pictures:
             return {}
         module = self._module("figures")

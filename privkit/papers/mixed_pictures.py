@@ -68,7 +68,7 @@ def _two_digits() -> Tensor:
 
 
 def _on_images(defense: Defense) -> Defense:
-    """The same defense at the input layer, on squares as large as a token's patch, with results in the range of images."""
+    """The same defense at the input layer, on squares as large as a token's patch, within the range of images."""
     options = {"level": "input", "patch": _PATCH, "bound": 1.0, "signed": False}
     own = {field.name for field in fields(defense)}  # type: ignore[arg-type]
     return replace(defense, **{name: value for name, value in options.items() if name in own})  # type: ignore[type-var]

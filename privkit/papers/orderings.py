@@ -131,7 +131,7 @@ def needed(paper: str) -> dict[tuple[str, str], None]:
 
 
 def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The quantities of a row that orderings of the paper need; those of methods that name the row's attack come first."""
+    """Quantities of a row that orderings of the paper need; those of methods that name the row's attack come first."""
     methods = _toml("privkit.papers", "methods.toml")
     matching = [(name, quantity) for name, quantity in needed(paper) if _is(row, methods[name])]
     attacked = [(name, quantity) for name, quantity in matching if "attack" in methods[name]]

@@ -36,7 +36,7 @@ class Reproduced:
     orderings: tuple[Judged, ...]  # the verdict on each printed ordering
 
     def verdict(self, method: Measured) -> str:
-        """Whether the printed number lies in the measured interval; below the paper's scale, numbers are not compared."""
+        """Whether the printed number lies in the measured interval; below the paper's scale it is not compared."""
         number, interval = self.published.get((method.method, method.quantity)), method.interval
         if number is None or interval is None:
             return ""

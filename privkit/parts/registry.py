@@ -1,4 +1,4 @@
-"""From names to parts: a name is looked up in the tables and entry points; if it is unknown, the nearest is suggested."""
+"""From names to parts: a name is looked up in tables and entry points; if it is unknown, the nearest is suggested."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class Recorder:
         such as those before the optimizer's last step.
 
         Args:
-            folder: new or empty.
+            folder: folder of the recording, new or empty.
             name: name of the defense, as tables show it.
             own: the adversary's own records [M, ...], in the form of `x`; most attacks need some hundreds.
             own_labels: their labels, int64 [M], or [M, L] of 0 and 1.

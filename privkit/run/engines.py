@@ -195,7 +195,7 @@ class _Jobs(Executor):
 
 
 def _queue() -> Any:
-    """A watcher that reads job states from Slurm's queue; submitit's uses sacct, which needs a cluster with accounting."""
+    """A watcher that reads job states from Slurm's queue; submitit's uses sacct, which needs accounting."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class Queue(SlurmInfoWatcher):
@@ -212,7 +212,7 @@ def _queue() -> Any:
 
 
 def _submitit_module() -> Any:
-    """The module submitit without its logging, which would close other handlers in this process; jobs still set it up."""
+    """The module submitit without its logging, which would close other handlers here; jobs still set it up."""
     level = "SUBMITIT_LOG_LEVEL"
     ours = level not in os.environ
     os.environ.setdefault(level, "NOCONFIG")

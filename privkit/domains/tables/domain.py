@@ -98,7 +98,7 @@ class Tables:
         return x
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Rows with all dense columns low or high and the first or last categories, and random corners of the domain."""
+        """Rows with all dense columns low or high and first or last categories, and random corners of the domain."""
         corners = torch.randint(2, (10, *self.shape), generator=generator).float()
         corners[0], corners[1] = 0, 1
         most = torch.tensor([1.0] * len(self.dense) + [size - 1.0 for size in self.sizes])

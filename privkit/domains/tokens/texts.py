@@ -196,7 +196,7 @@ def _of_csv(row: str) -> Labelled:
 
 
 def _of_json(row: str) -> Labelled:
-    """Stars and text of a row of McAuley's releases; those of 2014 and 2018 have `overall`, that of 2023 has `rating`."""
+    """Stars and text of a row of McAuley's releases: `overall` in those of 2014 and 2018, `rating` in that of 2023."""
     try:
         fields = json.loads(row)
         stars = fields["overall"] if "overall" in fields else fields["rating"]

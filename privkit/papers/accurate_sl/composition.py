@@ -1,4 +1,4 @@
-"""Advanced composition as accurate split learning publishes it (Theorem A.7): computed without overflow, and checked."""
+"""Advanced composition as accurate split learning publishes it (Theorem A.7), computed without overflow and checked."""
 
 from __future__ import annotations
 

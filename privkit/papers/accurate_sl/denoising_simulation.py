@@ -146,7 +146,7 @@ def best_scales(settings: Settings, scale: float) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Draws of a simulation: M [k, m, n]; X, unit noise and uniforms of the masks, each [k, n]; and the true class [k]."""
+    """Draws: M [k, m, n]; X, unit noise and uniforms of the masks, each [k, n]; and the true class [k]."""
 
     weights: Array
     features: Array

@@ -1,4 +1,4 @@
-"""Figures of ε (proven, and by Corollary 1) against group size, noise and rounds; pictures of each method's messages."""
+"""Figures of ε (proven, and by Corollary 1) against group size, noise and rounds; pictures of methods' messages."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _image_errors() -> Iterator[ComparedClaim]:
-    """Checks of printed PSNR and MSE: agreement within a row, their range, and the level of an attack without success."""
+    """Checks of printed PSNR and MSE: agreement within a row, range, and the level of an attack without success."""
     pairs = list(_pairs())
     apart = [f"{mse.table} {mse.row}" for mse, psnr in pairs if not _agree(mse, psnr)]
     yield ComparedClaim(
