@@ -40,9 +40,7 @@ ORDER_NOTE = (
 
 
 def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
-    """The tables of a run, each with its note; the first has means over seeds if there are several, else a line per
-    row.
-    """
+    """The tables of a run, each with its note; the first has means over seeds, or (for one seed) a line per row."""
     summaries = over_seeds(rows)
     first = (summary_table(summaries, rows), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
     others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))

@@ -124,9 +124,7 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """A JSON list of objects with all fields, unrounded, one object at a time; an infinite ε is null with kind
-    "nothing".
-    """
+    """A JSON list of objects with all fields, unrounded, one at a time; an infinite ε is null, of kind "nothing"."""
     start = "["
     for row in rows:
         record = {
@@ -139,9 +137,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Table:
-    """A table with one line per row; numbers in brackets point to `remarks`. `compare` adds the published ε and its
-    ratio.
-    """
+    """A table with one line per row; numbers in brackets point to `remarks`. `compare` adds published ε and ratio."""
     numbers = {sentence: number for number, sentence in enumerate(remarks(rows, compare), 1)}
     headers = ("name", "mechanism", "ε", *(("ε published", "published/sound") if compare else ()), "δ", "ε at least")
     lines = []

@@ -140,7 +140,7 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
 
 
 def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
-    """The largest mean number (over seeds) of records that an attack identifies, the number of records, and the attack."""
+    """The largest mean number (over seeds) of identified records, the number of all records, and the attack."""
     found: dict[str, list[Metric]] = {}
     starts: set[str] = set()
     for row in rows:

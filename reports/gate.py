@@ -114,7 +114,7 @@ class Gate:
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
 
     def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:
-        """The findings on one defense with one seed; without a number, they are open if cells are unfinished (`waits`)."""
+        """The findings on one defense with one seed; without a number, they are open if `waits`."""
         results: list[tuple[Row, bool | None, str]] = []
         wanted = f"the gate wants {self.comparison} {self.bound:g}"
         within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]

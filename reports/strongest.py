@@ -140,8 +140,7 @@ def beats(row: Row, guess: str) -> bool:
 
 
 def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
-    """How much closer than the class mean another guess from the label alone may be, since few own records form the
-    mean.
+    """How much closer than the class mean, made of few records, another guess from the label alone may be.
 
     The mean of n records has an expected squared error of σ²(1 + 1/n), and the true mean, the best such guess, has σ².
     So 1/(n + 1) of the error is due to the few records. The class mean identifies one record per class, which gives the
@@ -154,8 +153,7 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
 
 
 def _identifies(row: Row, floors: Mapping[str, Metrics]) -> bool:
-    """Whether guesses identify more records than any guess from the label alone, which identifies at most one per
-    label.
+    """Whether guesses identify more records than a guess from the label alone could, which is one per label.
 
     The class mean shows how many these are. Without a class mean, for example if own records have other classes, the
     labels of the attacked records are counted. If these are unknown, the answer is False.
@@ -231,9 +229,7 @@ def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
 
 
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """The twins: rows of the undefended model by protocol, attack and seed; the model with the fewest options comes
-    first.
-    """
+    """The twins: rows of the undefended model (that with the fewest options first) by protocol, attack and seed."""
     bare = sorted((row for row in rows if undefended(row.defense)), key=lambda row: len(row.defense))
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
@@ -245,7 +241,7 @@ def twin_of(row: Row, twins: Twins) -> Row | None:
 
 
 def powerless(row: Row, twins: Twins) -> str:
-    """A sentence if an attack's failure is no evidence for the defense because it also fails without one; else empty."""
+    """Why an attack's failure is no evidence for the defense (it also fails without one); empty if it is."""
     twin = twin_of(row, twins)
     if twin is None:
         return NOT_ATTACKED
@@ -270,7 +266,7 @@ def relied(rows: Sequence[Row]) -> list[Row]:
 
 
 def unsound(row: Row) -> str:
-    """A sentence if an attack's numbers are no evidence on the defense because it failed its controls; else empty."""
+    """Why an attack's numbers are no evidence on the defense (it failed its controls); empty if they are."""
     return "" if sound(row) else "the attack failed its control experiment"
 
 

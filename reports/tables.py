@@ -124,7 +124,7 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """One line for each defense and attack of the summaries (at least one); without numbers of two seeds, it says why."""
+    """One line for each defense and attack of the summaries (≥ 1); without numbers of two seeds, it says why."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -289,7 +289,7 @@ def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """The first column of a line that is no result: "floor" for a guess without the release, or "start" of an attack."""
+    """First column of a line that is no result: "floor" (a guess without the release) or "start" (of an attack)."""
     return "start" if name == START else "floor"
 
 

@@ -51,9 +51,7 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
 
 
 class EachOnce(TyperCommand):
-    """A command that refuses a flag given twice if it takes one value; otherwise the first value would be lost
-    silently.
-    """
+    """A command that refuses a flag given twice if it takes one value; otherwise the first would be lost silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the flags of a command line.

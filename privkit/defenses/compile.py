@@ -299,7 +299,5 @@ def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """Values [n, ...] arranged by groups [M, k] as [M, k, ...]; unchanged without mixing. Empty seats hold arbitrary
-    values.
-    """
+    """Values [n, ...] by groups [M, k] as [M, k, ...]; unchanged without mixing. Empty seats hold arbitrary values."""
     return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

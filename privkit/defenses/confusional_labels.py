@@ -76,9 +76,7 @@ def _cycle(classes: int, seed: int) -> Tensor:
 
 
 class _Decoder(nn.Module):
-    """Module behind the server's segment: it returns logits of soft labels in training, and logits of labels
-    afterwards.
-    """
+    """Module behind the server's segment: logits of soft labels in training, and logits of labels afterwards."""
 
     def __init__(self, stage: ConfusionalLabels) -> None:
         super().__init__()

@@ -105,9 +105,7 @@ class _ServerStage(nn.Module):
 
 
 class _OnLogits(_ServerStage):
-    """A stage behind the server's segment. Masks act in training only, since a masked logit would make a prediction
-    random.
-    """
+    """A stage behind the server's segment. Masks act in training only: a masked logit makes a prediction random."""
 
     def __init__(self, stage: Denoising) -> None:
         super().__init__()
@@ -335,8 +333,6 @@ class Scaling(Denoising):
         return smashed if self.on_logits or self.automatic else self.changed(smashed, None)
 
     def before_backward(self, arrived: Tensor) -> None:
-        """Divide by the factor in place, outside autograd, as accurate_sl's released code does, if the variant is
-        "undone".
-        """
+        """With the variant "undone", divide by the factor in place, outside autograd, as accurate_sl's code does."""
         if self.variant == "undone" and self.factor != "auto":
             arrived.data.div_(self.factor)

@@ -18,8 +18,7 @@ from privkit.defenses.none import require_messages
 
 @dataclass(frozen=True, kw_only=True)
 class GradPerturb(OnSmashed[Noised]):
-    """Noise on the cut-layer gradient against label inference; with `clip`, (ε, δ)-DP of the labels, else nothing
-    proven.
+    """Noise on the cut-layer gradient against label inference; with `clip`, (ε, δ)-DP of the labels.
 
     The server protects its own labels, so its noise earns credit for the labels and none for the clients' data.
 

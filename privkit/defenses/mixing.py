@@ -164,8 +164,7 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Check shapes, and return smashed data [G, k, B, ...], labels [G, k, B, L] and taken seats, bool [G, k]; k =
-    `group`.
+    """Check shapes; return smashed data [G, k, B, ...], labels [G, k, B, L], taken seats bool [G, k]; k = `group`.
 
     Smashed data and labels of a group of one come without the axis of members; `present` is None if all seats are
     taken. Other shapes raise a `ValueError` with the name of the defense.

@@ -51,9 +51,7 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
 
 
 def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:
-    """Smashed data [M, B, ...], clipped to the set that `clip_set` describes; if `bound` is None, they are only
-    widened.
-    """
+    """Smashed data [M, B, ...], clipped to the set that `clip_set` describes; only widened if `bound` is None."""
     if bound is None:
         return widened(smashed)
     return shrink(smashed, bound) if clip_by == "image" else clamp(smashed, -bound, bound)

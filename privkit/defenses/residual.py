@@ -135,8 +135,7 @@ def _tests(
 
 
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
-    """Ratio of the size of `released − clean` to that of the declared noise; about 1 for honest noise and a correct
-    `clean`.
+    """Ratio of the size of `released − clean` to the declared noise's; about 1 for honest noise and correct `clean`.
 
     >>> import torch
     >>> round(times_declared(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), law="gaussian", scale=5.0), 4)
@@ -163,9 +162,7 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
 
 
 def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
-    """Sizes whose sums are chi-squared, their degrees of freedom, and the power of the scale to which they are
-    proportional.
-    """
+    """Sizes with chi-squared sums, their degrees of freedom, and the power of the scale with which they grow."""
     power = _shape(law).power
     with np.errstate(over="ignore"):
         size = 2 / power * absolute**power

@@ -62,9 +62,7 @@ class Domain(Protocol):
         """Constant guesses from the adversary's records [N, *shape], by the floor's name, each a record [*shape]."""
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """How close each guess is to its record, both [N, *shape]: values [N] by measure; undefined measures are left
-        out.
-        """
+        """How close each guess is to its record, both [N, *shape]: values [N] by measure, without undefined ones."""
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
         """The distance [G, N] of each guess [G, *shape] from every record [N, *shape], by the kind's first measure.

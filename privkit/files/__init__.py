@@ -1,3 +1,1 @@
-"""Files and users' modules: limits on reading, atomic writing, checksums, and a record of the files that user code
-reads.
-"""
+"""Files and users' modules: limits on reading, atomic writing, checksums, and the files that user code reads."""

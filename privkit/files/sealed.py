@@ -20,8 +20,7 @@ AGAIN = "repeat the run's command to do that part anew"  # what to do once a dam
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The message that a file of the run could not be read. Its content is unknown, so the message does not advise to
-    delete it.
+    """The message that a file of the run could not be read. As its content is unknown, deletion is not advised.
 
     Args:
         unit: folder of the cell or model whose record lists the file; None if no record does.

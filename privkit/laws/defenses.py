@@ -264,9 +264,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In every allowed chain with another registered stage, one record changes the release by at most the charged
-    amount.
-    """
+    """In every allowed chain with another registered stage, a record changes the release by at most the charge."""
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()

@@ -44,9 +44,7 @@ def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> 
 
 
 def _error_limit(n: int, looks: int = 1) -> float:
-    """Clopper–Pearson's upper limit of the error rate after n ≥ 1 trials without error; `looks` such limits hold
-    jointly.
-    """
+    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 faultless trials; `looks` such limits hold jointly."""
     return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 

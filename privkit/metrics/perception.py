@@ -83,8 +83,7 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """A copy for the images of a seed; its classifier is checked, or trained on labeled images that are not
-        attacked.
+        """A copy for the images of a seed; its classifier is checked, or trained on labeled, not attacked images.
 
         Raises:
             UsageError: if images have several labels each, or a classifier from a file has other classes.

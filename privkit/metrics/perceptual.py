@@ -178,8 +178,7 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """The ceiling (the classifier's accuracy on the originals) and the floor (the same for guesses of another
-    original).
+    """The ceiling (the classifier's accuracy on the originals) and the floor (if another original is guessed).
 
     Returns:
         The accuracy on "originals", and for "other_originals" the mean over all pairs of different originals.

@@ -333,9 +333,7 @@ class _Lower(_Segment):
 
 
 class _Upper(_Segment):
-    """The server's segment: tokens [N, T, D] -> logits of the last or every place, by the other blocks and the final
-    norm.
-    """
+    """The server's segment: tokens [N, T, D] -> logits of the last or every place, by other blocks and final norm."""
 
     def __init__(self, base: nn.Module, block: int, head: nn.Linear, *, every: bool) -> None:
         above = list(_blocks(base)[1])[block:]
@@ -346,9 +344,7 @@ class _Upper(_Segment):
             self.loss = next_token
 
     def states(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> states [N, T, D]; at the door, `tokens` replace the input that the forward method has
-        processed.
-        """
+        """Tokens [N, T, D] -> states [N, T, D]; at the door, `tokens` replace what the forward method made of them."""
         self.door(0).tokens = tokens
         try:
             states: Tensor = self.base(inputs_embeds=tokens, use_cache=False).last_hidden_state

@@ -19,9 +19,7 @@ _DEPTHS, _HEADS, _BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
 
 
 class _Lower(nn.Module):
-    """The client's segment: normalisation, patch embedding, positions, and the first stages, which need the class
-    token.
-    """
+    """The client's segment: normalisation, patch embedding, positions, and first stages (with the class token)."""
 
     def __init__(self, pit: Any, stages: int) -> None:
         super().__init__()

@@ -46,9 +46,7 @@ def _known() -> dict[str, list[KnownOutcome]]:
 
 @cache
 def _registered(records: str) -> dict[str, tuple[str, ...]]:
-    """The attacks on these records by the threat model of their default options; attacks with other goals are one
-    group.
-    """
+    """Attacks on these records by the threat model of their default options; attacks with other goals in one group."""
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(set(part_table("attacks")) - CONSTANT_ATTACKS):
         try:
@@ -79,8 +77,6 @@ def threat(attack: str) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def _indexed() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Results of `threat` for privkit's attacks, read from a file, so that reading a run loads neither attacks nor
-    torch.
-    """
+    """Results of `threat` for privkit's attacks, from a file, so that reading a run loads neither attacks nor torch."""
     with INDEX.open(encoding="utf-8", newline="") as file:
         return {row["attack"]: (row["threat_model"], tuple(row["domains"].split())) for row in csv.DictReader(file)}

@@ -33,9 +33,7 @@ def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
 
 
 def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism) -> str:
-    """`beyond` for a ball: tests all rows (or patches) together and each alone; balls are charged for Gaussian noise
-    only.
-    """
+    """`beyond` for a ball: tests all rows (or patches) together and each alone; a ball implies Gaussian noise."""
     found, norms = [], []
     for view in recording.views:
         sent = view.smashed.double()

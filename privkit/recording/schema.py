@@ -72,9 +72,7 @@ class _OwnerMeasurements(_Frozen):
 
 
 class _Replayed(_Frozen):
-    """The mode and distance when the last round was sent again through the written lower segment; audits measure it
-    anew.
-    """
+    """Mode and distance of the last round, sent again through the written lower segment; an audit measures it anew."""
 
     # evaluation or training mode of the segment; batch normalization and dropout differ between them
     mode: Literal["eval", "train"]

@@ -143,9 +143,7 @@ class RunLedger(RunFolder):
             ) from None
 
     def _own(self) -> Manifest | None:
-        """The manifest of this configuration's earlier run in the folder; None if there is none. Another run is
-        refused.
-        """
+        """The manifest of this configuration's earlier run in the folder, or None. Another run is refused."""
         earlier = check_usable(self.path)
         if earlier is None:
             return None
@@ -240,8 +238,7 @@ class RunLedger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Store the files that a worker computed, in an order in which a kill cannot make unfinished work look
-        finished.
+        """Store the files that a worker computed, in an order in which unfinished work never looks finished.
 
         A finished model or cell stays unchanged, except for the record of files that the model's code read.
 

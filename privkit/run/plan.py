@@ -195,9 +195,7 @@ class Schedule:
         return False
 
     def _needed(self, cell: Cell) -> bool | None:
-        """Whether a cell must be computed; a twin only if its attack failed on a defense, and None if this is not known
-        yet.
-        """
+        """Whether a cell must be computed, a twin only if its attack failed on a defense; None if not known yet."""
         if not cell.twin_of or any(map(self._lost, self._done.intersection(cell.twin_of))):
             return True
         return False if self._done.issuperset(cell.twin_of) else None

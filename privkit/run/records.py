@@ -46,9 +46,7 @@ def parse_row(data: bytes | str, **identity: str) -> Row:
 
 
 def read_row(cell: Path) -> Row | None:
-    """The row in a cell's folder; None if the cell is unfinished, a `DamagedFile` if the row is damaged or another
-    cell's.
-    """
+    """The row in a cell's folder; None if the cell is unfinished, a `DamagedFile` if the row is damaged or wrong."""
     path = cell / "result.json"
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)

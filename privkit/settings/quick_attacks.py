@@ -87,9 +87,7 @@ def _strongest() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _registered() -> dict[str, tuple[str, ...]]:
-    """The attacks that identified the most records under a defense, over the registry's datasets and seeds, by its
-    label.
-    """
+    """The attacks that identified the most records under a defense in the registry, by the defense's label."""
     from privkit.reports.registry import REGISTRY
 
     found: dict[str, dict[str, None]] = {}

@@ -378,9 +378,7 @@ class Clients(nn.Module):
 
 
 def _check_kept_labels(defense: Defense) -> None:
-    """For labels kept at the clients, refuse stages on the server's logits or loss, and noise on the server's
-    gradients.
-    """
+    """If clients keep the labels, refuse stages on the server's logits or loss, and noise on the server's gradients."""
     for stage in stages_of(defense):
         if stage.head() is not None or type(stage).label_term is not Defense.label_term:
             raise UsageError(f"{stage.name} acts on the server's logits or loss, and with labels=kept it has neither")

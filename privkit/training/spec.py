@@ -191,9 +191,7 @@ _DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of one side, at its largest rate; all optimizers are elementwise, so stacked copies stay
-    independent.
-    """
+    """The optimizer of one side, at its largest rate; all are elementwise, so stacked copies stay independent."""
     rate = spec.learning_rate
     decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
     if spec.optimizer == "sgd":
@@ -219,9 +217,7 @@ def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: i
 
 
 def _cosine(step: int, rise: int, total: int, lowest: float) -> float:
-    """The rate relative to its largest, at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest` at
-    `total`.
-    """
+    """The rate over its largest, at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest` at `total`."""
     if step < rise:
         return (step + 1) / (rise + 1)
     return lowest + (1 - lowest) * (1 + cos(pi * (step - rise) / max(1, total - rise))) / 2

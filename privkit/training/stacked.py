@@ -104,8 +104,7 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """A block in which each record has its own view of the weights, so that a backward pass gives each record's
-        gradient.
+        """A block in which each record has its own view of the weights, so a backward pass gives each one's gradient.
 
         Yields:
             The trained weights of the last call, [n, B, ...] by name; gradients are in their `.grad`.

@@ -147,8 +147,7 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
 
 
 def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"]) -> float:
-    """ε = diameter of [−1, 1]^n over b > 0: 2n/b with the L1 diameter (correct), 2√n/b with the L2 diameter
-    (published).
+    """ε = diameter of [−1, 1]^n over b > 0: 2n/b by the L1 diameter (correct), 2√n/b by the L2 one (published).
 
     Source: Dwork et al. 2006 (L1); the accurate split learning paper, Table 11 (L2).
 

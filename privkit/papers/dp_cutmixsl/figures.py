@@ -33,9 +33,7 @@ _METHODS = {
 
 
 def against_group(groups: Sequence[int] = _GROUPS, *, drawn: bool = False) -> Figure:
-    """ε against the group size k in 1..10; with `drawn`, for Dir(2) ratios and round-robin groups, as in the paper's
-    runs.
-    """
+    """ε against the group size k in 1..10; with `drawn`, for Dir(2) ratios and round-robin groups, as in the paper."""
     return _picture(
         lambda name, group: Experiment(name=name, group=int(group), drawn=drawn),
         groups,

@@ -17,8 +17,7 @@ ORDER, DELTA = table_1_value("α"), table_1_value("δ")
 
 
 def figure_7(mechanism: Mechanism) -> Array:
-    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3]: k = 1 to 10, three σ. For the paper's runs it is not a
-    bound.
+    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3]: k = 1 to 10, three σ; not a bound for the paper's runs.
 
     Source: the DP-CutMixSL paper, Fig. 7b and 7d, recomputed from Eqs. 22-24, since no numbers are printed.
 

@@ -42,9 +42,7 @@ class Experiment:
         return replace(setting, sampling="partition", concentration=concentration)
 
     def published(self, delta: float) -> tuple[float, str]:
-        """T times Corollary 1 at δ/T, since the corollary covers one release, and why this is not a bound (empty if it
-        is).
-        """
+        """T times Corollary 1 (of one release) at δ/T, and why this is not a bound (empty if it is)."""
         claim = corollary_1(self.setting(), order=ORDER, delta=delta / self.rounds)
         return self.rounds * claim.epsilon, claim.objection
 
@@ -73,8 +71,7 @@ def specification(
     chosen: int | None = None,
     rounds: int = 1,
 ) -> SplitMechanism:
-    """One-hot labels and smashed data of Table 1 under noise; `chosen` of its n clients take part, or all if it is
-    None.
+    """One-hot labels and smashed data of Table 1 under noise; `chosen` of its n clients take part (None for all).
 
     >>> specification(chosen=2).participation
     WithoutReplacement(chosen=2, clients=10)

@@ -66,9 +66,7 @@ class GroupRelease(Checked):
 
     @property
     def label_diameter(self) -> int:
-        """Largest squared L2 distance of two labels: 2 for one-hot labels, L for [0, 1]^L, 0 if labels are not
-        released.
-        """
+        """Largest squared L2 distance of two labels: 2 for one-hot labels, L for [0, 1]^L, 0 without labels."""
         classes = self.label_dimensions if self.classes is None else self.classes
         return {"none": 0, "unit_box": classes, "one_hot": 2 if classes > 1 else 0}[self.labels]
 

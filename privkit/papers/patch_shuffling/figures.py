@@ -83,9 +83,7 @@ def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _embeddings(run: Path) -> dict[str, NDArray[np.float32]]:
-    """Position embeddings [T, D] of the first client of each finished model with learned positions, by label, without
-    class token.
-    """
+    """Position embeddings [T, D] (no class token) of the first client of each model that learned them, by label."""
     from safetensors.numpy import load
 
     run = root(run)
