@@ -64,7 +64,7 @@ def fit(
         training: changed in place.
         epochs: number of epochs ≥ 0; those done before a kill count.
         session: where to save and to report; None keeps nothing.
-        objective: what an epoch returns, with the attack's name, for the sentence on a divergence.
+        objective: name of the value that an epoch returns, with the attack's name, for the sentence on a divergence.
 
     Returns:
         The objective after each epoch.

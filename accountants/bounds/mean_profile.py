@@ -108,7 +108,7 @@ def _mean(epsilon: Array, mu: Array, weight: Array) -> Array:
 
 
 def _deltas(epsilon: Array, mu: Array) -> Array:
-    """[E, J] of each shift. One exponential for both terms, so that their difference keeps its digits."""
+    """δ of each shift, [E, J]. Both terms share one exponential, so that their difference keeps its digits."""
     a = mu / 2 - epsilon / mu
     tail = np.exp(-a * a / 2) / 2
     high = a > _BODY

@@ -92,7 +92,7 @@ class JointPlaces(nn.Module):
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, tokens))
 
     def forward(self, pieces: Tensor) -> Tensor:
-        """[M, T, P] for pieces [M, T, F]: a soft permutation, each place's column of which sums to one exactly."""
+        """Log-probabilities [M, T, P] for pieces [M, T, F]: a soft permutation; each place's column sums to one."""
         return sinkhorn(self.alone(pieces) + self.leave(self.blocks(self.enter(pieces))), _JOINT_STEPS)
 
 

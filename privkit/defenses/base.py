@@ -222,7 +222,7 @@ class Defense(Checked, ABC):
         return None
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network at the end of each client's lower segment that keeps the shape; or None. Arguments as in `companion`.
+        """A network at the end of each client's lower segment that keeps the shape, or None; see `companion`.
 
         The task's gradient passes through this network; the gradient of `penalty` trains it and goes no further.
         """
