@@ -76,7 +76,7 @@ class QueryResult:
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
-        """int64 [images], the released row of each sent image.
+        """The released row of each sent image, int64 [images].
 
         Raises:
             NotApplicable: if some image has no row in the answer; `asking` names the attack that needs it.

@@ -179,7 +179,7 @@ class ImageFit(Resumable):
 
     @torch.no_grad()
     def _final_objective(self) -> Tensor:
-        """The objective with the last round's order; earlier orders blend tokens more and do not compare over epochs."""
+        """The objective with the last round's order; earlier orders blend tokens and do not compare over epochs."""
         if self._rearranges:
             self._rearrange(1.0)
         return self._objective()

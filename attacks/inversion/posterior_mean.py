@@ -166,7 +166,7 @@ class _Clamp:
     bound: float  # in those; infinite for no clamp
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[N, F] -> [N, F]."""
+        """Rows [N, F] -> clamped rows [N, F]."""
         if not isfinite(self.bound):
             return rows
         return rows.clamp(self.middle - self.bound * self.spread, self.middle + self.bound * self.spread)

@@ -165,7 +165,7 @@ class Discriminant:
         self._means, self._prior = self._whitened(means), counts.clamp_min(0.5).log()
 
     def _whitened(self, tokens: Tensor) -> Tensor:
-        """[M, D] in the metric of the scatter."""
+        """Tokens [M, D] in the metric of the scatter."""
         whitened: Tensor = torch.linalg.solve_triangular(self._root, tokens.T, upper=False).T
         return whitened
 

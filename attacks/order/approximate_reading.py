@@ -119,7 +119,7 @@ class _Matcher:
 
     @classmethod
     def fit(cls, tokens: Tensor, sent: Tensor) -> _Matcher:
-        """From tokens [N, T, D] and what was sent, [N, T, P + S], both in order."""
+        """Fit to tokens [N, T, D] and what was sent, [N, T, P + S], both in order."""
         decode = AffineMap.fit(tokens, sent, _RIDGE)
         variance = torch.stack([(decode(x) - y).square().mean(0) for x, y in zip(tokens, sent, strict=True)]).mean(0)
         least = _LEAST_ERROR * float(sent.flatten(0, 1).var(0).mean()) + 1e-12

@@ -104,7 +104,7 @@ def _sees_nothing(context: TrainedContext) -> str:
 
 
 def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, int]:
-    """A copy of the cell in which own records play victims as well, and the number of queries that released them."""
+    """A copy of the cell in which some of the adversary's records play victims, and the number of queries for these."""
     data, size, attack = context.seed_data, context.round_size, context.attack
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
     if len(own) < 2 * size:

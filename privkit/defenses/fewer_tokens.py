@@ -48,7 +48,7 @@ class TokenDropping(OnSmashed[Nothing]):
     at_inference: bool = True
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """[M, B, T, D] -> [M, B, T', D]; the receipt's masks [M·B, T] say which tokens stay."""
+        """Tokens [M, B, T, D] -> [M, B, T', D]; the receipt's masks [M·B, T] say which tokens stay."""
         m, b, t, d = require_tokens(self.name, smashed)
         left = tokens_left(self.keep, t)
         if left == t:
@@ -99,7 +99,7 @@ class TokenMerging(OnSmashed[Nothing]):
     at_inference: bool = True
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """[M, B, T, D] -> [M, B, T', D]: tokens at even places that were not merged, then those at odd places."""
+        """Tokens [M, B, T, D] -> [M, B, T', D]: those at even places that were not merged, then those at odd places."""
         m, b, t, _ = require_tokens(self.name, smashed)
         merged = self.public_transform(smashed.flatten(0, 1)).unflatten(0, (m, b))
         return merged, Nothing(

@@ -177,7 +177,7 @@ def rounds_to_replay(recording: Recording) -> Sequence[int]:
 
 @torch.no_grad()
 def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
-    """(records replaced, rows changed) if more rows changed than records were replaced; (0, 0) if that never happens.
+    """The pair (records replaced, rows changed) if more rows changed than records were replaced; otherwise (0, 0).
 
     Half of a batch at a time, records are replaced by their neighbors: those whose place has a 1 (or a 0) in one binary
     digit. So for any two records, one of the 2·⌈log₂ N⌉ halves contains only one of the two. A changed order of rows

@@ -304,7 +304,7 @@ def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, N
 
 
 def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """[N, C, H, W] in [0, 1] to pictures [N, H, W, C] in 0..255."""
+    """Images [N, C, H, W] in [0, 1] -> pictures [N, H, W, C] in 0..255."""
     levels: NDArray[np.uint8] = np.rint(images.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)
     return levels
 

@@ -74,7 +74,7 @@ def _mirrored(pixels: Tensor, generator: Generator) -> Tensor:
 
 
 def _shifted(n: int, side: int, generator: Generator) -> Tensor:
-    """Pixel numbers of n sides, int64 [n, side], each side shifted by up to an eighth; outside pixels are zero."""
+    """Pixel numbers of n sides, int64 [n, side], each side shifted by up to an eighth; numbers outside mean zeros."""
     most = side // 8
     shift = torch.randint(-most, most + 1, (n, 1), generator=generator, device=generator.device)
     return shift + torch.arange(side, device=generator.device)
