@@ -159,7 +159,7 @@ class _Client:
 
     @classmethod
     def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
-        """Learn from tokens [n, T, q] in their places; missing tokens (bool [n, T]) are replaced by their expectation."""
+        """Learn from tokens [n, T, q] in their places; missing ones (bool [n, T]) are replaced by their expectation."""
         whole = torch.where(there.unsqueeze(2), tokens, expected.float())
         return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
 

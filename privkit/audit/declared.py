@@ -283,7 +283,7 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each row, the number of tokens that a shuffle keeps in place on purpose, and a bound on the mean of others."""
+    """For each row, the number of tokens that a shuffle keeps in place on purpose, and a bound on others' mean."""
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)
