@@ -42,7 +42,7 @@ class ImageObservation(Observation):
         columns: for table rows, the number of categories of each column, 0 for a dense one; empty for other records.
         words: for token sequences, the number of words in the public vocabulary; 0 if it is unknown.
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
-        auxiliary_labels: their labels, int64 [M].
+        auxiliary_labels: labels of these records, int64 [M].
         query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
         rules: rules of the threat model for `query`.
         lower: a client's lower segment itself (white box).

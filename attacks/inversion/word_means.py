@@ -151,7 +151,7 @@ class Discriminant:
 
     Args:
         tokens: [M, D].
-        labels: their words, int64 [M].
+        labels: words of the tokens, int64 [M].
         counts: count of each word in own texts, [words].
 
     Source: Fisher 1936, linear discriminants.

@@ -187,7 +187,7 @@ def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    """The tensors that an attack is given besides records, each with a copy, by a name for errors."""
+    """The tensors that an attack is given besides records, each with a copy; the keys name them in errors."""
     tensors = {"the release": [view.smashed for view in context.recording.views]}
     if isinstance(context, TrainedContext) and is_own_part(context.attack):
         weights = [*context.model.edge.parameters(), *context.model.upper.parameters()]

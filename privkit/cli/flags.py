@@ -19,8 +19,8 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
     """A flag as a parameter of a command.
 
     Args:
-        kind: its type, such as `str` or `list[str]`; None is allowed as well if it is the default.
-        words: its spelling, if not `--name VALUE`.
+        kind: type of the value, such as `str` or `list[str]`; None is allowed as well if it is the default.
+        words: spelling of the flag, if not `--name VALUE`.
     """
     option = typer.Option(*words, help=help_, **more)
     annotation: Any = Annotated[kind | None, option] if default is None else Annotated[kind, option]

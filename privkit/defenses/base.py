@@ -116,7 +116,7 @@ class Defense(Checked, ABC):
     A field's annotation gives its range, which is checked at construction (`privkit.constraints`).
 
     Attributes:
-        name: its name in the registry.
+        name: name in the registry.
         place: the party that runs it. A stage at the server earns no credit.
         effects: what it does to the claims of a chain: "trains" (a term of the clients' loss; the release stays),
             "maps" (a fixed function of each image that marks no position), "scales" (each channel by its own factor; it

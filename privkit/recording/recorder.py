@@ -90,9 +90,9 @@ class Recorder:
         Args:
             smashed: the data that cross the cut, [N, T, D], [N, C, H, W] or [N, D]; like `x` and `y`, a tensor or an
                 array.
-            x: its records, for scoring: images [N, C, H, W] in [0, 1], before a normalization, or records [N, ...] of
-                the domain that `save` is given.
-            y: their labels, int64 [N], or [N, L] of 0 and 1, for scoring.
+            x: records of the message, for scoring: images [N, C, H, W] in [0, 1], before a normalization, or records
+                [N, ...] of the domain that `save` is given.
+            y: labels of the records, for scoring, int64 [N], or 0 and 1 in [N, L].
 
         Raises:
             UsageError: if images are normalized.
@@ -148,7 +148,7 @@ class Recorder:
             folder: folder of the recording, new or empty.
             name: name of the defense, as tables show it.
             own: the adversary's own records [M, ...], in the form of `x`; most attacks need some hundreds.
-            own_labels: their labels, int64 [M], or [M, L] of 0 and 1.
+            own_labels: labels of these records, int64 [M], or 0 and 1 in [M, L].
             lower: the clients' module that an adversary may know, from records to the release, including the defense.
                 With it, an audit can ask queries and mount white boxes; without it, only passive attacks.
             lower_builder: "module:object" that builds it, so that its weights are recorded and an audit must trust the

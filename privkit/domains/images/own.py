@@ -28,8 +28,8 @@ _NAMES = ("images", "labels", "test_images", "test_labels")
 class Folder(Checked):
     """Your own pictures: PATH/<class>/<picture>, or PATH/train/<class>/<picture> and PATH/test/<class>/<picture>.
 
-    Without `grey`, grey pictures become RGB with three equal channels. Transparency is dropped, and the centre square
-    of each picture is resampled to the same side.
+    Without `grey`, grey pictures become RGB with three equal channels. Transparency is dropped, and a picture of any
+    size gives its centre square, resampled to the same side.
 
     Attributes:
         path: the folder.
