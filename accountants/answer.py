@@ -56,7 +56,7 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
     """Smallest ε that is proven at δ.
 
     Args:
-        delta: in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
+        delta: δ in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
         tight: whether numerical composition (PLD) may be used if no closed form is exact: it takes tens of
             milliseconds, and up to a second for many rounds with k of n clients.
 

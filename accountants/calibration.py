@@ -56,7 +56,7 @@ def calibrate(
     """Find noise, rounds or group size for a target ε. The result meets the target.
 
     Args:
-        mechanism: its value of the parameter is where the search starts.
+        mechanism: mechanism, whose value of the parameter is the start of the search.
         parameter: "noise_parameter" is that of randomized response.
         epsilon: target > 0, at δ in (0, 1).
         tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.

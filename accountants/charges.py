@@ -59,7 +59,7 @@ def within(total: Array, epsilon: float, delta: float) -> bool:
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """[1 + A] Σμ² and the Rényi curve of all units of all charges; Σμ² is `inf` if no Gaussian dominates a unit.
+    """Σμ² and the Rényi curve of all units of all charges, [1 + A]; Σμ² is `inf` if no Gaussian dominates a unit.
 
     The updates of the lower model are added to the first unit of each charge.
     """
@@ -69,7 +69,7 @@ def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
 
 @lru_cache(maxsize=256)
 def unit_cost(one: SplitMechanism) -> Array:
-    """[1 + A] Σμ² and the Rényi curve of the releases of one unit. Do not change the array."""
+    """Σμ² and the Rényi curve of the releases of one unit, [1 + A]. Do not change the array."""
     return _step_cost(*compiled.releases(one))
 
 

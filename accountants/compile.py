@@ -108,7 +108,7 @@ def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
 
 
 def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
-    """[A] Rényi curve of a run, interpolated between whole orders where releases are sampled.
+    """Rényi curve of a run, [A], interpolated between whole orders if releases are sampled.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> curve(mechanism_of({"mechanism": "gaussian", "sigma": 2, "sensitivity": 2}), [2, 8]).tolist()

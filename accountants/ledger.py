@@ -82,7 +82,7 @@ class Ledger:
 
     Attributes:
         path: the file; made, with its folders, if it is missing.
-        budget: what all charges together may spend; None for no limit.
+        budget: budget of all charges together; None for no limit.
         tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. Close to
             the budget it can take seconds per charge.
         adaptive: whether charges may be chosen from earlier releases, for example if noise or number of rounds is
@@ -144,8 +144,8 @@ class Ledger:
         """Write down a release before it is made.
 
         Args:
-            mechanism: what is released. Noisy updates of the lower model (`PrivateUpdates`) are charged with every
-                call: give the steps taken for these rounds.
+            mechanism: mechanism of the release. Noisy updates of the lower model (`PrivateUpdates`) are charged with
+                every call: give the steps taken for these rounds.
             rounds: ≥ 1, of this mechanism; `mechanism.rounds` if it is not given.
             note: free text, for people.
 
@@ -372,7 +372,7 @@ class Ledger:
 def _refusal(
     one: SplitMechanism, rounds: int, fits: Callable[[int], bool], would: str, other: str, spent: float, would_be: float
 ) -> BudgetSpent:
-    """What refuses rounds that do not fit, and says how many of them do."""
+    """The error that refuses rounds beyond the budget, and says how many rounds fit."""
     step = one.charged_together
     left = step * narrowed(lambda fewer: fits(step * fewer), 0, rounds // step)[0]
     sentence = (

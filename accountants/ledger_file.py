@@ -94,7 +94,7 @@ class LedgerFile:
             raise LedgerError(f"the ledger {self.path} was changed or moved by somebody else; open it again")
 
     def _write(self, data: bytes) -> None:
-        """One write, flushed to disk; what a full disk has torn is taken back. After a failure the file is closed."""
+        """Write once and flush to disk; a line cut off by a full disk is removed. After a failure, close the file."""
         try:
             if self._file.write(data) != len(data):
                 raise OSError("the disk is full")

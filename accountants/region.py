@@ -35,14 +35,14 @@ class Region:
     deltas: Array
 
     def true_positives(self, false_positives: ArrayLike) -> Array:
-        """[A] the largest true positive rate at each false positive rate in [0, 1]."""
+        """The largest true positive rate at each false positive rate in [0, 1], [A]."""
         rate = _checked_rates("a false positive rate", false_positives)[..., None]
         rest = 1 - self.deltas - rate
         most = np.minimum(self.deltas + np.exp(self.epsilons) * rate, 1 - rest * np.exp(-self.epsilons))
         return np.asarray(np.clip(most.min(-1), rate[..., 0], 1))
 
     def false_positives(self, true_positives: ArrayLike) -> Array:
-        """[A] the smallest false positive rate at each true positive rate in [0, 1]."""
+        """The smallest false positive rate at each true positive rate in [0, 1], [A]."""
         rate = _checked_rates("a true positive rate", true_positives)[..., None]
         above, missed = rate - self.deltas, 1 - rate
         least = np.maximum(above * np.exp(-self.epsilons), above - np.expm1(self.epsilons) * missed)

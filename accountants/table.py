@@ -163,7 +163,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
 
 
 def _clip(get: _Row, norm: Norm, answers: bool) -> ClipSet | Categories:
-    """The clip set that the row names, exactly one of four ways; or what randomized response answers."""
+    """The clip set that a row gives in exactly one of four ways, or the categories of randomized response."""
     if answers:
         return Categories(classes=get.needed("classes", "randomized_response"), answers=get("dimensions") or 1)
     ways = [name for name in ("sensitivity", "clip_norm", "clip_patch", "clip_high") if get(name) is not None]

@@ -50,7 +50,7 @@ def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = 
     """The guarantee of a certificate of that mechanism, term -> text.
 
     Args:
-        certificate: what `answer` returned for it.
+        certificate: certificate that `answer` returned for it.
         tight: whether a smaller μ may be fitted where a sample is secret; it takes tenths of a second.
 
     Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.concentrated`, a fitted μ: `bounds.gdp`.
@@ -111,7 +111,7 @@ def _parameters(certificate: Certificate) -> str:
 
 
 def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str:
-    """μ at every δ, and a smaller one that holds above some δ where that is what a composition gives."""
+    """μ for every δ, and a smaller μ for δ above some value, if a composition gives one."""
     plain = certificate.quantities.get("gdp_mu", inf)
     if plain == inf:
         return NOT_DERIVED

@@ -220,7 +220,7 @@ def error_floor(
 
 
 def _derivatives(along: Along, record: Array, directions: Array) -> Array:
-    """What `along` gives, checked."""
+    """The derivatives that `along` gives, checked."""
     seen, wanted = np.asarray(along(record, directions), np.float64), directions.shape[1]
     if seen.shape != (len(seen), wanted) or not np.isfinite(seen).all():
         raise ValueError(

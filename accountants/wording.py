@@ -19,7 +19,7 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
 class _Said(NamedTuple):
-    """What a guarantee rests on, one sentence each."""
+    """The assumptions of a guarantee, one sentence each."""
 
     mechanism: tuple[str, ...]  # clip, noise and mixing
     sampling: tuple[str, ...]  # who takes part, and who is told

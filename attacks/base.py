@@ -38,8 +38,8 @@ class View:
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send
             it.
         messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
-        labels: what travels with the rows: int64 [N], or float [N, L] where they were mixed or noised; None if the
-            protocol does not send it.
+        labels: labels that are sent with the rows: int64 [N], or float [N, L] where they were mixed or noised; None if
+            the protocol does not send it.
         whole: whether each patch of an image (or token of a sequence) has its token, in its place or in another; False
             if tokens were dropped or merged.
         parts: names of the parts that `smashed` consists of, if a release lies in several storages and the adversary
@@ -76,7 +76,7 @@ class QueryResult:
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
-        """int64 [images], the released row of each sent image.
+        """The released row of each sent image, int64 [images].
 
         Raises:
             NotApplicable: if some image has no row in the answer; `asking` names the attack that needs it.
@@ -122,7 +122,7 @@ class Observation:
     """What every adversary has when its attack begins; each goal adds further fields.
 
     Attributes:
-        image_shape: of one private record, (C, H, W) of images; public by the model's architecture.
+        image_shape: shape of one private record, (C, H, W) for images; public by the model's architecture.
         batch_size: records per round, over all clients, which the server sees anyway.
         views: the recorded rounds, pass after pass.
     """
@@ -149,7 +149,7 @@ class Scores:
 
 
 class Session(Protocol):
-    """Where a long attack reports its progress and saves its state, so that it can be resumed after a kill."""
+    """Object to which a long attack reports its progress and saves its state, to be resumed after a kill."""
 
     def load(self) -> dict[str, Any] | None:
         """State of the last `save`, or None on a fresh start."""
@@ -175,7 +175,7 @@ class Session(Protocol):
 
 
 class NoSession(Session):
-    """Keeps nothing and reports to nobody: the default for attacks run by hand."""
+    """A session without storage and reports, the default for attacks run by hand."""
 
 
 Value = TypeVar("Value")
@@ -185,7 +185,7 @@ Output = TypeVar("Output", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Mounting(Generic[Held, Output]):
-    """How an attack wants to be mounted.
+    """Declaration of how an attack must be mounted.
 
     Attributes:
         passes: how often the attacked images cross the wire for it, ≥ 1.
@@ -234,29 +234,29 @@ class Attack(Protocol[Held, Output]):
 
     @property
     def name(self) -> str:
-        """Its name in the registry."""
+        """The attack's name in the registry."""
 
     @property
     def goal(self) -> str:
-        """What it recovers, one of `privkit.attacks.goals.GOALS`, or "module:object"."""
+        """The goal of the attack, one of `privkit.attacks.goals.GOALS`, or "module:object"."""
 
     @property
     def needs(self) -> frozenset[str]:
-        """Fields of the observation without which it cannot be mounted."""
+        """Fields of the observation without which the attack cannot be mounted."""
 
     @property
     def uses(self) -> frozenset[str]:
-        """Fields that make it stronger, but that it can do without."""
+        """Fields that make the attack stronger, but are not necessary."""
 
     @property
     def mounting(self) -> Mounting[Held, Output]:
-        """How it wants to be mounted, as a `Mounting`."""
+        """How the attack must be mounted, as a `Mounting`."""
 
     def run(self, observation: Held, generator: Generator, session: Session | None = None) -> Output:
         """Run the attack on an observation. The same generator state gives the same bits on the same CPU.
 
         Args:
-            observation: what the adversary holds.
+            observation: the adversary's observation.
             generator: a CPU generator, the only source of randomness.
             session: where a long attack saves its state and reports its progress.
 

@@ -41,7 +41,7 @@ class Escalation:
 
     @property
     def sentence(self) -> str:
-        """How far it went and why no further; empty if it won at its budget.
+        """A sentence on how far the attack went and why it stopped; empty if it won at its budget.
 
         >>> Escalation(ended="won", errors=(0.08, 0.04), epochs=20).sentence
         'the attack failed at its budget, went on to 2 times its work (20 epochs, error 0.0800, 0.0400) and won'
@@ -63,7 +63,7 @@ class Escalation:
 
 
 class _Further(Session):
-    """A session of trainings that are to go on, once for each of the `errors` so far; it keeps their state for that."""
+    """A session, with state, of a training that continues beyond its budget, once for each of the `errors` so far."""
 
     def __init__(self, session: Session, errors: Sequence[float] = ()) -> None:
         self._session, self.errors, self.epochs = session, tuple(errors), 0
@@ -119,8 +119,8 @@ def escalated(
         The last result, and an `Escalation`: how far the attack went.
 
     Raises:
-        Exception: what `run` raises at its budget. A later doubling that diverges, or that the threat model refuses,
-            is left out.
+        Exception: error that `run` raises at its budget. A later doubling that diverges, or that the threat model
+            refuses, is left out.
 
     >>> def attack(session):
     ...     curve = [0.5]

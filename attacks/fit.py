@@ -69,7 +69,7 @@ def fit(
         training: changed in place.
         epochs: number of epochs ≥ 0; those done before a kill count.
         session: where to save and to report; None keeps nothing.
-        objective: what an epoch returns, with the attack's name, for the sentence on a divergence.
+        objective: name of the value that an epoch returns, with the attack's name, for the sentence on a divergence.
         keep_best: whether to put the training back, at the end, to the epoch with the smallest objective. This is for
             objectives on held-out data, which rise again where a training learns its data by heart.
 

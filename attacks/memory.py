@@ -115,7 +115,7 @@ def tensor_digest(*given: Any) -> str:
 
 
 def _numbers(made: Any) -> int:
-    """Of all tensors in it."""
+    """The count of numbers in all tensors of a result."""
     if isinstance(made, Tensor):
         return made.numel()
     parts = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()

@@ -21,7 +21,7 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
 
     Args:
         rows: how many guesses there must be.
-        shape: of a record.
+        shape: shape of a record.
 
     Raises:
         BadOutput: if it is not a `Reconstruction` of a tensor [rows, *shape].

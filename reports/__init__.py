@@ -1,4 +1,4 @@
-"""Reports: rows go in; tables, figures and one HTML page come out. This library renders and recomputes nothing.
+"""Reports: from rows to tables, figures and one HTML page, without recomputing any result.
 
 It imports neither the training core nor the attacks nor the accountants.
 """

@@ -1,4 +1,4 @@
-"""The tables of a run: one of its rows, and others for attacks whose output is a score or an order."""
+"""The tables of a run: one of all rows, and further ones for attacks whose output is a score or an order."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ORDER_NOTE = (
 
 
 def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
-    """The tables of a run, each with its note; the first has means over several seeds, or a line for each row."""
+    """The tables of a run, each with its note; the first has means over seeds, or (for one seed) a line per row."""
     summaries = over_seeds(rows)
     first = (summary_table(summaries, rows), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
     others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))
@@ -64,7 +64,7 @@ def _asked(
     measures: Sequence[Measure],
     beside: Callable[[Row], tuple[str, ...]],
 ) -> Table | None:
-    """One line for each row with this answer: its measures, and what stands beside them."""
+    """One line for each row with this answer: its measures, and further cells made by `beside`."""
     lines = tuple(
         (
             *(row.defense, row.attack, str(row.seed)),
@@ -78,7 +78,7 @@ def _asked(
 
 
 def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
-    """What the canaries show of ε, and what they were held against."""
+    """The bound on ε that canaries show, and the claimed ε with which it was compared."""
     if bound is None:
         return UNKNOWN, UNKNOWN
     claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}{', refuted' * bound.refuted}"
@@ -87,14 +87,14 @@ def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
 
 
 def _proven(row: Row) -> str:
-    """What no attack can exceed, beside what canaries measure."""
+    """The proven limits of any attack, for comparison with the canaries' bound."""
     if row.limits is None or row.empirical_bound is None or (row.certificate and row.certificate.standing != "proven"):
         return UNKNOWN
     return f"{row.limits.at(0.01):.3g}, {row.limits.advantage:.3g}"
 
 
 def _bits(row: Row) -> str:
-    """Entropy of the order after and before; nothing if the bound is the maximum."""
+    """Entropy of the order after and before the attack; a dash if the bound is the maximum."""
     left, before = row.answers.get("bits_left"), row.answers.get("bits_before")
     if left is None or before is None or left.value >= before.value:
         return UNKNOWN

@@ -1,4 +1,4 @@
-"""Privacy budgets as figures: sound and published ε against one parameter."""
+"""Figures of privacy budgets: sound and published ε against one parameter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDE = 20.0  # ratio of the largest to the smallest ε from which the axis is l
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetCurve:
-    """ε of one mechanism against one parameter; all arrays are [P], P ≥ 1, or refused by a ValueError."""
+    """ε of one mechanism against one parameter; all arrays must be [P], P ≥ 1, otherwise a ValueError is raised."""
 
     label: str  # the mechanism
     values: NDArray[np.float64]  # values of the parameter, increasing
@@ -41,10 +41,10 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """ε against one parameter: sound values solid, published ones dashed, one color a mechanism, labels at the curves.
+    """Draw ε against one parameter: sound values solid, published ones dashed, one color per mechanism, labeled curves.
 
-    The subtitle has δ and the parameters that stay the same, the label the parameter with its unit. If that takes
-    `whole` numbers only, every point is marked. ValueError: if there is no curve.
+    The subtitle should have δ and the fixed parameters, `xlabel` the parameter with its unit. If the parameter takes
+    `whole` numbers only, every point is marked. Without curves, a ValueError is raised.
     """
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")
@@ -82,7 +82,7 @@ def curves(
 
 
 def _marks(axis: Any, curve: BudgetCurve, shown: NDArray[np.float64], color: str) -> None:
-    """Published points: an open circle where they are a bound, a cross where they are none."""
+    """Mark published points: an open circle if they are a bound, a cross if they are not."""
     if curve.sound is None:
         return
     for ok, mark in ((True, {"marker": "o", "mfc": "white", "ms": 4.5}), (False, {"marker": "x", "ms": 5})):
@@ -91,7 +91,7 @@ def _marks(axis: Any, curve: BudgetCurve, shown: NDArray[np.float64], color: str
 
 
 def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, drawn: Sequence[BudgetCurve]) -> None:
-    """Logarithmic where the range asks for it; zero keeps its place by a linear piece at the bottom."""
+    """Set the scales, logarithmic for wide ranges; a linear part at the bottom keeps zero visible."""
     finite = heights[np.isfinite(heights)]
     positive = finite[finite > 0]
     if positive.size and positive.max() > _WIDE * positive.min():
@@ -115,7 +115,7 @@ def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, d
 
 
 def _labels(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Names right of the curves' ends, pushed apart where they would overlap."""
+    """Write names to the right of the curves' ends, moved apart if they would overlap."""
     to_axes = axis.transScale + axis.transLimits
     placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, color) for x, y, label, color in ends)
     gap = 0.052
@@ -141,7 +141,7 @@ def _labels(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
 
 
 def _key(drawn: Sequence[BudgetCurve]) -> list[Line2D]:
-    """What the kinds of line and mark mean."""
+    """The legend of the kinds of lines and marks."""
     kinds = [Line2D([], [], color=MUTED, lw=2.0, label="sound (proven upper bound)")]
     if any(curve.published is not None for curve in drawn):
         kinds.append(Line2D([], [], color=MUTED, lw=1.4, ls=(0, (4, 2)), label="as published"))

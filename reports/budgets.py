@@ -1,4 +1,4 @@
-"""Tables of privacy budgets for people and for programs, with sound and published ε side by side."""
+"""Tables of privacy budgets for readers and for programs, with sound and published ε side by side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lo
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow(Checked):
-    """One line of a table of budgets: what is proven about one parameter row, or why nothing could be computed.
+    """One line of a table of budgets: the proven claim about one parameter row, or why none could be computed.
 
     Raises:
         ValueError: if a number is NaN or negative, or status and numbers contradict each other.
@@ -70,17 +70,17 @@ class BudgetRow(Checked):
 
     @property
     def kind(self) -> Kind | None:
-        """What is proven; None if the row was refused."""
+        """The kind of the proven claim; None if the row was refused."""
         return _kind(self.epsilon)
 
     @property
     def published_kind(self) -> Kind | None:
-        """What the published formula claims; None without one."""
+        """The kind of the published formula's claim; None if there is no such formula."""
         return _kind(self.published)
 
     @property
     def factor(self) -> float | None:
-        """Published over sound ε: below 1 the paper claims more than is proven. None if it is not a finite number."""
+        """Published divided by sound ε; below 1, the paper claims more than is proven. None if it is not finite."""
         if self.published is None or not self.epsilon or not isfinite(self.epsilon) or not isfinite(self.published):
             return None
         return self.published / self.epsilon
@@ -93,7 +93,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that 
 
 
 def plain_text(value: object) -> str:
-    """A cell of a parameter table as text; the parts of a list stand between semicolons.
+    """A cell of a parameter table as text; the parts of a list are separated by semicolons.
 
     >>> plain_text([0.7, 0.3]), plain_text(None)
     ('0.7;0.3', '')
@@ -102,9 +102,9 @@ def plain_text(value: object) -> str:
 
 
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """Every field, unrounded, as CSV lines, one at a time; infinities are "inf", missing values are empty.
+    """CSV lines with all fields, unrounded, one line at a time; infinities are "inf", missing values are empty.
 
-    The parameter columns are those of the first row.
+    The first row determines the parameter columns.
     """
     rows, out = iter(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -124,7 +124,7 @@ def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """A JSON list of objects with every field, unrounded, one at a time. An infinite ε is null, with kind "nothing"."""
+    """A JSON list of objects with all fields, unrounded, one at a time; an infinite ε is null, of kind "nothing"."""
     start = "["
     for row in rows:
         record = {
@@ -137,7 +137,7 @@ def json_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
 
 
 def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Table:
-    """One line per row; numbers in brackets point to `remarks`. `compare` adds the published ε and its ratio."""
+    """A table with one line per row; numbers in brackets point to `remarks`. `compare` adds published ε and ratio."""
     numbers = {sentence: number for number, sentence in enumerate(remarks(rows, compare), 1)}
     headers = ("name", "mechanism", "ε", *(("ε published", "published/sound") if compare else ()), "δ", "ε at least")
     lines = []
@@ -173,20 +173,20 @@ def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
 
 
 def markdown(rows: Sequence[BudgetRow], compare: bool = False) -> str:
-    """GitHub Markdown with the remarks below."""
+    """The table in GitHub Markdown, with the remarks below."""
     said = [f"\n{escape.markdown(line)}" for line in _numbered(rows, compare)]
     return tables.markdown(budget_table(rows, compare), "\n".join([NOTE, *said]))
 
 
 def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
-    """A booktabs tabular with the remarks below."""
+    """The table as a booktabs tabular, with the remarks below."""
     body = tables.latex(budget_table(rows, compare))
     said = [escape.latex(line) for line in (NOTE, *_numbered(rows, compare))]
     return body + "".join(rf"\par{{\footnotesize {line}}}" + "\n" for line in said)
 
 
 def _kind(epsilon: float | None) -> Kind | None:
-    """An infinite ε proves nothing."""
+    """The kind of the claim that an ε makes; an infinite ε proves nothing."""
     return None if epsilon is None else "differential_privacy" if isfinite(epsilon) else "nothing"
 
 
@@ -195,35 +195,35 @@ def _record(row: BudgetRow) -> dict[str, Any]:
 
 
 def _read(row: BudgetRow) -> dict[str, str]:
-    """What the parameter table says beside the fields of the row."""
+    """The columns of the parameter table that are not fields of the row."""
     return {name: text for name, text in row.given if name not in FIELDS}
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:
-    """Why a row was refused, and what a reader should be told about its ε."""
+    """Sentences on why a row was refused, and on what a reader should know about its ε."""
     edge = [f"the best order {row.order:g} is at the edge of those tried"] if row.at_grid_edge and row.order else []
     return [*([row.error] if row.error else []), *row.notes, *edge]
 
 
 def _objections(row: BudgetRow) -> list[str]:
-    """What a published value was converted with, whether it undercuts the sound one, and why it is not a bound."""
+    """Sentences on a published value: its conversion, whether it undercuts the sound ε, and why it is not a bound."""
     said = [] if row.published_order is None else [_ORDERS]
     said += ["the published ε undercuts the sound one"] if row.factor is not None and row.factor < 1 else []
     return [*said, *([f"as published no bound: {row.objection}"] if row.objection else [])]
 
 
 def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:
-    """The numbers under which remarks stand below the table."""
+    """The numbers of these remarks below the table."""
     return "".join(f" [{numbers[sentence]}]" for sentence in sentences)
 
 
 def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
-    """The remarks under the numbers that the table points to."""
+    """The remarks with their numbers in the table."""
     return [f"[{number}] {sentence}" for number, sentence in enumerate(remarks(rows, compare), 1)]
 
 
 def _shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
-    """Five significant digits."""
+    """A value with five significant digits."""
     if value is None:
         return tables.UNKNOWN
     if not isfinite(value):

@@ -28,7 +28,7 @@ class Scale:
     whole: bool = False  # whether only whole numbers are ticks
 
     def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """Places on the sheet, kept inside the panel."""
+        """The places of values on the sheet, kept inside the panel."""
         low, high, found = self.low, self.high, np.asarray(values, dtype=float)
         if self.logarithmic:
             low, high, found = log10(low), log10(high), np.log10(np.maximum(found, self.low))
@@ -37,7 +37,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """Positions and texts of a few round values.
+        """The positions and texts of a few round values.
 
         >>> [text for _, text in Scale(low=0, high=1, start=0, end=1).ticks]
         ['0', '0.2', '0.4', '0.6', '0.8', '1']
@@ -69,7 +69,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A point with its limits."""
+    """A point with the limits of its intervals."""
 
     x: float
     y: float
@@ -107,13 +107,13 @@ class Chart:
 def panel(
     width: int, height: int, x: tuple[float, float], y: tuple[float, float], *, logarithmic: bool = False
 ) -> tuple[Scale, Scale]:
-    """The scales of a panel with room for ticks, from the smallest and largest value to the right and upwards."""
+    """The scales of a panel with room for ticks; x (smallest, largest value) runs to the right, y upwards."""
     across = Scale(low=x[0], high=x[1], start=LEFT, end=width - RIGHT)
     return across, Scale(low=y[0], high=y[1], start=height - BOTTOM, end=TOP, logarithmic=logarithmic)
 
 
 def padded_range(values: Sequence[float]) -> tuple[float, float]:
-    """Smallest and largest value, widened by a twentieth on both sides so that they always differ."""
+    """The smallest and largest value, each moved outwards by a twentieth, so that they always differ."""
     low, high = min(values), max(values)
     room = max(0.06 * (high - low), 1e-3)
     return low - room, high + room
@@ -143,7 +143,7 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """AUC by epoch of training with its limits, a line for each of at least one label. At 1/2 an attack learns nothing.
+    """AUC by epoch of training with its limits, one line per label (at least one). At 1/2 an attack learns nothing.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """

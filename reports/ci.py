@@ -1,4 +1,4 @@
-"""A verdict as CI systems read it: JUnit XML, and annotations of GitHub Actions."""
+"""A verdict in formats for CI systems: JUnit XML, and annotations of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from privkit.shared.threat_models import threat_name
 
 
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
-    """The verdict as JUnit XML: one test case for each cell, check and gate, and one property a threat model.
+    """The verdict as JUnit XML: one test case for each cell, check and gate, and one property for each threat model.
 
-    A gate or check that is not met is a failure. A cell that failed or is missing is an error. An undecided check, and
-    a cell that is not applicable or not needed, count as skipped. `seconds` says how long a cell, by its id, took.
+    A failed gate or check is a failure. A cell that failed or is missing is an error. An undecided check, and a cell
+    that is not applicable or not needed, are skipped. `seconds` are the durations of cells by their ids.
 
     >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
     >>> junit(made).splitlines()[1]
@@ -40,7 +40,7 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
 
 
 def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
-    """A cell, which errs if it has no result."""
+    """The test case of a cell; without a result, it is an error."""
     tags = {"error": "error", "missing": "error", "not_applicable": "skipped", "not_needed": "skipped"}
     name = f"{cell.attack}, seed {cell.seed}"
     return _case(
@@ -53,7 +53,7 @@ def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
 
 
 def _check(check: Judgement) -> ElementTree.Element:
-    """A check or a gate; an open one is skipped."""
+    """The test case of a check or a gate; an undecided one is skipped."""
     tag = {True: "", False: "failure", None: "skipped"}[check.met]
     where = ", ".join(filter(None, [check.attack, "" if check.seed is None else f"seed {check.seed}"]))
     return _case(check.defense or "all defenses", f"{check.kind} {check.name}: {where}", tag, check.sentence)

@@ -1,4 +1,4 @@
-"""Name of column -> number, for every number of a row; used by the CSV, gates and data frames."""
+"""The columns of all numbers of a row, for the CSV, gates and data frames."""
 
 from __future__ import annotations
 
@@ -62,8 +62,7 @@ _OF_ROW = {
 
 
 def gated(name: str) -> str | None:
-    """The column that a gate names; None if there is no such column. Whether a user's own metric exists is known only
-    in a run.
+    """The column that a gate names; None if there is none. The existence of a user's own metric is known only in a run.
 
     >>> gated("ssim"), gated("own_edges"), gated("matched_own_edges_worst"), gated("sim")
     ('unaligned_ssim', 'unaligned_own_edges', 'matched_own_edges_worst', None)
@@ -74,11 +73,11 @@ def gated(name: str) -> str | None:
 
 
 def numbers(row: Row) -> dict[str, Interval | float]:
-    """What a row measures and proves: column -> value, with its interval if it has one.
+    """The measured and proven values of a row by column, each with its interval if it has one.
 
-    `epsilon` is proven of the release, and infinite if nothing is. A certificate of the labels alone has
-    `epsilon_of_labels`. A declared certificate has `declared_epsilon` or `declared_epsilon_of_labels` in their place. A
-    formula that is not a proof has neither. `empirical_epsilon` is the lower bound of canaries.
+    `epsilon` is proven for the release, and infinite if nothing is proven. A certificate of only the labels gives
+    `epsilon_of_labels`. A declared certificate gives `declared_epsilon` or `declared_epsilon_of_labels` instead. A
+    formula that is not a proof gives none of these. `empirical_epsilon` is the lower bound from canaries.
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:
@@ -108,7 +107,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """What an empirical ε assumes, printed after the number; empty for other columns."""
+    """The assumption of an empirical ε, printed after the number; empty for other columns."""
     if name != "empirical_epsilon":
         return ""
     bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]
@@ -136,9 +135,9 @@ def flat_record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """Every number of every row as one column each, unrounded; a row's floors and the attack's start are columns, too.
+    """All numbers of all rows, unrounded, one column each; a row's floors and the attack's start are columns, too.
 
-    With a verdict, the user's gates are further columns, and cells without a result get a line each.
+    With a verdict, the user's gates are further columns, and each cell without a result gets a line.
     """
     lines = [flat_record(row) for row in rows]
     if verdict is not None:
@@ -151,7 +150,7 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
-    """The table over seeds, unrounded: one line per defense and attack, or a floor."""
+    """The table over seeds, unrounded, with one line per defense and attack, and one per floor."""
     return flat_csv(
         [
             {
@@ -168,7 +167,7 @@ def seeds_csv(summaries: Sequence[Summary]) -> str:
 
 
 def answers_csv(rows: Sequence[Row], answer: str) -> str:
-    """Unrounded scores of attacks that gave `answer` ("auc" or "direct"), beside what is proven."""
+    """Unrounded scores of attacks that gave `answer` ("auc" or "direct"), beside the proven limits."""
     lines = []
     for row in rows:
         if answer in row.answers:
@@ -196,7 +195,7 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """Value, low and high of a column as a gate judges it: an AUC below 1/2 is reflected to the other side.
+    """Value, low and high of a column as a gate judges them: an AUC below 1/2 is reflected at 1/2.
 
     >>> ends("auc", Interval(value=0.25, low=0.125, high=0.5, n=9, method="m"))
     (0.75, 0.5, 0.875)

@@ -1,4 +1,4 @@
-"""Two runs side by side: what was compared, by how much it differs, and the table of differences."""
+"""Two runs side by side: the compared quantities, their differences, and a table of these."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from privkit.shared.interval import Interval
 class Difference(Frozen):
     """One quantity of one defense under one attack, in both runs.
 
-    `first` and `second` are means over the common seeds, `difference` is second less first with its interval. Numbers
-    of records have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison) and
-    `effect` (rank-biserial correlation in [-1, 1]); other numbers have None. `records` counts distinct paired ones.
+    `first` and `second` are means over the common seeds; `difference` is second minus first with its interval.
+    Quantities of records have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison)
+    and `effect` (rank-biserial correlation in [-1, 1]); for other quantities both are None. `records` counts the
+    distinct paired records.
     """
 
     first_name: str
@@ -28,7 +29,7 @@ class Difference(Frozen):
 
 
 class Comparison(Frozen):
-    """Run B against run A.
+    """The comparison of run B with run A.
 
     `configuration` names the fields in which the configurations differ, `made_of` the differences of code, files,
     versions and machine, and `unpaired` the rows without a counterpart.

@@ -1,4 +1,4 @@
-"""The conclusion of a run on each defense: whether it protects, against whom, at what cost, and what was not tried."""
+"""The conclusion of a run on each defense: whether it protects, from whom, at what cost, and what was not tried."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNCONTROLLED = "Falls to an attack that failed its control under"
 
 
 class Conclusion(Frozen):
-    """The conclusion on one defense, shown above everything else."""
+    """The conclusion on one defense, shown above all other results."""
 
     defense: str  # its label
     tone: Literal["bad", "good", "open"]  # whether the conclusion is good or bad for the defense, or open
@@ -44,8 +44,7 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion for each defense, in the order of the verdicts; without any verdict, a conclusion that says why
-    nothing is shown."""
+    """One conclusion for each defense, in the order of the verdicts; without verdicts, it says why nothing is shown."""
     made = []
     for defense in dict.fromkeys(one.defense for one in threats):
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]
@@ -73,7 +72,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
 
 
 def _unattacked(own: Sequence[Row]) -> Conclusion:
-    """The conclusion on a defense of which no attack on records gave a number."""
+    """The conclusion on a defense for which no attack on records gave a number."""
     row, nouns = own[0], own[0].records
     what = f"whether {row.defense} protects these {nouns}"
     if undefended(row.defense):
@@ -92,12 +91,12 @@ def _unattacked(own: Sequence[Row]) -> Conclusion:
 
 
 def _claim(row: Row) -> str:
-    """What is proven or declared, in the words of a table's cell."""
+    """The proven or declared claim, in the words of a table's cell."""
     return claim_text(row).replace(UNKNOWN, "nothing")
 
 
 def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
-    """Whether a defense protects, by the verdict of which most records are identified, and by how many these are."""
+    """A sentence on whether a defense protects, from its decisive verdict and the number of identified records."""
     these, what, behind = f"these {row.records}", most.defense, f": {counts}" if counts else ""
     if most.outcome == "falls":
         found = counts or f"{most.attack} reaches {most.measured}"
@@ -120,9 +119,9 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """How many records the attack identifies that identifies most, and such an attack on the undefended model.
+    """The largest number of records that an attack identifies, and the largest on the undefended model.
 
-    The attack is named if none of the verdicts that the conclusion rests on does so. Empty if nobody counted.
+    The attack is named unless a verdict behind the conclusion names it. Empty if identified records were not counted.
     """
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
@@ -141,7 +140,7 @@ def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Seq
 
 
 def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
-    """How many records are identified, as a mean over the seeds, of how many, and by which attack; most count."""
+    """The largest mean number (over seeds) of identified records, the number of all records, and the attack."""
     found: dict[str, list[Metric]] = {}
     starts: set[str] = set()
     for row in rows:
@@ -154,7 +153,7 @@ def _most(rows: Sequence[Row]) -> tuple[float, int, str] | None:
 
 
 def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """What the defense does to the task's accuracy, over the seeds."""
+    """A sentence on the change of the task's accuracy by the defense, over the seeds."""
     after, before = _accuracy(own), _accuracy(bare_rows(rows, own[0].protocol))
     if after is None:
         return ""
@@ -166,7 +165,7 @@ def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _accuracy(rows: Sequence[Row]) -> float | None:
-    """The mean over the seeds; None if nobody measured it."""
+    """The mean accuracy over the seeds; None if it was not measured."""
     seeds = {row.seed: row.accuracy.value for row in rows if row.accuracy is not None}
     return sum(seeds.values()) / len(seeds) if seeds else None
 
@@ -179,7 +178,7 @@ def _models(verdicts: Sequence[ThreatVerdict]) -> str:
 
 
 def _arrangement(row: Row, rows: Sequence[Row]) -> str:
-    """What the conclusion is about: another cut, more passes or more own records may give another one."""
+    """The arrangement to which the conclusion applies; another cut, more passes or more own records may change it."""
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
     most, upto = max(asked), "up to " if len(asked) > 1 else ""
     whose = "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary

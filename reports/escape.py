@@ -1,7 +1,7 @@
-"""Text of unknown origin, made harmless for each kind of output.
+"""Escaping of text of unknown origin for each kind of output.
 
-Names of defenses, attacks and rows come from plug-ins, parameter tables and run folders. Such text must be shown, and
-never interpreted as a command, markup or formula.
+Names of defenses, attacks and rows come from plug-ins, parameter tables and run folders. Such text must be shown and
+never be interpreted as a command, markup or formula.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ _MARKDOWN = {ord("\\"): r"\\", ord("|"): r"\|", ord("<"): "&lt;", ord("&"): "&am
 
 
 def terminal(text: str) -> str:
-    r"""One line of text for a terminal or a log; control characters are shown, not sent.
+    r"""One line of text for a terminal or a log; control characters are shown as escapes.
 
-    Control characters would move the cursor, a line end would forge a line, and a CI system obeys some lines of a log.
+    Otherwise control characters could move the cursor, a line end could forge a line, and a CI system obeys some lines
+    of a log.
 
     >>> print(terminal("\x1b]0;title\x07, a\n::error::b"))
     \x1b]0;title\x07, a\n:\x3aerror:\x3ab
@@ -78,7 +79,7 @@ def terminal(text: str) -> str:
 
 
 def console(width: int | None = None) -> Console:
-    """A terminal that prints every text as `terminal` does, one line each."""
+    """A console that prints each text as one line, escaped by `terminal`."""
     from rich.console import Console
     from rich.text import Text
 
@@ -90,7 +91,7 @@ def console(width: int | None = None) -> Console:
 
 
 def workflow_message(text: str) -> str:
-    r"""The message of a workflow command of GitHub Actions, with its line ends kept.
+    r"""The message of a workflow command of GitHub Actions; line ends are kept.
 
     Source: GitHub, "Workflow commands for GitHub Actions".
 
@@ -101,7 +102,7 @@ def workflow_message(text: str) -> str:
 
 
 def markup(text: str) -> str:
-    r"""Text for XML and HTML before escaping: characters that XML forbids are shown as escapes, and line ends kept.
+    r"""Text for XML and HTML before their own escaping: characters that XML forbids become escapes; line ends are kept.
 
     >>> print(markup("a\x00b\uffff <c>"))
     a\x00b\uffff <c>
@@ -120,9 +121,9 @@ def terminal_json(text: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    r"""A text in one line; an apostrophe is put before text that a spreadsheet would run as a formula.
+    r"""Text in one line; an apostrophe is put before text that a spreadsheet would run as a formula.
 
-    Numbers stay numbers. Source: OWASP, "CSV injection".
+    Numbers are unchanged. Source: OWASP, "CSV injection".
 
     >>> csv_cell("=1+1"), csv_cell(-1.0)
     ("'=1+1", -1.0)

@@ -1,7 +1,7 @@
 """The fields of `evidence.json`, and its page.
 
-A field with a title is shown on the page under that title. A field without a title repeats for programs what a sentence
-says. So the page shows nothing that is not in the record.
+A field with a title is shown on the page under this title. A field without a title repeats the content of a sentence
+for programs. So everything on the page is in the record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COVERED, NOT_COVERED = "the rows below say something of it", "not covered by thi
 
 
 class Audited(Frozen):
-    """What the run was about, and how it ended. `exit_code` is that of the run."""
+    """The subject of the run, and how it ended. `exit_code` is that of the run."""
 
     data: str = Field(title="Data")
     network: str = Field(title="Network and protocol")
@@ -38,7 +38,7 @@ class Audited(Frozen):
 
 
 class Share(Frozen):
-    """How many attacked records one attack identified with one seed."""
+    """The number of attacked records that one attack identified with one seed."""
 
     attack: str
     seed: int
@@ -77,7 +77,7 @@ class Answer(Frozen):
 
 
 class Claim(Frozen):
-    """What is claimed of one defense. `epsilon` and `delta` are None without one."""
+    """A claim about one defense. `epsilon` and `delta` are None if it has none."""
 
     heading: str
     defense: str
@@ -103,7 +103,7 @@ class Untried(Frozen):
 
 
 class Requirement(Frozen):
-    """One requirement of a standard, and the rows that say something of it."""
+    """One requirement of a standard, and the rows that are evidence on it."""
 
     heading: str
     coverage: str = Field(title="Coverage")
@@ -112,7 +112,7 @@ class Requirement(Frozen):
 
 
 class Origin(Frozen):
-    """The provenance of some rows: "section key" -> SHA-256 or version."""
+    """The provenance of some rows: a SHA-256 or version for each "section key"."""
 
     heading: str
     rows: tuple[str, ...] = Field(title="Rows")
@@ -120,7 +120,7 @@ class Origin(Frozen):
 
 
 class Evidence(Frozen):
-    """What `evidence.json` holds. `evidence_version` is raised whenever a field changes."""
+    """The content of `evidence.json`. `evidence_version` is raised whenever a field changes."""
 
     evidence_version: Literal[2] = 2
     run: str
@@ -153,13 +153,13 @@ class Evidence(Frozen):
 
 
 def page(found: Evidence) -> str:
-    """The evidence as one HTML page, which loads nothing and runs no script."""
+    """The evidence as one HTML page without scripts and external files."""
     shown = [(field.title, field.description, getattr(found, name)) for name, field in Evidence.model_fields.items()]
     sections = [section for section in shown if section[0]]
     return environment().get_template("evidence.html.j2").render(evidence=found, sections=sections, titled=titled)
 
 
 def titled(one: Frozen) -> list[tuple[str, Any]]:
-    """The fields of a record that a page shows, each with its title; without those that hold nothing."""
+    """The fields of a record that a page shows, each with its title, without empty fields."""
     shown = [(field.title, getattr(one, name)) for name, field in type(one).model_fields.items()]
     return [(title, value) for title, value in shown if title and value not in ("", (), {})]

@@ -1,4 +1,4 @@
-"""Colors of the figures, and a way to save them that gives equal files for equal figures."""
+"""Colors of figures, and a function that saves equal figures as equal files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MUTED = "#667085"
 
 
 def save(figure: Figure, kind: str) -> bytes:
-    """Save a figure as "png" or "svg" without a date, so equal figures give equal files."""
+    """Save a figure as "png" or "svg" without a date, so that equal figures give equal files."""
     buffer = io.BytesIO()
     metadata = {"Date": None} if kind == "svg" else {"Software": None}
     with rc_context({"svg.hashsalt": "privkit"}):  # else the ids inside are drawn anew each time

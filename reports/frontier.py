@@ -1,4 +1,4 @@
-"""The privacy–utility frontier: the accuracy of each defended setting against what the strongest attack recovers."""
+"""The privacy–utility frontier: the accuracy of each defended setting against the strongest attack's recovery."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Point:
 
     @property
     def guesses(self) -> str:
-        """The source of the guesses, in words."""
+        """The source of the guesses in words."""
         said = {BEFORE: self.start, ", which failed its control": not self.sound}
         return self.attack + "".join(words for words, so in said.items() if so)
 
@@ -75,7 +75,7 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
     """The frontier of a run; None if too few defended settings have an accuracy and a reconstruction.
 
     Args:
-        least: the smallest number of defended settings that make a frontier.
+        least: smallest number of defended settings that form a frontier.
     """
     done = [counted(row) for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
     metric = likeness([name for row in done for name in row.recovered["unaligned"]])
@@ -103,7 +103,7 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
 
 
 def _floors(rows: Sequence[Row], metric: str) -> dict[str, float]:
-    """Guess without the release -> what it recovers, as the mean over these rows; those that all rows have."""
+    """The mean recovery of each floor (guess without the release) over these rows; only floors that all rows have."""
     return {
         name: sum(row.floors[name]["unaligned"][metric].value for row in rows) / len(rows)
         for name in FLOORS
@@ -112,7 +112,7 @@ def _floors(rows: Sequence[Row], metric: str) -> dict[str, float]:
 
 
 def frontier_table(found: Frontier) -> Table:
-    """One line for each setting, then one for each floor."""
+    """A table with one line for each setting, then one for each floor."""
     lines = [
         (
             point.defense,
@@ -130,7 +130,7 @@ def frontier_table(found: Frontier) -> Table:
 
 
 def to_csv(found: Frontier) -> str:
-    """One line for each setting with every number unrounded; floors are columns."""
+    """CSV with one line for each setting and all numbers unrounded; floors are columns."""
     lines = []
     for point in found.points:
         kept = {key: value for key, value in asdict(point).items() if key not in ("accuracy", "recovered", "floors")}
@@ -140,7 +140,7 @@ def to_csv(found: Frontier) -> str:
 
 
 def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, str], Summary]) -> Point:
-    """The strongest attack on one setting: over seeds where it has several."""
+    """The strongest attack on one setting, over its seeds if there are several."""
     measured: dict[str, tuple[Interval, Interval, int]] = {}
     for row in rows:
         summary = over.get((label, row.attack))
@@ -170,7 +170,7 @@ def _point(label: str, rows: Sequence[Row], metric: str, over: dict[tuple[str, s
 
 
 def _epsilon(row: Row) -> float | None:
-    """The ε that is proven of more than labels."""
+    """The proven ε, unless it covers labels only."""
     found = row.certificate
     if found is None or found.kind != "differential_privacy" or found.standing != "proven":
         return None
@@ -180,7 +180,7 @@ def _epsilon(row: Row) -> float | None:
 
 
 def _with_setting(point: Point, points: Sequence[Point]) -> Point:
-    """The same point with only those options that other settings of its family lack."""
+    """The same point with only those options that not all settings of its family share."""
     others = [_options(other.defense) for other in points if other.family == point.family]
     own = _options(point.defense)
     told = [option for option in own if not all(option in options for options in others)]
@@ -197,7 +197,7 @@ def _options(label: str) -> list[str]:
 
 
 def _better(one: Point, other: Point) -> bool:
-    """Whether one setting dominates another; no proven ε counts as an infinite one."""
+    """Whether one setting dominates another; a missing proven ε counts as infinite."""
     proven, its = (inf if point.epsilon is None else point.epsilon for point in (one, other))
     gains = (one.accuracy.value - other.accuracy.value, other.recovered.value - one.recovered.value)
     beyond = (one.accuracy.low > other.accuracy.high, one.recovered.high < other.recovered.low, proven < its)

@@ -1,4 +1,4 @@
-"""The chart of a frontier: accuracy to the right, recovery upwards, ε as the strength of the color."""
+"""The chart of a frontier: accuracy on the x axis, recovery on the y axis, ε as the strength of the color."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def frontier_chart(found: Frontier) -> Chart:
     """A mark for each setting with its intervals; a line joins settings of one defense, in the order of the run.
 
     The color is full for the smallest proven ε and pale for the largest; a hollow mark has no proven ε. The diamond is
-    the undefended model, and dashed lines are guesses without the release.
+    the undefended model; dashed lines are floors (guesses without the release).
     """
     accuracies = [end for point in found.points for end in (point.accuracy.low, point.accuracy.high)]
     heights = [end for point in found.points for end in (point.recovered.low, point.recovered.high)]
@@ -75,7 +75,7 @@ def epsilon_range(found: Frontier) -> tuple[float, float] | None:
 
 
 def _strength(point: Point, found: Frontier) -> float | None:
-    """Opacity of a mark by the logarithm of its ε; None if it has none."""
+    """Opacity of a mark, from the logarithm of its ε; None without ε."""
     limits = epsilon_range(found)
     if limits is None or not point.epsilon or not isfinite(point.epsilon):
         return None
@@ -85,7 +85,7 @@ def _strength(point: Point, found: Frontier) -> float | None:
 
 
 def _label(point: Point, found: Frontier) -> str:
-    """A setting's name beside its mark, as short as the run allows."""
+    """The name of a setting beside its mark, as short as the run allows."""
     if not point.defended:
         return "undefended"
     families = {other.family for other in found.points if other.defended}
@@ -101,7 +101,7 @@ def _told(point: Point, found: Frontier) -> str:
 
 
 def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, float, str]]) -> tuple[Mark, ...]:
-    """The marks with their labels, as far as these have room beside each other; dominated ones come last."""
+    """The marks with their labels, if there is room for these; labels of dominated marks are placed last."""
     taken = [(mark.x - 7, mark.y - 7, mark.x + 7, mark.y + 7) for mark in marks]
     taken += [(x - _LETTER * len(text), y - _LINE, x, y) for x, y, text in words]
     placed = {}

@@ -1,4 +1,4 @@
-"""Images beside the guesses at them: a strip is one PNG, and strips of the same originals form a block."""
+"""Images beside their guesses: a strip is one PNG, and strips of the same originals form a block."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Strip:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Guesses at the same originals: those of each defense's strongest attack, and the others."""
+    """Guesses at the same originals: those of each defense's strongest attack, and of the other attacks."""
 
     seed: int  # seed of the rows
     above: tuple[_Strip, ...]  # strips of the originals, then of the floors
@@ -109,16 +109,16 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
 
 
 def _found(row: Row) -> str:
-    """What the guesses of a row came to, by the metrics that people compare first."""
+    """The scores of a row's guesses, by the likeness and the deciding metric."""
     own = row.recovered.get("unaligned", {})
     names = dict.fromkeys(filter(None, (likeness(list(own)), metric_of(row))))
     return ", ".join(f"{measure(name).title} {interval(own[name], measure(name).digits)}" for name in names)
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Rows of images as one PNG, one row below another, without gaps; an image's longer side has at most `side` pixels.
+    """Rows of images below each other as one PNG without gaps; an image's longer side has at most `side` pixels.
 
-    A row is uint8 [k, H, W, C] with one or three channels; all have one shape.
+    A row is uint8 [k, H, W, C] with one or three channels; all rows have the same shape.
     """
     from PIL import Image
 

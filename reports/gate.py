@@ -1,4 +1,4 @@
-"""A user's own conditions on the rows, for CI: "ssim<=0.4" fails the run when a defense gives away more."""
+"""A user's own conditions on the rows, for CI: "ssim<=0.4" fails the run if a defense gives away more."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class GateError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """One condition that every defended row with such a number must meet. A missing number or NaN does not meet it.
+    """One condition that every defended row with this number must meet. A missing number or NaN does not meet it.
 
     A number with an interval is judged at the end that is worse for the defense: `ssim<=0.4` at the upper limit,
-    `accuracy>=0.9` at the lower one. An AUC counts by its distance from 1/2, on either side.
+    `accuracy>=0.9` at the lower limit. An AUC counts by its distance from 1/2, on either side.
 
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
-    need no release. An attack that does worse than they do has failed, and a failed attack is no evidence for the
-    defense. The same holds for an attack that failed its control, that fails on the undefended model as well, or that
-    lacked the segment that made a recorded release, or the gradients of predicted texts (`Row.doubt`). If only constant
-    guesses gave the number, no defense meets the condition. The attack's start counts as an attack, too (an adversary
-    may stop there), and must meet the condition as well.
+    need no release. An attack that does worse than these has failed, and a failed attack is no evidence for the
+    defense. Nor is an attack that failed its control, or fails on the undefended model as well. Nor is one that lacked
+    the segment behind a recorded release, or the gradients of predicted texts (`Row.doubt`). If only constant guesses
+    gave the number, the condition is not met. An adversary may stop at the attack's start, so the start must meet the
+    condition, too.
 
     Attributes:
-        column: one of `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
-            "empirical_epsilon" the lower bound of canaries, "tpr" the true positive rate at 1 % false positives;
-            metrics of guesses are taken unaligned.
+        column: name in `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
+            "empirical_epsilon" the lower bound from canaries, "tpr" the true positive rate at 1 % false positives;
+            metrics of guesses are unaligned.
         comparison: one of <=, >=, <, >.
-        threat_model: limits the condition to the attacks that this adversary can mount, as in verdicts. The number must
-            come from an attack of exactly this model, unless the defense already falls to a weaker adversary.
+        threat_model: adversary whose possible attacks must meet the condition, as in verdicts. The number must come
+            from an attack of exactly this model, unless the defense already falls to a weaker adversary.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -65,7 +65,7 @@ class Gate:
         """Parse a condition such as "ssim<=0.4".
 
         Raises:
-            GateError: with what is allowed, and the nearest column that exists; also for a bound out of its range.
+            GateError: if it cannot be parsed, or its bound is out of range; the message says what is allowed.
         """
         match = _PATTERN.match(text)
         try:
@@ -93,7 +93,7 @@ class Gate:
         return column.removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
 
     def __str__(self) -> str:
-        """As the user may write it."""
+        """The condition as a user may write it."""
         before = f"{self.threat_model}: " if self.threat_model else ""
         return f"{before}{self.column}{self.comparison}{self.bound!r}"
 
@@ -104,17 +104,17 @@ class Gate:
     def findings(
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
-        """For every defended row, whether it meets the condition, and a sentence. The undefended baseline is exempt.
+        """For every defended row, whether it meets the condition, and a sentence; the undefended baseline is exempt.
 
-        A defense without any such number fails, once for each row. It is undecided (None) if the defense is `pending`
-        with this seed, that is, if some of its cells are unfinished.
+        A defense without this number fails once for each row. The finding is undecided (None) if the defense is
+        `pending` with this seed, that is, if some of its cells are unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
 
     def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:
-        """The findings on one defense with one seed; what has no number is open if a cell without a result waits."""
+        """The findings on one defense with one seed; without a number, they are open if `waits`."""
         results: list[tuple[Row, bool | None, str]] = []
         wanted = f"the gate wants {self.comparison} {self.bound:g}"
         within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]
@@ -143,7 +143,7 @@ class Gate:
         return results
 
     def _declared(self, row: Row) -> str:
-        """That a number which is wanted as proven is only declared, and which column has it."""
+        """A remark if the number is only declared although a proven one is wanted, with the column that has it."""
         name = f"{DECLARED}{self.column.removeprefix('proven_')}"
         value = numbers(row).get(name)
         if value is None or name == self.column:
@@ -160,7 +160,7 @@ class Gate:
         return high if self.comparison.startswith("<") else low
 
     def _shown(self, value: Interval | float | None) -> str:
-        """A number in words, with the end that is judged."""
+        """A number in words, with the end of its interval that is judged."""
         if value is None:
             return "not a number"
         middle, judged = ends(self.column, value)[0], self._judged(value)
@@ -170,7 +170,7 @@ class Gate:
         return f"{_digits(middle)} and at {most} {_digits(judged)} ({100 * value.confidence:g} % interval)"
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
-        """The numbers that must meet the condition, the row's own first; None if it has none."""
+        """The numbers that must meet the condition, the row's own first (None if the row has none)."""
         found, column = numbers(row), gated(self.column) or self.column
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}
@@ -217,13 +217,13 @@ def must_agree(gates: Sequence[Gate]) -> None:
 
 
 def _powerless(row: Row, twins: Twins) -> str:
-    """Why the failure of an attack that was mounted on the undefended model, too, shows nothing; empty if it does."""
+    """Why an attack's failure shows nothing, judged by the same attack on the undefended model; empty if it does."""
     why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)
     return "" if why == NOT_ATTACKED else why
 
 
 def _threat_model(gate: str, given: str) -> ThreatModel:
-    """A threat model by its name, or a `GateError` with the nearest one."""
+    """The threat model with this name, or a `GateError` with the nearest name."""
     for name in THREAT_MODELS:
         if given.replace(" ", "_") == name:
             return name
@@ -234,7 +234,7 @@ def _threat_model(gate: str, given: str) -> ThreatModel:
 
 
 def _known(gate: str, column: str) -> str:
-    """A column's name, if gates may name it, or a `GateError` with the nearest ones."""
+    """A column's name if gates may name it, otherwise a `GateError` with the nearest names."""
     if gated(column) is not None:
         return column
     if column.startswith("tpr@"):
@@ -249,7 +249,7 @@ def _known(gate: str, column: str) -> str:
 
 
 def _must_be_in_range(gate: Gate) -> None:
-    """Refuse a bound that every number of a column meets, or none, such as a share in percent, by a `GateError`."""
+    """Raise a `GateError` for a bound that all numbers of a column meet, or none, such as a share in percent."""
     low, high = MEASURES[gate.measure].within if gate.measure in MEASURES else UNBOUNDED
     if not low <= gate.bound <= high:
         percent = f", such as {gate.bound / 100:g} for {gate.bound:g} %" if high == 1 < gate.bound <= 100 else ""

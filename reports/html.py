@@ -1,4 +1,4 @@
-"""Tables and runs as HTML for a notebook, with escaped text and embedded images."""
+"""HTML of tables and runs for a notebook, with escaped text and embedded images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def html_picture(data: bytes, caption: str, kind: str = "image/png") -> str:
 
 
 def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) -> str:
-    """A run as HTML: its verdict, its tables with notes, and the reconstructions of its report, if there are any."""
+    """A run as HTML: its verdict, its tables with notes, and the reconstructions of its report, if any."""
     told = "".join(f"<li>{_text(failure)}</li>" for failure in verdict.failures)
     parts = [f"<p><b>{_text(verdict.sentence)}</b></p>", f"<ul>{told}</ul>" if told else ""]
     parts += [html_table(shown, note) for shown, note in tables]

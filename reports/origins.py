@@ -1,4 +1,4 @@
-"""The provenance of rows in words: what changed between two rows, and which rows of a table differ."""
+"""The provenance of rows in words: changes between two rows, and rows of a table that differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODES = ("data", "code", "files")  # sections whose values are hashes; a few di
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
-    """What changed since a number with this seed was stored `there`, in a few words each; empty if nothing changed.
+    """Changes since a number with this seed was stored `there`, in a few words each; empty if nothing changed.
 
     >>> old = Provenance(packages={"torch": "2.14.0"}, code={"mine": "ab"})
     >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))
@@ -45,7 +45,7 @@ def _change(section: str, key: str, before: str | None, after: str | None, seed:
 
 
 def origins(rows: Sequence[Row]) -> dict[str, str]:
-    """Cell -> how the row's provenance differs from another row's; empty if all rows agree.
+    """For each cell, how its row's provenance differs from another row's; empty if all rows agree.
 
     Rows of other seeds have other images, and rows of other attacks have other sources. So only entries that both rows
     have are compared, and images only within a seed.

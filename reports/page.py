@@ -99,7 +99,7 @@ def render(report: Report, folder: Path, write: Write) -> Path:
 
 
 def _sheets(report: Report) -> dict[str, _Sheet]:
-    """Name of a file -> the table; those that the run has."""
+    """The tables of a run, by file name."""
     rows, summaries = report.rows, report.summaries
     curve = frontier.frontier(rows)
     made: dict[str, tuple[str, Table | None, str, Callable[[], str]]] = {
@@ -148,7 +148,7 @@ def _sheets(report: Report) -> dict[str, _Sheet]:
 
 
 def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
-    """Every table as CSV, Markdown and LaTeX, with the verdict beside it."""
+    """Write every table as CSV, Markdown and LaTeX, and the verdict beside it."""
     judged = [" ".join(said.split()) for said in (f"Verdict: {verdict.sentence}.", *verdict.failures, mixed) if said]
     remarks = "".join(f"% {escape.latex(said)}\n" for said in judged)
     for name, sheet in sheets.items():
@@ -159,7 +159,7 @@ def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, fo
 
 
 def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tuple[str, list[Chart]]]]:
-    """Name of a figure -> its lines: a label, and the charts beside it."""
+    """The lines of each figure by its name; a line is a label and the charts beside it."""
     rows = report.rows
     drawn: dict[str, list[tuple[str, list[Chart]]]] = {}
     if found is not None:
@@ -179,13 +179,13 @@ def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
 
 
 def label(row: Row) -> str:
-    """A row's name, used where several rows are shown together."""
+    """A row's name, used if several rows are shown together."""
     return f"{row.defense} / {row.attack}, seed {row.seed}"
 
 
 @cache
 def environment() -> Environment:
-    """The templates: everything is escaped, and control characters are shown, not sent."""
+    """The environment of the templates, in which all text is escaped, and control characters are shown as escapes."""
     environment = Environment(
         loader=PackageLoader("privkit.reports"),
         autoescape=True,
@@ -214,7 +214,7 @@ def environment() -> Environment:
 
 
 def _cell(text: str) -> Markup:
-    """A table's cell; the interval of a number stands below it.
+    """A cell of a table, with a number's interval below the number.
 
     >>> _cell("0.900 [0.880, 0.920]")
     Markup('0.900<small>[0.880, 0.920]</small>')
@@ -224,7 +224,7 @@ def _cell(text: str) -> Markup:
 
 
 def _breakable(text: str) -> Markup:
-    """A name that may be broken after its punctuation.
+    """A name with allowed line breaks after its punctuation.
 
     >>> _breakable("mixup:keep=<1>")
     Markup('mixup:<wbr>keep=&lt;1&gt;')

@@ -1,5 +1,4 @@
-"""The registry: settings of defenses under the strongest mounted attacks, and the place of a run's settings among
-them."""
+"""The registry of defenses' settings under the strongest mounted attacks, and the place of a run's settings in it."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ class Entry(Frozen):
 
 
 class MeasuredSetting(Frozen):
-    """A setting against one adversary over its seeds: means, and the intervals of what is compared.
+    """A setting against one adversary over its seeds: means, with intervals of the compared numbers.
 
     The interval is over seeds, or over records if there is one seed.
     """
@@ -80,12 +79,12 @@ class MeasuredSetting(Frozen):
 
     @property
     def named(self) -> str:
-        """For sentences: the setting with both numbers."""
+        """The setting with both numbers, for sentences."""
         return f"{self.defense} (identified {self.identified.value:.2f}, accuracy {self.accuracy:.2f})"
 
 
 class Place(Frozen):
-    """A setting among the registered ones of the same dataset and adversary."""
+    """The place of a setting among the registered settings of the same dataset and adversary."""
 
     setting: MeasuredSetting  # one's own
     peers: int  # number of registered settings
@@ -139,7 +138,7 @@ def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entr
 
 
 def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, bare: Sequence[Row]) -> Entry:
-    """The numbers of one attack on one setting, beside those of the undefended model under the same protocol."""
+    """The numbers of one attack on one setting, with those of the undefended model under the same protocol."""
     twins = [(twin, found) for twin in bare if (found := identified(twin.recovered))]
     same = [found.value for twin, found in twins if twin.attack == row.attack]
     own, undefended_row = row.recovered["unaligned"], next(iter(bare), None)
@@ -179,7 +178,7 @@ def to_csv(found: Iterable[Entry]) -> str:
 
 
 def read_registry(path: Path = REGISTRY) -> list[Entry]:
-    """The lines of a registry; none if there is no such file."""
+    """The entries of a registry's file; empty if there is no such file."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as lines:
@@ -189,9 +188,9 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 
 
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
-    """The settings, summarized over their seeds; those that give away most come first.
+    """The settings, summarized over their seeds; settings that give away most come first.
 
-    Seeds with fewer victims than another seed of the same setting are left out: their shares are not comparable.
+    Seeds with fewer victims than another seed of the same setting are left out, since their shares are not comparable.
     """
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
@@ -226,13 +225,13 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
-    """Whether a setting is at least as accurate and gives away no more, and is better in one of the two."""
+    """Whether a setting is at least as good as another in accuracy and leakage, and better in one of the two."""
     gains = (one.accuracy - other.accuracy, other.identified.value - one.identified.value)
     return min(gains) >= 0 and max(gains) > 0
 
 
 def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
-    """The attacks with a sound share that an adversary could mount on a defense, and whether one is its very own."""
+    """The sound attacks on a defense that an adversary could mount, and whether one is of exactly its threat model."""
     found = [row for row in rows if row.defense == defense and sound(row) and identified(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
     return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)
@@ -241,9 +240,9 @@ def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[
 def place(
     own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting], rows: Sequence[Row] | None = None
 ) -> list[Place]:
-    """Where settings lie among the registered ones; those without a peer are left out.
+    """The places of settings among the registered settings; settings without a peer are left out.
 
-    A peer has the same dataset, adversary and number of attacked records. `rows` are those of the run and tell which
+    A peer has the same dataset, adversary and number of attacked records. `rows` are the run's rows, which show which
     attacks were mounted; None skips this comparison.
     """
     made, models = [], list(THREAT_MODELS)
@@ -276,7 +275,7 @@ def place(
 
 
 def place_differences(places: Sequence[Place], registered: Sequence[MeasuredSetting]) -> list[str]:
-    """Where the runs behind a place differ from the registered ones, one sentence each: the network, own records."""
+    """Sentences on differences between the runs behind a place and the registered runs, in network and own records."""
     told = []
     for name, what in (("model", "network"), ("own", "number of own records")):
         mine = {getattr(one.setting, name) for one in places}
@@ -296,7 +295,7 @@ def _share(setting: MeasuredSetting) -> float:
 
 
 def place_table(places: Sequence[Place]) -> Table:
-    """One line for each setting and adversary."""
+    """A table with one line for each setting and adversary."""
     lines = [
         (
             one.setting.defense,

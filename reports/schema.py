@@ -21,7 +21,7 @@ Status = Literal["done", "not_applicable", "error"]
 
 
 class Frozen(BaseModel):
-    """An immutable record that refuses unknown keys. Infinities are strings in JSON, which has no number for them."""
+    """An immutable record that refuses unknown keys. Infinities are strings, because JSON has no number for them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
@@ -40,7 +40,7 @@ Metrics = dict[str, Metric]
 class Seconds(Frozen):
     """The time of a cell in CPU seconds over all threads; in elapsed seconds if a GPU computed.
 
-    Several cells share a model and an attack's control experiments, which a run pays for once.
+    Several cells share a model and an attack's control experiments, whose time a run spends once.
     """
 
     training: float | None  # of the cell's model, with its evaluation and costs; None for a recording
@@ -49,7 +49,7 @@ class Seconds(Frozen):
 
 
 class Check(Frozen):
-    """A control experiment or a finding about a cell: passed, failed, or None if it could not be judged."""
+    """A control experiment or another check of a cell: passed, failed, or None if it could not be judged."""
 
     name: str
     passed: bool | None
@@ -59,12 +59,12 @@ class Check(Frozen):
 
 
 class Provenance(Frozen):
-    """The provenance of numbers. A run continues only if all of it except `noted` is unchanged.
+    """The provenance of numbers. A run continues only if it is unchanged, apart from `noted`.
 
-    `data`: part of the data -> SHA-256 of ids, labels and records. `code`: module outside privkit -> SHA-256 of its
-    source. `files`: checkpoints, feature networks and what a user's own code read -> their content. `packages`:
-    privkit, Python and the libraries that compute -> version. `machine`: device and threads. `noted`: commit,
-    processor and system, which may change.
+    `data`: SHA-256 of ids, labels and records of each part of the data. `code`: SHA-256 of the source of each module
+    outside privkit. `files`: SHA-256 of checkpoints, feature networks and files that a user's own code read.
+    `packages`: versions of privkit, Python and the libraries that compute. `machine`: device and threads. `noted`:
+    commit, processor and system, which may change.
     """
 
     data: dict[str, str] = {}
@@ -76,11 +76,11 @@ class Provenance(Frozen):
 
 
 class Tuned(Frozen):
-    """How the fields of an attack were chosen: on the adversary's own records alone.
+    """The choice of an attack's fields, on the adversary's own records only.
 
     `fields` were searched in `trials`, of which `failed` gave no number. In each trial, `played` of the adversary's
     records acted as victims and the `own` others trained the attack. `given` is the metric of the attack as given,
-    `best` that of the `chosen` one. `queries` is the number of rounds that the search sent.
+    `best` that of the `chosen` fields. `queries` is the number of rounds that the search sent.
     """
 
     chosen: str  # the attack that was mounted, as `--attack` takes it
@@ -96,7 +96,7 @@ class Tuned(Frozen):
 
     @property
     def sentence(self) -> str:
-        """What was tuned, on which records, and with what result."""
+        """A sentence on what was tuned, on which records, and with what result."""
         failed = f", {self.failed} of them without a result" if self.failed else ""
         return (
             f"tuned {', '.join(self.fields)} in {self.trials} trials{failed} on own records alone: {self.played} "
@@ -106,14 +106,14 @@ class Tuned(Frozen):
 
 
 class Row(Frozen):
-    """One cell: one defense, one attack, one seed.
+    """The result of one cell: one defense, one attack, one seed.
 
     `recovered` and `floors` are keyed by alignment ("unaligned": guess n against record n; "matched": the best
-    assignment of guesses to images inside each message), `floors` by floor first; "zero_steps" is the untrained attack
-    and not a floor; "class_mean" uses the true labels. `ahead` holds the mean difference between the attack and each
-    floor, paired by record. `answers` has the scores of attacks on labels, members, canaries or an order ("auc" and so
-    on). `notes` are sentences beside the numbers, `provenance` is their origin. Rows are compared without `seconds`,
-    which differ from run to run.
+    assignment of guesses to images inside each message). In `floors` the floor is the first key; its "zero_steps" is
+    the untrained attack and not a floor, and "class_mean" uses the true labels. `ahead` is the mean difference between
+    the attack and each floor, paired by record. `answers` has the scores ("auc" and so on) of attacks on labels,
+    members, canaries or an order. `notes` are sentences beside the numbers, `provenance` is their origin. Rows are
+    compared without `seconds`, which differ from run to run.
     """
 
     schema_version: Literal[9] = 9
@@ -168,7 +168,7 @@ class Row(Frozen):
     provenance: Provenance = Provenance()
 
     def __eq__(self, other: object) -> bool:
-        """Whether all but the seconds is the same."""
+        """Whether all fields but `seconds` are equal."""
         if not isinstance(other, Row):
             return NotImplemented
         return {**self.__dict__, "seconds": None} == {**other.__dict__, "seconds": None}
@@ -183,15 +183,15 @@ class Row(Frozen):
 
     @property
     def caveats(self) -> list[str]:
-        """The checks that failed or could not be judged, in words."""
+        """Sentences on the checks that failed or could not be judged."""
         return [check.detail for check in self.checks if not check.passed]
 
 
 class Summary(Frozen):
-    """One defense under one attack over several seeds, or a floor or start if `floor` names one.
+    """The summary of one defense under one attack over several seeds, or of a floor or start that `floor` names.
 
-    `protocol` is that of a floor that differs between protocols; otherwise empty. `values` holds accuracy and the
-    measures of guesses (unaligned, and the likeness once matched): the mean of the seeds' means, with its interval.
+    `protocol` is set for a floor that differs between protocols; otherwise it is empty. `values` has accuracy and the
+    measures of guesses (unaligned, and the likeness after matching): the mean of the seeds' means, with its interval.
     """
 
     defense: str
@@ -205,7 +205,8 @@ class Summary(Frozen):
 class PlannedCell(Frozen):
     """One planned cell: its id, its model's id, its defense, attack and seed.
 
-    `twin_of` has ids of cells with the same attack on defenses, if this cell is computed only where that attack failed.
+    If this cell (a twin) is computed only after the same attack failed on a defense, `twin_of` has the ids of these
+    cells.
     """
 
     cell: str
@@ -219,8 +220,8 @@ class PlannedCell(Frozen):
 class Manifest(Frozen):
     """The configuration of a run folder, and the cells to compute, in order.
 
-    The provenance of numbers is stored with rows and models. `settings` are those of the last command, as the user
-    wrote them. The configuration holds only the settings that change a result.
+    The provenance of numbers is stored with rows and models. `settings` are the settings of the last command, as the
+    user wrote them. The configuration holds only the settings that change a result.
     """
 
     schema_version: Literal[9] = 9

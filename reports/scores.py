@@ -1,4 +1,4 @@
-"""Attacks that separate two kinds of examples: their ROC curve beside the proven region, and their scores."""
+"""Charts of attacks that separate two kinds of examples: the ROC curve with the proven limits, and the scores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Told:
 
 
 def score_charts(told: Told) -> tuple[Chart, Chart]:
-    """The ROC curve with the proven-impossible region in gray, and histograms of both kinds of examples.
+    """The ROC curve with the region that is proven impossible in gray, and histograms of both kinds of examples.
 
     Source: the panels of DP-CutMixSL's Figs. 8-10.
     """
@@ -57,9 +57,9 @@ def _roc(told: Told) -> Chart:
 
 
 def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
-    """The rates that the proof rules out: above the proven curve, and below its mirror image.
+    """The rates that the proof rules out, above the proven curve and below its mirror image.
 
-    Between two rates the larger one counts, since a chord of the curve would rule out too much.
+    Between two tabulated rates the larger one counts, since a chord of the curve would rule out too much.
     """
     false, true = np.repeat(limits.false_positives, 2)[:-1], np.repeat(limits.true_positives, 2)[1:]
     corners = np.concatenate([[0.0], false, [1.0]]), np.concatenate([[1.0], true, [1.0]])

@@ -1,4 +1,4 @@
-"""Sections of the page, collected from rows: a card for each defense, its cells, its checks, and what is missing."""
+"""Sections of the page, made from rows: a card for each defense, its cells, its checks, and what is missing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ class _Card:
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
-    """One card per defense, in the order of the rows; an attack's start replaces its result if the start gives away
-    more."""
+    """One card per defense, in the order of the rows; an attack's start replaces its result if it gives away more."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
     for one in strongest(rows):
@@ -55,7 +54,7 @@ def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | N
 def _same(
     rows: Sequence[Row], point: Point | None, metric: str, over: Mapping[tuple[str, str], Mapping[str, Interval]]
 ) -> Interval | None:
-    """What the attack of a point recovers of the undefended model, over seeds if there are several."""
+    """The recovery of a point's attack on the undefended model, over seeds if there are several."""
     row = next((one for one in rows if point and one.attack == point.attack and "unaligned" in one.recovered), None)
     if row is None:
         return None
@@ -92,12 +91,12 @@ def _card(
 
 
 def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Defense -> its rows, in order."""
+    """The rows of each defense, in order."""
     return grouped(rows, lambda row: row.defense)
 
 
 def certificates(rows: Sequence[Row]) -> list[Certificate]:
-    """The distinct certificates of one defense that assume something."""
+    """The distinct certificates of one defense that have assumptions."""
     found: list[Certificate] = []
     for row in rows:
         if row.certificate and row.certificate.assumptions and row.certificate not in found:
@@ -112,13 +111,12 @@ def training_curves(rows: Sequence[Row]) -> list[Chart]:
 
 
 def attack_curve(row: Row) -> Chart | None:
-    """The attack's own objective by epoch: an error on its held-out records, or the quantity that it minimizes on the
-    release."""
+    """The attack's objective by epoch: its error on held-out records, or what it minimizes on the release."""
     return epoch_chart(row.attack_curve, "attack: objective", logarithmic=True)
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
-    """Check -> number of cells that met it, failed it, or could not be judged; control experiments first."""
+    """For each check, the numbers of cells that met it, failed it or are undecided; control experiments first."""
     counts: dict[str, list[int]] = {name: [0, 0, 0] for name in _CHECKS_FIRST}
     for row in rows:
         for check in row.checks:
@@ -127,7 +125,7 @@ def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
 
 
 def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]:
-    """Threat model -> attacks that were not mounted, as one text -> the defenses concerned."""
+    """For each threat model, the attacks that were not mounted (as one text), with the defenses concerned."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in threats:
         if one.untried:
@@ -136,7 +134,7 @@ def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]
 
 
 def made_of(rows: Sequence[Row]) -> list[tuple[list[Row], Provenance]]:
-    """The provenance of rows, once for all rows that share it."""
+    """Rows grouped by their provenance."""
     groups: list[tuple[list[Row], Provenance]] = []
     for row in rows:
         same = next((members for members, provenance in groups if provenance == row.provenance), None)

@@ -1,4 +1,4 @@
-"""Confidence intervals of a mean over a few values, of seeds or of records, inside the range of the quantity."""
+"""Confidence intervals, inside the quantity's range, of a mean over a few values (of seeds or of records)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from privkit.shared.measures import UNBOUNDED
 
 
 def over_values(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
-    """Mean of a few values with a Student interval that is built on the scale of the quantity's range.
+    """Mean of a few values with Student's interval, computed on the scale of the quantity's range.
 
-    The half width t·s/√n is transformed to the logit scale (two ends) or log scale (one end) by the derivative, and the
-    limits are transformed back. Near an end the distribution is skewed, and a symmetric interval covers too little.
+    The half width t·s/√n is transformed by the derivative to the logit scale (range with two ends) or log scale (one
+    end), and the limits are transformed back. Near an end the distribution is skewed, and a symmetric interval covers
+    too little.
 
     There are n ≥ 1 values, one for each seed or record; if some are infinite, the limits are the smallest and the
     largest. A single value shows no spread, so its interval is the whole range. If the range (low, high) is unbounded,
@@ -60,14 +61,15 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
 def over_records(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
     """Mean over records, with the interval of `over_values`.
 
-    A percentile bootstrap is too narrow for few records: with 2 it holds the mean in half of all cases. If all values
-    are equal, the share of records that Clopper–Pearson's limit leaves open may lie anywhere in the range.
+    A percentile bootstrap is too narrow for few records: with 2 records it contains the mean in half of all cases. If
+    all values are equal, the share of records that Clopper–Pearson's limit leaves open is assumed to lie anywhere in
+    the range.
 
-    Records count as independent, and a mixing defense makes those of one message dependent.
+    Records count as independent, although a mixing defense makes the records of one message dependent.
 
     Args:
-        values: one for each record, n ≥ 1.
-        confidence: in (0, 1).
+        values: values of the records, n ≥ 1.
+        confidence: confidence of the interval, in (0, 1).
         within: the range (low, high) of the values.
 
     >>> round(over_records([1.0] * 100, 0.95, (0.0, 1.0)).low, 3)
@@ -86,15 +88,15 @@ def over_records(values: Sequence[float], confidence: float, within: tuple[float
 def over_intervals(
     found: Sequence[Interval], confidence: float, within: tuple[float, float] = UNBOUNDED, *, fitted: bool = False
 ) -> Interval:
-    """Mean over seeds, with an interval that is never narrower than the seeds' own limits make it.
+    """Mean over seeds, with an interval at least as wide as the seeds' own limits imply.
 
-    Few seeds may agree by chance: of three shares of 1, each of 100 records, Student's interval is a point, though the
-    records alone allow .98. Deviations of independent seeds add as squares.
+    Few seeds may agree by chance: for three shares of 1, each from 100 records, Student's interval is a point, although
+    the records alone allow .98. Deviations of independent seeds add up in squares.
 
     Args:
-        found: one for each seed, n ≥ 1.
-        fitted: whether the truth chose the best of many values at each seed. All seeds then err in one direction, which
-            averaging does not remove, so the limits are at least as wide as the mean of the seeds' limits.
+        found: interval of each seed, n ≥ 1.
+        fitted: whether each seed's value is the best of many, chosen by the truth. All seeds then err in one direction,
+            which averaging does not remove, so the limits are at least as wide as the mean of the seeds' limits.
 
     Source: `over_values`; Zou and Donner 2008 (limits of a sum from those of its parts).
 

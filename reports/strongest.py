@@ -1,4 +1,4 @@
-"""The strongest attack: a defense is judged by this one, not by an average over attacks."""
+"""The strongest attack, by which a defense is judged (and not by an average over attacks)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Strongest:
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
-    """One entry for each defense and seed on which an attack gave a number, in the order of the rows.
+    """One entry for each defense and seed with a number from an attack, in the order of the rows.
 
     If no attack reconstructed records, the row whose AUC is farthest from 1/2 counts. Constant guesses need no release;
-    they count as attacks only if nothing else was mounted.
+    they count as attacks only if no other attack was mounted.
     """
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
@@ -53,18 +53,18 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
 
 
 def as_error(estimate: Metric) -> float:
-    """The estimate as an error ≥ 0: one less a share, if higher values are closer."""
+    """The estimate as an error ≥ 0; if higher values are closer, one minus the estimate."""
     return 1 - estimate.value if estimate.higher_is_closer else estimate.value
 
 
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
-    """Whether an attack came closer to the records than a guess. This is the only definition of "better than".
+    """Whether an attack came closer to the records than a guess; this is the only definition of "better than".
 
     Args:
-        ahead: mean difference over records, attack against guess, positive if the attack is closer; pairing removes the
-            difficulty that a record has for both. Its whole interval must lie above `margin`. Rows of older runs lack
-            it, and what attacks began from; then the whole interval of `ours` must be that far beyond `floor`.
-        margin: ≥ 0.
+        ahead: mean difference over records between attack and guess, positive if the attack is closer; pairing removes
+            the difficulty that a record has for both. Its whole interval must lie above `margin`. It is None for rows
+            of older runs and for attacks' starts; then the whole interval of `ours` must be beyond `floor` by `margin`.
+        margin: least difference that counts, ≥ 0.
     """
     if ahead is not None:
         return ahead.low > margin
@@ -78,10 +78,10 @@ def grade(row: Row) -> _Grade | None:
 
 
 def counted(row: Row) -> Row:
-    """A row with the guesses that count: those of the attack's start if the finished attack is worse.
+    """A row with the guesses that count, which are the start's if the finished attack is worse.
 
-    An adversary may stop before the first step. So the start counts if it gives away records and the finished attack
-    gives away none, or identifies fewer, or identifies equally many with a larger error.
+    An adversary may stop before the first step. So the start counts if it gives away records, and the finished attack
+    gives away none, identifies fewer, or identifies equally many with a larger error.
     """
     metric, start = metric_of(row), row.floors.get(START, {})
     if not metric or metric not in start.get("unaligned", {}):
@@ -93,12 +93,12 @@ def counted(row: Row) -> Row:
 
 
 def began(row: Row) -> bool:
-    """Whether the guesses of a `counted` row are those that its attack began from."""
+    """Whether the guesses of a `counted` row are those of its attack's start."""
     return bool(row.recovered) and row.recovered == row.floors.get(START)
 
 
 def _likelier(row: Row) -> tuple[float, float]:
-    """How many records a row's guesses identify, and how close they are."""
+    """A sort key: the share of records that a row's guesses identify, then their closeness."""
     found = identified(row.recovered)
     return found.value if found else 0.0, -distance(row)
 
@@ -109,14 +109,13 @@ def identified(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
 
 
 def most_identified(row: Row) -> Metric | None:
-    """The share of records that an attack identifies, finished or before its first step; None if it was not
-    computed."""
+    """The larger share of records that an attack identifies, at its end or start; None if it was not computed."""
     counts = filter(None, map(identified, (row.recovered, row.floors.get(START, {}))))
     return max(counts, key=lambda one: one.value, default=None)
 
 
 def finished_grade(row: Row) -> _Grade | None:
-    """What the guesses of a finished attack reveal, by its deciding metric; None if there is nothing to compare.
+    """What the guesses of a finished attack reveal, by its deciding metric; None if there is no floor to compare with.
 
     The grade is also "record" if more records are identified than any guess from the label alone could identify,
     because a sharp guess may have a large error.
@@ -133,7 +132,7 @@ def finished_grade(row: Row) -> _Grade | None:
 def beats(row: Row, guess: str) -> bool:
     """Whether a row's guesses are closer to their records than one of its floors, by its deciding metric.
 
-    The class mean must be beaten by more than its own loss from having few own records.
+    The class mean must be beaten by more than its own error from the small number of own records.
     """
     metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
@@ -141,11 +140,11 @@ def beats(row: Row, guess: str) -> bool:
 
 
 def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
-    """How much closer than the class mean a guess by the label alone may come, because few own records make the mean.
+    """How much closer than the class mean, made of few records, another guess from the label alone may be.
 
-    The mean of n records has an expected square error of σ²(1 + 1/n) where the true mean, the best such guess, has σ²:
-    1/(n + 1) of the error is due to the few records. A class identifies one record, which says how many classes there
-    are. Nothing in older rows, which do not count.
+    The mean of n records has an expected squared error of σ²(1 + 1/n), and the true mean, the best such guess, has σ².
+    So 1/(n + 1) of the error is due to the few records. The class mean identifies one record per class, which gives the
+    number of classes. 0 for older rows, which do not count identified records.
     """
     found, own = class_mean.get(IDENTIFIED.name), row.counts.get("auxiliary", 0)
     if found is None or not own:
@@ -154,10 +153,10 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
 
 
 def _identifies(row: Row, floors: Mapping[str, Metrics]) -> bool:
-    """Whether guesses identify more records than any guess by the label alone: at most one of each label.
+    """Whether guesses identify more records than a guess from the label alone could, which is one per label.
 
-    The class mean says how many that are. Where there is none, such as beside own records of other classes, the labels
-    of the attacked records are counted. Where nobody knows them, nothing follows.
+    The class mean shows how many these are. Without a class mean, for example if own records have other classes, the
+    labels of the attacked records are counted. If these are unknown, the answer is False.
     """
     found, labels = row.recovered["unaligned"].get(IDENTIFIED.name), row.counts.get("victim_labels", 0)
     if found is None or not (labels or CLASS_MEAN.name in floors):
@@ -167,7 +166,7 @@ def _identifies(row: Row, floors: Mapping[str, Metrics]) -> bool:
 
 
 def falls(row: Row) -> bool:
-    """Whether an attack reveals records, beyond their class."""
+    """Whether an attack reveals records, and not only their class."""
     return grade(row) == "record"
 
 
@@ -182,10 +181,10 @@ def lost(row: Row) -> bool:
 
 
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
-    """Why the undefended model need not meet an attack, in words; empty if it must.
+    """Why an attack need not be mounted on the undefended model, in words; empty if it must be.
 
-    `twin_of` has the ids of cells with this attack on defenses; it is empty if the attack meets the undefended model in
-    any case. `rows`: cell id -> row, of finished cells.
+    `twin_of` has the ids of cells with this attack on defenses; it is empty if the attack is always mounted on the
+    undefended model. `rows` are the rows of finished cells by id.
 
     >>> unneeded((), {}), unneeded(("a",), {})
     ('', 'only if the attack fails on a defense')
@@ -219,10 +218,10 @@ def undefended(defense: str) -> bool:
 
 
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
-    """The rows of the undefended model under a protocol, which defenses are compared with.
+    """The rows of the undefended model under a protocol, with which defenses are compared.
 
-    They are those of the undefended model with the fewest options. Another one, such as one with a drawn frozen block,
-    may be worse at the task and harder to attack, so every defense would look better in comparison.
+    They belong to the undefended model with the fewest options. Another one, for example with a drawn frozen block, may
+    be worse at the task and harder to attack, so that every defense would look better in comparison.
     """
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")
@@ -230,7 +229,7 @@ def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
 
 
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """The rows of the undefended model, a counterpart of each attack on a defense: the plain one's first."""
+    """The twins: rows of the undefended model (that with the fewest options first) by protocol, attack and seed."""
     bare = sorted((row for row in rows if undefended(row.defense)), key=lambda row: len(row.defense))
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
@@ -242,7 +241,7 @@ def twin_of(row: Row, twins: Twins) -> Row | None:
 
 
 def powerless(row: Row, twins: Twins) -> str:
-    """Why an attack's failure is no evidence for the defense: it fails without a defense, too; empty otherwise."""
+    """Why an attack's failure is no evidence for the defense (it also fails without one); empty if it is."""
     twin = twin_of(row, twins)
     if twin is None:
         return NOT_ATTACKED
@@ -254,12 +253,12 @@ def powerless(row: Row, twins: Twins) -> str:
 
 
 def sound(row: Row) -> bool:
-    """Whether the attack passed its control experiments. The check of a claimed ε does not count here."""
+    """Whether the attack passed its control experiments; the check of a claimed ε does not count here."""
     return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The rows on which a defense's numbers rest: only those of sound attacks, if one of these gives away records."""
+    """The rows on which a defense's numbers rest: only rows of sound attacks, if one of these gives away records."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}
@@ -267,7 +266,7 @@ def relied(rows: Sequence[Row]) -> list[Row]:
 
 
 def unsound(row: Row) -> str:
-    """Why an attack's numbers say nothing about the defense: it failed its control experiments; empty otherwise."""
+    """Why an attack's numbers are no evidence on the defense (it failed its controls); empty if they are."""
     return "" if sound(row) else "the attack failed its control experiment"
 
 

@@ -15,10 +15,10 @@ _Values = dict[int, dict[str, Interval]]  # seed -> name -> value with its limit
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """Means of every defense and attack, and of every floor, over the seeds; empty if there is only one.
+    """Means of every defense and attack, and of every floor, over the seeds; empty for a single seed.
 
-    The interval (`seed_intervals.over_intervals`) covers splits, weights and draws. It is never narrower than the
-    attacked records make it.
+    The interval (`seed_intervals.over_intervals`) covers splits, weights and draws, and is at least as wide as the
+    attacked records imply.
     """
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]
@@ -62,7 +62,7 @@ def _merged(groups: Mapping[_Key, _Values]) -> dict[_Key, _Values]:
 
 
 def _means(metrics: Mapping[str, Metrics]) -> dict[str, Interval]:
-    """The unaligned means, and the likeness once matched; nothing of attacks that reconstruct no records."""
+    """The unaligned means, and the likeness after matching; empty for attacks that do not reconstruct records."""
     means: dict[str, Interval] = dict(metrics.get("unaligned", {}))
     matched = metrics.get("matched", {})
     return means | {f"matched_{name}": matched[name] for name in filter(None, [likeness(list(matched))])}

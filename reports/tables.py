@@ -22,7 +22,7 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Text cells under headers; `floor` marks the rows of floors and starts, and none if it is left out."""
+    """Text cells under headers; `floor` marks the rows of floors and starts (by default none)."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -33,11 +33,11 @@ class Table:
             object.__setattr__(self, "floor", (False,) * len(self.rows))
 
     def lines(self, *, floors: bool) -> list[tuple[str, ...]]:
-        """The lines of results, or those of floors and starts."""
+        """The lines of results, or the lines of floors and starts."""
         return [row for row, floor in zip(self.rows, self.floor, strict=True) if floor == floors]
 
     def __str__(self) -> str:
-        """Markdown."""
+        """The table in Markdown."""
         return markdown(self, "").strip()
 
     def _repr_html_(self) -> str:
@@ -69,9 +69,9 @@ _PICTURED = {
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """One line for each row, with the floors and starts of each seed below. Rows of scores have a table of their own.
+    """One line for each row, with the floors and starts of each seed below. Rows of scores have a separate table.
 
-    If rows differ in provenance (another device, another version), a last column names the difference.
+    If rows differ in provenance, such as device or version, a last column names the difference.
     """
     held = {name: metric for row in rows for name, metric in row.recovered.get("unaligned", {}).items()}
     own = {name: f"{name} {'↓' if held[name].higher_is_closer else '↑'}" for name in held if name.startswith(OWN)}
@@ -124,7 +124,7 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """One line for each defense and attack of at least one summary; one without numbers of two seeds says why."""
+    """One line for each defense and attack of the summaries (≥ 1); without numbers of two seeds, it says why."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -155,7 +155,7 @@ def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
-    """What the intervals cover, and a warning if there are few seeds.
+    """A note on what the intervals cover, with a warning if there are few seeds.
 
     >>> row = Summary(defense="none", attack="black_box", seeds=(0, 1), values={})
     >>> "An interval over 2 seeds is wide" in summary_note([row])
@@ -201,8 +201,7 @@ def latex(shown: Table) -> str:
 
 
 def rich_table(shown: Table, right: Collection[str] | None = None) -> RichTable:
-    """The table for a terminal; columns whose headers are in `right` are aligned as numbers; by default all but the
-    first two."""
+    """The table for a terminal; columns with headers in `right` (default: all but two) are aligned as numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -225,14 +224,14 @@ def _record_metrics(rows: Sequence[Row]) -> list[str]:
 
 
 def _of_records(names: Iterable[str]) -> list[str]:
-    """Those of records that are not pictures, in the order of the measures; undeclared ones last."""
+    """The measures of records other than images among these names, in their order; undeclared measures come last."""
     held = dict.fromkeys(names)
     undeclared = [name for name in held if name not in MEASURES and not name.startswith((OWN, "matched_"))]
     return [name for name in OF_RECORDS if name in held and name not in _PICTURED] + undeclared
 
 
 def rounds_of(queries: int) -> str:
-    """Rounds of queries in words.
+    """A number of rounds of queries in words.
 
     >>> rounds_of(1), rounds_of(1052)
     ('1 round of queries', '1,052 rounds of queries')
@@ -247,7 +246,7 @@ def note_of(rows: Sequence[Row]) -> str:
 
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
-    """The numeric cells of a row; why there are no metrics of guesses stands in the first of them."""
+    """The numeric cells of a row; if there are no metrics of guesses, the first cell says why."""
     first, *others = _measures(row.recovered, names)
     if row.status != "done":
         first = row.status.replace("_", " ")
@@ -256,9 +255,9 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics of these names with their intervals; of the likeness also after matching, and of images the worst.
+    """The metrics of these names with their intervals; the likeness also after matching, and for images the worst case.
 
-    The share that is identified comes last.
+    The share of identified records comes last.
     """
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
     identified = interval(own.get(IDENTIFIED.name), 2)
@@ -276,12 +275,12 @@ def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, .
 
 
 def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
-    """What feature networks see, unaligned."""
+    """The metrics by feature networks, unaligned."""
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
 def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
-    """Displayed name of a floor, or of an attack's start, which may use the lower segment and is then no floor.
+    """The displayed name of a floor, or of an attack's start, which is no floor since it may use the lower segment.
 
     >>> _floor_name(START, "none", "white_box", "sl")
     'white_box on none before its first step'
@@ -290,12 +289,12 @@ def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """What the first column says of a line that is no result: a guess without the release, or an attack's start."""
+    """First column of a line that is no result: "floor" (a guess without the release) or "start" (of an attack)."""
     return "start" if name == START else "floor"
 
 
 def claim_text(row: Row) -> str:
-    """What is proven or declared, for a table cell."""
+    """The proven or declared claim, for a table cell."""
     found = row.certificate
     if found is None:
         return UNKNOWN
@@ -315,7 +314,7 @@ def number(found: Interval | None, digits: int) -> str:
 
 
 def with_prefix(operations: int) -> str:
-    """A number of operations with a prefix such as M or G.
+    """A number of operations, shortened with a prefix such as M or G.
 
     >>> with_prefix(950), with_prefix(12_345), with_prefix(3_400_000)
     ('950', '12.35 k', '3.40 M')

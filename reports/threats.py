@@ -1,5 +1,4 @@
-"""Verdicts on each defense under each threat model: the attack to which it falls, or the attacks against which it
-holds."""
+"""Verdicts on each defense under each threat model: the attack to which it falls, or the attacks that it withstands."""
 
 from __future__ import annotations
 
@@ -97,12 +96,12 @@ def threat_verdicts(
     registered: Mapping[str, Sequence[str]],
     known: Mapping[str, Sequence[KnownOutcome]] = MappingProxyType({}),
 ) -> list[ThreatVerdict]:
-    """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
+    """The verdicts on every defense whose records were attacked, or on the undefended model if there is no defense.
 
     Args:
-        summaries: numbers over its seeds, of `counted` rows; empty if there is one seed.
-        registered: threat model (or `OTHERS`) -> names of the attacks that could be mounted on such records.
-        known: label of a defense -> attacks to which it fell in privkit's own measurements.
+        summaries: numbers of `counted` rows over the seeds; empty for a single seed.
+        registered: names of the attacks that could be mounted on these records, by threat model (or `OTHERS`).
+        known: attacks to which a defense fell in privkit's own measurements, by the defense's label.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     reads = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
@@ -137,7 +136,7 @@ def _verdict(
     untried: tuple[str, ...],
     known: Sequence[KnownOutcome],
 ) -> ThreatVerdict:
-    """The verdict of the strongest attack that this model's adversary could mount on one defense."""
+    """The verdict on one defense, from the strongest attack that this model's adversary could mount."""
     within = [row for row in rows if row.threat_model in INCLUDES[model]]
     numbers = grouped(filter(metric_of, within), lambda row: row.attack)
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
@@ -200,7 +199,7 @@ def _verdict(
 
 
 def _unshown(rows: Sequence[Row], twins: Twins) -> str:
-    """Why an attack that failed does not show that the defense holds; empty if it does."""
+    """Why a failed attack does not show that the defense holds; empty if it does."""
     for row in rows:
         learning = any(check.name == CONVERGED and check.passed is False for check in row.checks)
         why = row.doubt or powerless(row, twins) or ("the attack was still learning" if learning else "")
@@ -210,9 +209,9 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
 
 
 def _unseen(rows: Sequence[Row]) -> str:
-    """A remark on how much closer than every constant guess an attack may have come without its being shown.
+    """A remark on how much closer than all constant guesses an attack may have come, as far as the data allow.
 
-    No difference that is shown is not no difference: few records show large ones only.
+    A difference may exist without being shown, since a small number of records shows only large differences.
     """
     gains = []
     for row in rows:
@@ -225,7 +224,7 @@ def _unseen(rows: Sequence[Row]) -> str:
 
 
 def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
-    """A remark on the strongest attack of this adversary that was not mounted, and to which the defense fell before."""
+    """A remark on this adversary's strongest attack that was not mounted, and to which the defense fell before."""
     within = [one for one in known if one.threat_model in INCLUDES[model]]
     best = max(within, key=lambda one: one.ssim, default=None)
     if best is None:
@@ -234,7 +233,7 @@ def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
 
 
 def _by_start(rows: Sequence[Row]) -> str:
-    """A remark, if the attack's start is what counts, or identifies more records, as the mean over the seeds."""
+    """A remark if the attack's start counts instead of its end, or identifies more records (mean over the seeds)."""
     if times := sum(map(began, rows)):
         return f"as it began, before its first step{f', in {times} of {len(rows)} seeds' if len(rows) > 1 else ''}"
     shares = [
@@ -247,7 +246,7 @@ def _by_start(rows: Sequence[Row]) -> str:
 
 
 def _uncompared(rows: Sequence[Row]) -> str:
-    """A remark, if no guess by the true label was there."""
+    """A remark if the row has no guess from the true label (class mean)."""
     return _UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
 
 
@@ -256,7 +255,7 @@ def _name(row: Row) -> str:
 
 
 def _failed(rows: Sequence[Row]) -> str:
-    """A remark on attacks that ended in an error or did not pass their control experiments; empty if none did."""
+    """A remark on attacks that ended in an error or failed their control experiments; empty if there are none."""
     seeds: dict[str, list[str]] = {}
     for row in rows:
         how = "ended in an error" if row.status == "error" else "" if sound(row) else "failed its control"
@@ -271,9 +270,9 @@ def _failed(rows: Sequence[Row]) -> str:
 
 
 def _single(rows: Sequence[Row]) -> str:
-    """A remark, if some guess is as close as a recovered image is, though all together are no closer than a constant.
+    """A remark if one guess recovers an image, although all guesses together are no closer than a constant.
 
-    An error of the mean over records hides that: bad guesses at the others cost more than a few good ones gain.
+    A mean error over records hides this, because many bad guesses outweigh a few good ones.
     """
     best = {row.recovered["unaligned"]["ssim"].worst: row for row in rows if "ssim" in row.recovered["unaligned"]}
     if not best or max(best) < _SEEN:
@@ -286,10 +285,10 @@ def _single(rows: Sequence[Row]) -> str:
 
 
 def _unnamed(rows: Sequence[Row]) -> str:
-    """A remark, if records were recovered, and only whose they are was not, as where groups are secret.
+    """A remark if records were recovered, but not to whom they belong, for example if groups are secret.
 
-    Guesses are then matched to the records of a round by the truth, which makes good ones of bad ones to some extent:
-    an error of half the best constant guess's is none of them, unless own records match as well (`OWN_MATCH`).
+    Guesses are then matched to a round's records by the truth, which favors even bad guesses. An error below half of
+    the best constant guess's is too small for this effect, unless own records match as well (`OWN_MATCH`).
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:
@@ -312,7 +311,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
 
 
 def _likeness(rows: Sequence[Row]) -> float:
-    """How close guesses come to the records, by the measure of likeness, and without it by the deciding one."""
+    """Mean closeness of guesses to the records, by the measure of likeness or, without it, by the deciding measure."""
     found = [row.recovered["unaligned"] for row in rows]
     names = [likeness(list(own)) for own in found]
     each = [own[name].value if name else -distance(row) for own, name, row in zip(found, names, rows, strict=True)]
@@ -320,14 +319,14 @@ def _likeness(rows: Sequence[Row]) -> float:
 
 
 def _share(rows: Sequence[Row]) -> float | None:
-    """The mean share that is identified; None if nobody counted."""
+    """The mean share of identified records; None if they were not counted."""
     found = [row.recovered["unaligned"].get(IDENTIFIED.name) for row in rows if "unaligned" in row.recovered]
     values = [one.value for one in found if one is not None]
     return sum(values) / len(values) if values else None
 
 
 def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Interval]) -> str:
-    """What one attack reached, beside the strongest guess without the release, and with how many queries."""
+    """The result of one attack in words, with the best floor (guess without the release) and the number of queries."""
     own, parts = rows[0].recovered["unaligned"], []
     metric = metric_of(rows[0])
     for name in dict.fromkeys(filter(None, (likeness(list(own)), metric, IDENTIFIED.name))):
@@ -351,7 +350,7 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
 
 
 def _narrowly(rows: Sequence[Row]) -> str:
-    """By how much an attack came closer, if only the differences of the same records show that it did."""
+    """By how much an attack is closer than a floor, if only differences paired by record show it."""
     row = next(row for row in rows if falls(row))
     if falls(row.model_copy(update={"ahead": {}})):
         return ""
@@ -376,7 +375,7 @@ def in_words(one: ThreatVerdict) -> str:
 
 
 def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
-    """One line for each verdict; None without any."""
+    """A table with one line for each verdict; None without verdicts."""
     if not verdicts:
         return None
     lines = tuple(
@@ -389,7 +388,7 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
 
 
 def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:
-    """One line for each verdict; names of attacks are separated by spaces."""
+    """CSV with one line for each verdict; names of attacks are separated by spaces."""
     apart = {"against": " ", "untried": " ", "remarks": "; "}
     lines = []
     for one in verdicts:

@@ -1,4 +1,4 @@
-"""The verdict on a run: which cells have results, which checks and gates are met, and the resulting exit code."""
+"""The verdict on a run: the cells with results, the checks and gates that are met, and the resulting exit code."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Judgement(Frozen):
     """One check of one row, or of one defended model.
 
     `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries, or a declared mechanism
-    against the data of its recording), "number" (whether any attack gave one) or "gate" (a user's condition). It is
-    undecided if `met` is None.
+    against the data of its recording), "number" (whether any attack gave a number) or "gate" (a user's condition). If
+    `met` is None, the check is undecided.
     """
 
     kind: Literal["control", "claim", "number", "gate"]
@@ -33,7 +33,7 @@ class Judgement(Frozen):
 
 
 class CellState(Frozen):
-    """A planned cell and its state; a missing one has no result yet, and one that is not needed will have none."""
+    """A planned cell and its state: a missing cell has no result yet; a cell that is not needed will have none."""
 
     cell: str
     defense: str
@@ -44,7 +44,7 @@ class CellState(Frozen):
 
 
 class Verdict(Frozen):
-    """What `verdict.json` holds; the report, the tables and the exit code are made from it.
+    """The content of `verdict.json`, from which the report, the tables and the exit code are made.
 
     `gates` are the user's conditions as given; `files` the SHA-256 of the report's files, by their path in the run.
     """
@@ -62,8 +62,7 @@ class Verdict(Frozen):
 
     @property
     def decided(self) -> Verdict:
-        """The verdict without the report's files and without sentences, which another version may phrase
-        differently."""
+        """The verdict without the report's files and without sentences, whose wording may differ between versions."""
         checks = tuple(check.model_copy(update={"sentence": ""}) for check in self.checks)
         return self.model_copy(update={"sentence": "", "failures": (), "checks": checks, "files": {}})
 
@@ -77,11 +76,11 @@ def judge(
     silent: Collection[str] = (),
     trains: bool = True,
 ) -> Verdict:
-    """Judge the rows of a run by its plan, its checks and the user's gates.
+    """Judge the rows of a run against its plan, its checks and the user's gates.
 
     Args:
-        run: its fingerprint.
-        silent: names of the protocols under which clients train alone and send nothing, so no attack can give a number.
+        run: fingerprint of the run.
+        silent: names of protocols under which clients train alone and send nothing, so attacks cannot give numbers.
         trains: whether the run trains long enough for its models to learn something.
     """
     known = {row.cell: row for row in rows}
@@ -118,12 +117,12 @@ def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
 
 
 def _of(row: Row) -> dict[str, object]:
-    """The fields of a check that name its row."""
+    """The fields by which a check names its row."""
     return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
 
 
 def _decisive(row: Row, check: Check) -> Judgement:
-    """A decisive check of a row; one that could not be judged is not met."""
+    """The judgement of a row's decisive check; a check that could not be judged is not met."""
     found = {
         "kind": "claim" if check.name in (CLAIM, DECLARATION) else "control",
         "name": check.name,
@@ -133,7 +132,7 @@ def _decisive(row: Row, check: Check) -> Judgement:
 
 
 def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
-    """Whether any attack gave a number, for every defended model: if not, nothing is known of its leakage."""
+    """For every defended model, whether any attack gave a number; if not, its leakage is unknown."""
     checks = []
     for (defense, seed), group in grouped(rows, lambda row: (row.defense, row.seed)).items():
         nothing = all(row.status == "not_applicable" for row in group)
@@ -156,7 +155,7 @@ _NO_NUMBER = "no attack was applicable, so that nothing is known of any defense"
 
 
 def _nothing(rows: Sequence[Row]) -> str:
-    """Why finished cells show nothing of any defense, in a sentence; empty if they may."""
+    """A sentence on why finished cells show nothing about any defense; empty if they may show something."""
     if rows and all(row.status == "not_applicable" for row in rows):
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
@@ -180,7 +179,7 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
 
 
 def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
-    """How many cells, checks and gates came to what."""
+    """A sentence on the numbers of cells, checks and gates with each outcome."""
     cells = [cell for cell in cells if cell.status != "not_needed"]
     missing = [cell for cell in cells if cell.status == "missing"]
     errored = [cell for cell in cells if cell.status == "error"]

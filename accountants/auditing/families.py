@@ -1,4 +1,4 @@
-"""Families of trade-off curves with one parameter, the strength: an auditor turns an attack's errors into it."""
+"""Families of trade-off curves with one parameter, the strength, which an auditor infers from an attack's errors."""
 
 from __future__ import annotations
 

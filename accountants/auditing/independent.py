@@ -46,8 +46,8 @@ def epsilon_independent(
         in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
         threshold: fixed before the coins were known; scores of at least this are guessed "member". 0 is the best for
             log-likelihood ratios and "errors".
-        confidence: in [1/2, 1).
-        delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
+        confidence: confidence of the bound, in [1/2, 1).
+        delta: δ in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
 

@@ -37,8 +37,8 @@ def epsilon_clopper_pearson(
 
     Args:
         in_scores, out_scores: [n] scores of members, and [k] of non-members.
-        confidence: in (0, 1).
-        delta: in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
+        confidence: confidence of the bound, in (0, 1).
+        delta: δ in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         threshold: fixed before the scores were seen; scores of at least this are guessed "member".
         family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
 

@@ -128,17 +128,17 @@ class _Runs:
     deltas: Array  # [R] δ of each run
 
     def total(self, values: Array) -> Array:
-        """[R] sums over all rounds of each run, of [S] values."""
+        """Sums of [S] values over all rounds of each run, [R]."""
         return np.asarray(np.bincount(self.owner, self.rounds * values, minlength=self.deltas.size), float)
 
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
-        """[R] K, its first and its second derivative, at [R] λ."""
+        """K with its first and second derivatives at [R] λ, [R] each."""
         value, first, second = (self.total(one) for one in self.losses.cumulants(tilt[self.owner]))
         return value, first, second
 
     @cached_property
     def infinite(self) -> Array:
-        """[R] probability of an infinite loss."""
+        """The probability of an infinite loss, [R]."""
         return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))
 
     def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
@@ -158,7 +158,7 @@ class _Runs:
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not a number proves nothing
 def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
-    """[R] ε of runs, each at its δ."""
+    """ε of runs, each at its δ, [R]."""
     sizes = np.array([len(run) for run in runs])
     owner = np.repeat(np.arange(sizes.size), sizes)
     losses, rounds = losses_of_runs(runs, _SPENT * (deltas / sizes)[owner])
@@ -176,7 +176,7 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
 
 
 def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
-    """[R] ε by composition, at most `first`. Where all of a grid is proven, it began too high: λ is made smaller."""
+    """ε by composition, [R], at most `first`. If a whole grid is proven, it began too high, and λ is made smaller."""
     found, begins = _on_grids(runs, tilt, first)
     found = np.minimum(found, first)
     for power in range(1, _LOWER):
@@ -188,7 +188,7 @@ def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
 
 
 def _by_moments(runs: _Runs) -> tuple[Array, Array]:
-    """[R] the first bound on ε, and the λ at which it was found."""
+    """The first bound on ε, [R], and the λ at which it was found."""
     largest = np.zeros(runs.deltas.size)
     np.maximum.at(largest, runs.owner, runs.losses.largest)
     most = _LARGEST_EXPONENT / largest - 1
@@ -207,7 +207,7 @@ def _by_moments(runs: _Runs) -> tuple[Array, Array]:
 
 
 def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
-    """[R] the first bound on ε at λ, and the change of ln λ that Newton's method wants for the smallest ε."""
+    """The first bound on ε at λ, [R], and the step of ln λ by Newton's method towards the smallest ε."""
     left = runs.deltas - runs.infinite  # for the finite losses
     surprise = np.where(left > 0, -np.log(np.maximum(left, 1e-300)), inf)
     value, first, second = runs.cumulants(tilt)
@@ -217,7 +217,7 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
 
 
 def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
-    """[R] ε by composition on grids, and where these begin: runs with grids of one size are computed together.
+    """ε by composition on grids, [R], and where these begin; runs with grids of one size are computed together.
 
     A grid ends shortly above `first`, [R] ε that are proven already.
     """
@@ -239,7 +239,7 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
 
 
 def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Array, size: int) -> Array:
-    """[R] the smallest ε that is proven on grids of one size; infinite where none is."""
+    """The smallest ε that is proven on grids of one size, [R]; infinite if none is."""
     last = np.ceil(low / interval) + size - 1
     log_moment, tilted = _composed(runs, tilt, interval, last, size)
     scale = np.exp(log_moment - tilt * center)
@@ -262,7 +262,7 @@ def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Arra
 
 
 def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int) -> tuple[Array, Array]:
-    """[R] K on the grids, and [R, size] upper bounds on the tilted probabilities of the nodes from `last` downward.
+    """K on the grids, [R], and upper bounds on the tilted probabilities of the nodes from `last` down, [R, size].
 
     The grids are circles: a sum of l intervals is at l modulo `size`.
     """

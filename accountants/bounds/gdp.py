@@ -107,7 +107,7 @@ def _hull(epsilon: Array, delta: Array) -> list[int]:
     corners: list[int] = []
 
     def slope(left: int, right: int) -> float:
-        """Of an edge, times −e^{ε_left}, so that nothing overflows."""
+        """The slope of an edge, times −e^{ε_left} to avoid overflow."""
         return float(delta[left] - delta[right]) / expm1(min(epsilon[right] - epsilon[left], 700))
 
     for at in range(epsilon.size):

@@ -120,7 +120,7 @@ def _by_contour(
 
 
 def _rule(deviations: float) -> tuple[Array, Array]:
-    """[J + 1] slopes jd/θ, and weights (d/θ)·|θ/z_j|² of terms j and −j together; all others weigh 2/(Jd/θ) at most.
+    """Slopes jd/θ, [J + 1], and weights (d/θ)·|θ/z_j|² of terms j and −j together; all others weigh ≤ 2/(Jd/θ).
 
     `deviations` are θ times the standard deviation of the sum.
     """
@@ -184,7 +184,7 @@ def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ..
 
 @lru_cache(maxsize=256)
 def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, Array, float]:
-    """[K] strikes k, [T, K] E(V − k)₊ of each kind, and the strikes' smallest interval, of which they are multiples."""
+    """Strikes k, [K], E(V − k)₊ of each kind, [T, K], and the strikes' smallest interval, whose multiples they are."""
     scale, mean = exp(epsilon), -expm1(epsilon)
     matrices = [tuple(mu**2 * one for one in matrix) for matrix in kinds]
     a, b, c = np.array(matrices).T
@@ -203,7 +203,7 @@ def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, A
 
 
 def _masses(strikes: Array, calls: Array) -> Array:
-    """[…, K] masses at strikes, of the law whose E(V − k)₊ connects the dots."""
+    """Masses at strikes, […, K], of the law whose E(V − k)₊ connects the dots."""
     slopes = np.minimum(np.maximum.accumulate(np.maximum(np.diff(calls) / np.diff(strikes), -1.0), axis=-1), 0.0)
     ends = np.zeros_like(calls[..., :1])
     return np.diff(np.concatenate([ends - 1.0, slopes, ends], axis=-1))
@@ -223,7 +223,7 @@ def _cover(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, A
 
 
 def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:
-    """[K] E(X − e^ε·X' − k)₊ at strikes k; ln X has the variance a > 0, ln X' the variance b > 0; their covariance c.
+    """E(X − e^ε·X' − k)₊ at strikes k, [K]; ln X has the variance a > 0, ln X' the variance b > 0; covariance c.
 
     Both have mean 1, and c² < a·b. Given ln X', this is a call option of Black and Scholes; given ln X, a put option.
     We condition on the one that leaves a positive strike. The mean over it is a sum over equidistant nodes, which
@@ -239,7 +239,7 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
 
 
 def _priced(strikes: Array, given: float, free: float, matrix: Gram, *, call: bool) -> Array:
-    """[K] mean call or put on `free` times a variable, at strikes k ≥ 0 plus `given` times another."""
+    """Mean call or put on `free` times a variable, at strikes k ≥ 0 plus `given` times another, [K]."""
     (a, b, c), side = matrix, sqrt(matrix[0])
     shift, left = c / side, sqrt(b - c * c / a)
     step = min(0.5 * min(1.0, left / (side + abs(shift))), 0.5 / side)

@@ -61,12 +61,12 @@ class LossDistribution:
 
     @cached_property
     def losses(self) -> Array:
-        """[n] the nodes."""
+        """The nodes, [n]."""
         return np.arange(self.lowest, self.lowest + self.masses.size, dtype=np.float64) * self.interval
 
     @cached_property
     def log_masses(self) -> Array:
-        """[n] logarithms of the masses; −inf if there is none."""
+        """Logarithms of the masses, [n]; −inf for a mass of 0."""
         with np.errstate(divide="ignore"):
             return np.log(self.masses)
 

@@ -40,7 +40,7 @@ _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 
 
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """[E] upper bounds on Σ weight·δ_G(ε; μ), about 1e-13 above it.
+    """Upper bounds on Σ weight·δ_G(ε; μ), [E], about 1e-13 above it.
 
     [E] values of ε ≥ 0 increase. [J] shifts μ > 0 have [J] probabilities > 0; with the remaining probability nothing is
     released.
@@ -100,7 +100,7 @@ def _interpolate(deltas: Array, epsilon: Array, smooth: list[_Panels], mu: Array
 
 
 def _mean(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """[E] the mean, evaluated as it stands."""
+    """The mean, [E], evaluated directly."""
     means, step = np.empty(epsilon.size), max(1, _CHUNK // mu.size)
     for start in range(0, epsilon.size, step):
         means[start : start + step] = _deltas(epsilon[start : start + step, None], mu) @ weight
@@ -108,7 +108,7 @@ def _mean(epsilon: Array, mu: Array, weight: Array) -> Array:
 
 
 def _deltas(epsilon: Array, mu: Array) -> Array:
-    """[E, J] of each shift. One exponential for both terms, so that their difference keeps its digits."""
+    """δ of each shift, [E, J]. Both terms share one exponential, so that their difference keeps its digits."""
     a = mu / 2 - epsilon / mu
     tail = np.exp(-a * a / 2) / 2
     high = a > _BODY
@@ -119,12 +119,12 @@ def _deltas(epsilon: Array, mu: Array) -> Array:
 
 
 def _margin(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """[E] the rounding that cancellation leaves."""
+    """The rounding error that cancellation leaves, [E]."""
     return np.asarray(_CANCELLATION * (ndtr(mu / 2 - epsilon[:, None] / mu) @ weight))
 
 
 def _remainder(left: Array, right: Array, mu: Array, weight: Array) -> Array:
-    """[P] bound on the error of interpolation on panels."""
+    """Bounds on the error of interpolation on panels, [P]."""
     first, last = mu / 2 - left[:, None] / mu, mu / 2 - right[:, None] / mu  # a at both ends
     nearest = np.where((first > 0) & (last < 0), 0.0, np.minimum(np.abs(first), np.abs(last)))
     farthest = np.maximum(np.abs(first), np.abs(last))

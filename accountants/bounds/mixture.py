@@ -99,7 +99,7 @@ class PublicMixture(SampledStep):
         return [Piece(law.mu[moves], np.exp(law.log_weight)[moves], self.rate, count, False)]
 
     def _mean_curve(self, orders: Array, curves: Array) -> Array:
-        """[A] of the mixture, from the curves at each shift, [J, A]: moments e^((α − 1)·ε(α)) are averaged."""
+        """The curve [A] of the mixture: moments e^((α − 1)·ε(α)) of the curves at each shift, [J, A], are averaged."""
         return _log_mean_exp((orders - 1)[:, None] * curves.T, self.law.log_weight) / (orders - 1)
 
     def _profile(self, law: ShiftLaw) -> Profile | None:

@@ -105,6 +105,6 @@ def tight_bounds(steps: Steps) -> list[ComposedBound]:
 
 
 def _all(parts: Iterable[Pairs | None]) -> Pairs | None:
-    """All of them in a row; None if one is missing."""
+    """All pairs in one list; None if a part is missing."""
     listed = list(parts)
     return None if any(part is None for part in listed) else [pair for part in listed for pair in part or ()]

@@ -106,7 +106,7 @@ def composed_lower(steps: History, delta: float, interval: float | None = None) 
 
 
 def _without_grid_error(parts: Parts, composed: ComposedLosses, target: float) -> float:
-    """What the grid can have added to ε taken back from it."""
+    """A lower bound on ε: the composed ε less the most that the grid can have added."""
     total, d = sum(rounds for _, rounds in parts), composed.interval
     ratio = d / -expm1(-d)
     shift = total * (ratio - 1 - log(ratio)) + d * sqrt(total * log(1000 / target) / 2)
@@ -131,7 +131,7 @@ def _for_delta(
 def _compositions(
     steps: History, tail: float, interval: float | None, *, first: bool = False, **target: float
 ) -> list[tuple[Parts, ComposedLosses]]:
-    """Either direction's parts and their composition, or those of the `first`.
+    """The parts and their composition for each direction, or only for the `first`.
 
     A grid that was not asked for is made coarser until it fits.
     """

@@ -32,7 +32,7 @@ class AddedCurves(Step):
 
 
 def renyi_curves(runs: Sequence[Steps], orders: Array) -> Array:
-    """[R, A] Rényi curves of runs. Gaussian releases with the same kind of sampling are computed together.
+    """Rényi curves of runs, [R, A]. Gaussian releases with the same kind of sampling are computed together.
 
     Source: Mironov 2017, Proposition 1 (curves add up).
 

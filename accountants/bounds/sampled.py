@@ -86,7 +86,7 @@ class GaussianRelease(SampledStep):
 
     @staticmethod
     def curves(releases: Sequence[GaussianRelease], orders: Array) -> Array:
-        """[R, A] curves of single releases that share a kind of sampling."""
+        """Curves of single releases that share a kind of sampling, [R, A]."""
         mu, rate = np.array([one.mu for one in releases]), np.array([one.rate for one in releases])
         if releases[0].sampling == "poisson":
             return subsampled_rdp.poisson_gaussian_rdp(orders, rate, mu)

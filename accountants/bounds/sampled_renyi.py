@@ -78,7 +78,7 @@ def _line(order: float, rate: float, mu: float) -> float:
 
 
 def _half_line(order: float, rate: float, mu: float) -> float:
-    """ln of the same, and of the other direction, over x > μ/2, where L > 1: Gauss–Legendre on short pieces."""
+    """ln of both directions' integrals over x > μ/2, where L > 1, by Gauss–Legendre quadrature on short pieces."""
     high = _MARGIN + max(order, 2.0) * mu
     width = min(0.5, 0.4 / mu)
     pieces = int(np.ceil((high - mu / 2) / width))

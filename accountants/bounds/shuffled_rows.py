@@ -183,7 +183,7 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
 
 
 def _choices(records: int) -> Iterator[list[int]]:
-    """n_L, …, n_1 worth trying: most rows for the first move; to the others, geometric numbers."""
+    """Numbers of rows n_L, …, n_1 to try: most rows for the first move, and geometric numbers for the others."""
     for count, share in product((2, 4), (0.6, 0.8, 0.9, 0.95, 0.98)):
         parts = 2 ** np.arange(count - 1.0)
         rows = [int(part) for part in (records - 1) * (1 - share) * parts / parts.sum()]
@@ -260,7 +260,7 @@ def _places(rows: Rows) -> float:
 
 
 def _roughly(epsilon: float, mu: float, rows: Rows) -> float:
-    """F by a normal variable and by its largest term alone: no bound."""
+    """Estimates of F, by a normal variable and by its largest term; they are not bounds."""
     spread = _spread(mu) / sqrt(_places(rows))
     normal = _gaussian_delta(epsilon, spread) if spread < mu else 1.0
     largest = _gaussian_delta(log1p(sum(r * k for r, k in rows) / rows[-1][0] * expm1(epsilon)), mu)

@@ -64,10 +64,10 @@ class Step(ABC):
 
     @abstractmethod
     def rdp(self, orders: Array, count: int) -> Array:
-        """[A] upper bounds on the Rényi divergence at orders α > 1."""
+        """Upper bounds on the Rényi divergence at orders α > 1, [A]."""
 
     def fine_rdp(self, orders: Array, count: int) -> Array:
-        """[A] upper bounds like `rdp`, but integrated at orders where `rdp` interpolates: slower, and never larger."""
+        """Upper bounds like `rdp`, [A], but integrated at orders where `rdp` interpolates: slower, and never larger."""
         return self.rdp(orders, count)
 
     def shift(self, count: int) -> float:

@@ -169,7 +169,7 @@ def _reach(one: LossDistribution, rounds: int, spread: float) -> float:
 
 
 def _composed(steps: list[tuple[LossDistribution, ...]], rounds: int, interval: float, last: int) -> Array:
-    """[n + 1] largest δ of all rounds at ε = 0, d, …, n·d.
+    """Largest δ of all rounds at ε = 0, d, …, n·d, [n + 1].
 
     The recursion runs on W(ε) = e^{−ε/2}·(H(e^ε) − max(1 − e^ε, 0)) at ε from −n·d to n·d. If P and Q are exchanged, W
     is mirrored; the triples are closed under that, so that W is even, and half of them do.
@@ -202,7 +202,7 @@ def _composed(steps: list[tuple[LossDistribution, ...]], rounds: int, interval: 
 
 
 def _tilted(losses: LossDistribution, width: int) -> Array:
-    """[2w + 1] masses times e^{−loss/2}, at the nodes −w to w."""
+    """Masses times e^{−loss/2} at the nodes −w to w, [2w + 1]."""
     masses = np.zeros(2 * width + 1)
     first = width + losses.lowest
     masses[first : first + losses.masses.size] = losses.masses * np.exp(-losses.losses / 2)
@@ -210,7 +210,7 @@ def _tilted(losses: LossDistribution, width: int) -> Array:
 
 
 def _own(losses: LossDistribution, last: int) -> Array:
-    """[n + 1] δ of one round on its grid at the nodes 0 to n."""
+    """δ of one round on its grid at the nodes 0 to n, [n + 1]."""
     some = losses.losses > 0
     at = np.rint(losses.losses[some] / losses.interval).astype(int)
     mass = np.zeros(max(last, int(at[-1]) if at.size else 0) + 1)

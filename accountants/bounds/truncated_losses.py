@@ -62,12 +62,12 @@ class TruncatedLosses:
 
     @cached_property
     def sizes(self) -> NDArray[np.int_]:
-        """[S] shifts of each piece."""
+        """Number of shifts of each piece, [S]."""
         return np.diff(self.starts, append=len(self.loss))
 
     @property
     def largest(self) -> Array:
-        """[S] the largest finite loss of each piece, in either direction."""
+        """The largest finite loss of each piece in either direction, [S]."""
         return np.asarray(np.maximum.reduceat(np.abs(self.loss).max(1), self.starts))
 
     def chosen(self, pieces: NDArray[np.bool_]) -> TruncatedLosses:

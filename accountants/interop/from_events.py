@@ -32,7 +32,7 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
             half of it. About other events dp_accounting's accountants disagree. In `REPLACE_SPECIAL` and
             `ADD_OR_REMOVE_ONE` a neighbor moves a release by one norm. Both become add-or-remove-one, since the special
             record stands for an absent one.
-        unit: what neighbors differ in.
+        unit: unit in which neighbors differ.
 
     Raises:
         ValueError: for any other event or relation, with the reason. A ledger composes mechanisms of several kinds.

@@ -57,7 +57,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         """Smallest ε that is proven at δ for the steps so far; 0 before the first one.
 
         Args:
-            delta: in (0, 1).
+            delta: δ in (0, 1).
             poisson: whether batches are Poisson-sampled, the default of `make_private`. If not, sampling earns no
                 credit, and a neighbor has one record replaced by one without a gradient.
             options: options of opacus' own accountants (alphas, eps_error, delta_error); they have no effect.

@@ -70,11 +70,11 @@ def min_entropy_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[i
 def patch_entropy_bits(tokens: int, accuracy: ArrayLike) -> Any:
     """Largest H(π|Z) if an attack puts at least this share of patches in their place: the tight bound.
 
-    Given the guess, the places it gets right are the fixed points of a random permutation, of which exactly C(N,j)·D_d
-    have j = N − d (rencontres numbers). The largest entropy with a mean of aN fixed points is the dual
-    min_θ≥0 [ln Σ_d C(N,d)·D_d·e^{−θd} + θ(1−a)N]; each θ bounds it, so an inexact minimum is still a bound.
+    Given the guess, its right places are the fixed points of a random permutation. Exactly C(N,j)·D_d permutations have
+    j = N − d fixed points (rencontres numbers). By duality, the largest entropy with a mean of aN fixed points is
+    min_θ≥0 [ln Σ_d C(N,d)·D_d·e^{−θd} + θ(1−a)N]; every θ gives a bound, so the minimum may be inexact.
 
-    N is at most 10⁶, all patches differ, and the attack must answer with an order, each patch once.
+    N is at most 10⁶, all patches must differ, and the attack must answer with an order that has each patch once.
 
     Source: derived (maximum entropy); the tilted law attains it.
 

@@ -109,7 +109,7 @@ class SplitMechanism(Checked):
             )
 
     def _check_participation(self) -> None:
-        """Each sampling theorem has its relation and its mixing."""
+        """Check that neighboring relation and mixing are those of the sampling's theorem."""
         kind, ratio = self.participation.kind, getattr(self.mixing, "ratio", None)
         if kind == "poisson":
             if self.relation != "add_or_remove_one":

@@ -180,7 +180,7 @@ class RealizedRatios:
 
 @dataclass(frozen=True, kw_only=True)
 class _Dirichlet(Checked):
-    """What ratios and counts share that follow a symmetric Dirichlet law.
+    """Common base of ratios and counts that follow a symmetric Dirichlet law.
 
     Attributes:
         published: whether the server learns λ, and with CutMix which patches are whose. Hidden ones are accounted for

@@ -33,9 +33,9 @@ def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor
     """Both controls of an attack whose output is scores: it must find a planted leak and learn nothing from noise.
 
     Args:
-        leak: its scores for data that reveal the answer.
+        leak: the attack's scores for data that reveal the answer.
         leak_truth: bool [N], the truth.
-        noise: its scores for pure noise.
+        noise: the attack's scores for pure noise.
         noise_truth: bool [N], coin flips that are independent of the noise.
     """
     from privkit.attacks.scores.leak import pooled_auc

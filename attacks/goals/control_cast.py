@@ -151,13 +151,13 @@ class Cast:
         )
 
     def led(self, start: int, noise: bool) -> ImageObservation:
-        """The same for an attack that takes over the training."""
+        """The observation in the control of an attack that takes over the training."""
         batch = self.batch_size
         clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
         return replace(self._held(), views=clients.views(), clients=clients)
 
     def _held(self) -> ImageObservation:
-        """What it holds beside views."""
+        """The fields of the observation besides views."""
         return ImageObservation(
             image_shape=cast(tuple[int, int, int], self.shape),  # of images; else the attack reads these records
             columns=self.columns,

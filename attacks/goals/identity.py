@@ -58,7 +58,7 @@ class _Patches(nn.Module):
         self.patch = patch
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, C, H, W] -> [N, T, p·p·C]."""
+        """Images [N, C, H, W] -> patches [N, T, p·p·C]."""
         return patchify(images, self.patch)
 
 
@@ -75,7 +75,7 @@ class _Numbers(nn.Module):
         self.by_place = by_place
 
     def forward(self, records: Tensor) -> Tensor:
-        """[N, T] -> [N, T, 1], of ids [N, T, 16], or [N, T]."""
+        """Numbers [N, T] -> tokens [N, T, 1] (ids: [N, T, 16]), or [N, T]."""
         numbers = records.float()
         if not self.by_place or records.is_floating_point():
             return numbers.unsqueeze(2) if self.by_place else numbers
@@ -104,7 +104,7 @@ class _Codes(nn.Module):
         self.columns = torch.randn(len(columns), _CODE, generator=draws)
 
     def forward(self, records: Tensor) -> Tensor:
-        """[N, C] -> [N, C, 8] or [N, C·8]."""
+        """Cells [N, C] -> codes [N, C, 8] or [N, C·8]."""
         dense, first, codes = (part.to(records.device) for part in (self.dense, self.first, self.codes))
         ids = torch.where(dense, 0, records).long()
         scale = torch.where(dense, 1 + records, 1.0).unsqueeze(2)
@@ -128,7 +128,7 @@ class Widened(nn.Module):
         self.lower, self.width = lower, width
 
     def forward(self, records: Tensor) -> Tensor:
-        """[N, ...] -> [N, T, D]."""
+        """Records [N, ...] -> tokens [N, T, D]."""
         tokens: Tensor = self.lower(records)
         return tokens[..., torch.arange(self.width, device=tokens.device) % tokens.shape[-1]]
 
@@ -169,7 +169,7 @@ class Marked(nn.Module):
         self.lower, self.places = lower, places
 
     def forward(self, records: Tensor) -> Tensor:
-        """[N, ...] -> [N, T, D + 32] or, with places, [N, T, D + 64]."""
+        """Records [N, ...] -> tokens [N, T, D + 32] or, with places, [N, T, D + 64]."""
         tokens: Tensor = self.lower(records)
         draws = Generator().manual_seed(0)
         common, places = (torch.randn(size, _MARK, generator=draws).to(tokens) for size in tokens.shape[:0:-1])

@@ -129,7 +129,7 @@ def observe(
         lower: the client's segment: images [N, ...] -> smashed data.
         upper: the server's segment: smashed data -> logits [N, L], trained with cross-entropy.
         images: [N, C, H, W].
-        targets: their labels, int64 [N].
+        targets: labels of the images, int64 [N].
         batch_size: images per round.
         known: whether the adversary holds `upper`, too.
 

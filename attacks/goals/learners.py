@@ -78,7 +78,7 @@ class Learners(OneClient):
         super().__init__(lower, torch.optim.Adam(lower.parameters(), lr=_RATE))
 
     def _released(self, images: Tensor, draws: Generator) -> Tensor:
-        """[N, 4, h, w]."""
+        """Released feature maps [N, 4, h, w]."""
         released: Tensor = self.lower(images)
         if self._noise:
             return 0 * released + torch.randn(released.shape, generator=draws, device=released.device)

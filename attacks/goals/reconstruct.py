@@ -39,10 +39,10 @@ class ImageObservation(Observation):
     For token sequences and tables, the same fields hold records [M, ...] instead of images.
 
     Attributes:
-        columns: of table rows, the number of categories of each column, 0 for a dense one; empty for other records.
-        words: of token sequences, how many words the public vocabulary has; 0 if that is unknown.
+        columns: for table rows, the number of categories of each column, 0 for a dense one; empty for other records.
+        words: for token sequences, the number of words in the public vocabulary; 0 if it is unknown.
         auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
-        auxiliary_labels: their labels, int64 [M].
+        auxiliary_labels: labels of these records, int64 [M].
         query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
         rules: rules of the threat model for `query`.
         lower: a client's lower segment itself (white box).
@@ -51,7 +51,7 @@ class ImageObservation(Observation):
         clients: the clients in training from their start, for an attack that takes training over.
         imitate: function that applies the clients' defense to one round of smashed data [N, ...], with random numbers
             of the adversary's own; differentiable, and of the same shape.
-        memory: what attacks on the same records learned before; it saves work and changes no result.
+        memory: earlier results of attacks on the same records, which save work and do not change results.
     """
 
     image_shape: tuple[int, int, int]

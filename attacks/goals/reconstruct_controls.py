@@ -140,7 +140,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
 
 
 def _told(error: float) -> str:
-    """An error, or why there is none."""
+    """An error as text, with a remark if it is not finite."""
     return f"{error:.4f}" if isfinite(error) else f"{error} (a guess is not finite)"
 
 
@@ -208,7 +208,7 @@ def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, 
 
 
 def _swapped(views: list[View]) -> list[View]:
-    """The same views with the weights of a row's members in the opposite order; none if that changes nothing."""
+    """The views with the weights of a row's members in the opposite order; empty if this changes nothing."""
     weights = [view.weights for view in views if view.weights is not None]
     if len(weights) < len(views) or all(torch.equal(each, each.flip(1)) for each in weights):
         return []
@@ -216,7 +216,7 @@ def _swapped(views: list[View]) -> list[View]:
 
 
 class _Reconstruct(Goal):
-    """Records are guessed, so that their kind decides what is measured, and its attacks can be tuned."""
+    """The goal of reconstruction: the kind of records decides the measures, and its attacks can be tuned."""
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
         return attack.mounting.domains

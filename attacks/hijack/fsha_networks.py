@@ -162,7 +162,7 @@ def _decoder(
 
 
 def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """(C, H, W) of a release laid out in two dimensions; None for a vector."""
+    """The shape (C, H, W) of a release laid out in two dimensions; None for a vector."""
     if len(released) == 2:
         side = isqrt(released[0])
         if side * side != released[0]:

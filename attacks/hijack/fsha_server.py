@@ -141,7 +141,7 @@ class Server(Resumable):
         return nn.functional.pad(patches, (0, 0, self.front, 0)) if self.front else patches
 
     def _go_on(self, *values: Tensor) -> None:
-        """Only while all is finite."""
+        """Raise `AttackDiverged` unless all values are finite."""
         if not all_finite(*(value.detach() for value in values)):
             raise AttackDiverged(
                 f"fsha: a loss or the clients' gradient is not finite in round {self.now + 1}; "
@@ -149,13 +149,13 @@ class Server(Resumable):
             )
 
     def _drawn(self, count: int, told: Tensor | None, draws: Generator) -> tuple[Tensor, Tensor | None]:
-        """Rows of the server's images for one round, of the clients' labels where both are known."""
+        """Row numbers of the server's images for one round, with the clients' labels if both sides know labels."""
         if self.labels is None or told is None:
             return torch.randint(len(self.images), (count,), generator=draws, device=self.images.device), None
         return self.labels.drawn(told, draws)
 
     def _sent(self, released: Tensor, draws: Generator) -> Tensor:
-        """What the clients' defense would make of one round of the pilot's releases, as far as the server knows it."""
+        """One round of the pilot's releases behind the clients' defense, as far as the server knows it."""
         if self.imitate is not None:
             return self._patches(self.imitate(self._whole(released), draws))
         if self.settings.noise > 0:
@@ -177,7 +177,7 @@ class Server(Resumable):
         return self._patches(mixed + given(self.unmixed).noise * noise)
 
     def _solved(self, released: Tensor, draws: Generator) -> Tensor:
-        """What mixing, several passes and unmixing make of the pilot's releases."""
+        """The pilot's releases as they are after mixing, several passes and unmixing."""
         return self._patches(given(self.unmixed).imitate(self._whole(released), draws))
 
     @torch.no_grad()
@@ -205,7 +205,7 @@ class Server(Resumable):
         return error
 
     def _examined(self) -> tuple[Tensor, ...]:
-        """The held-out images; for a defense that works on whole rounds, the last one filled up from the start."""
+        """The held-out images; for a defense of whole rounds, the last round is filled up with the first images."""
         if self.imitate is None:
             return torch.split(self.held_out, _DECODED_AT_ONCE)
         rows = torch.arange(-(-len(self.held_out) // self.round_size) * self.round_size) % len(self.held_out)
@@ -226,7 +226,7 @@ class Server(Resumable):
 
 
 def _told_by(view: View) -> Tensor | None:
-    """Labels that travel with the releases, where they are whole."""
+    """Labels that are sent with the releases, if they are class numbers; otherwise None."""
     labels = view.labels
     return labels if labels is not None and labels.ndim == 1 and not labels.is_floating_point() else None
 

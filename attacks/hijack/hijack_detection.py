@@ -32,7 +32,7 @@ class SplitGuard(Checked):
             `patience` on, it notices if the mean of the newest `group` scores is below. "voting": consecutive groups of
             `group` scores are averaged; from score number `patience` on, it notices at the end of a group if most means
             are below.
-        threshold: in (0, 1]; .9 in the source.
+        threshold: limit below which scores mean an attack, in (0, 1]; .9 in the source.
         patience: scores before the first verdict, ≥ 1.
         group: scores in a mean, ≥ 1.
         warm_up: first rounds ≥ 0 that are ignored, because an untrained model reacts alike to right and wrong labels.
@@ -133,7 +133,7 @@ class SplitGuard(Checked):
 
 
 class _Batches:
-    """Sums of gradients and of their norms, of which means are made."""
+    """Sums of gradients and of their norms, from which means are computed."""
 
     def __init__(self, total: Tensor | float = 0.0, norms: float = 0.0, count: int = 0) -> None:
         self.total, self.norms, self.count = total, norms, count
@@ -153,7 +153,7 @@ class _Batches:
         return abs(self.norms / self.count - other.norms / other.count)
 
     def angle(self, other: _Batches) -> float:
-        """Between the means, in radians; a right angle where one of them is 0."""
+        """Angle between the means, in radians; a right angle if one of them is 0."""
         a, b = torch.as_tensor(self.total), torch.as_tensor(other.total)
         cosine = float(a @ b) / max(float(a.norm() * b.norm()), _EPSILON**2)
         return acos(min(1.0, max(-1.0, cosine)))

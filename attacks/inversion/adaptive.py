@@ -324,7 +324,7 @@ class SimulatedPasses:
         return torch.cat([tokens, support], 2), patches.reshape(n, t, -1)
 
     def _tracked(self, tokens: Tensor, order: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """What `tracked` finds of tokens [M, B·T, D]: those that it takes for copies are averaged, and share visits."""
+        """The simulated result of `tracked` on tokens [M, B·T, D]: apparent copies are averaged and share visits."""
         m, n, d = tokens.shape
         t, home = n // self.size, order // (n // self.size)
         kept = round(self.own.keep * t)

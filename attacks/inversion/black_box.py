@@ -162,7 +162,7 @@ def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
-    """What the clients release of own records, a row for each record of every whole message."""
+    """The clients' releases of own records, a row for each record of every whole message."""
     whole = len(own) // observation.batch_size * observation.batch_size
     answers = [given(observation.query)(rows, draws) for rows in own[:whole].split(observation.batch_size)]
     return torch.cat([per_member(answer.view) for answer in answers])
@@ -227,7 +227,7 @@ class _DecoderTraining(Learner):
 
     @torch.no_grad()
     def _held_out_errors(self) -> tuple[float, float]:
-        """Mean square errors, cut to [0, 1] and as drawn, through the same draws after every epoch."""
+        """Mean squared errors of clamped and of unclamped guesses, with the same random draws after every epoch."""
         draws = Generator(self._held_out.device).manual_seed(self._root)
         total, raw, count = 0.0, 0.0, 0
         self.decoder.eval()

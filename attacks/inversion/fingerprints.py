@@ -146,7 +146,7 @@ class _Axes:
         return cls(tokens.mean(0), torch.linalg.eigh(away.T @ away)[1][:, -_COMPONENTS:].float())
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """[..., D] -> [..., q]."""
+        """Tokens [..., D] -> components [..., q]."""
         return (tokens - self.middle) @ self.basis
 
 
@@ -159,7 +159,7 @@ class _Client:
 
     @classmethod
     def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
-        """From tokens [n, T, q] in their places; missing ones (bool [n, T]) are replaced by their expectation."""
+        """Learn from tokens [n, T, q] in their places; missing ones (bool [n, T]) are replaced by their expectation."""
         whole = torch.where(there.unsqueeze(2), tokens, expected.float())
         return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
 

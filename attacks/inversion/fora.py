@@ -115,7 +115,7 @@ class FORATraining(SimulatorTraining[FORA]):
         return (1 - weight) * fooled + weight * apart
 
     def _oppose(self, rows: Tensor, fake: Tensor, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the discriminator; its loss, the simulator's, and the latter's gradient at `fake`."""
+        """One step of the discriminator: returns its loss, the simulator's loss and the latter's gradient by `fake`."""
         if self.attack.recipe == "strong":
             return self._discriminate("releases", rows, None, fake, None)
 

@@ -156,7 +156,7 @@ class ImageFit(Resumable):
 
     @torch.no_grad()
     def _keep_better(self) -> None:
-        """Give the rows, or groups of them, that this cycle made no better by their objective their images back."""
+        """Restore the images of rows, or groups of rows, whose objective this cycle did not lower."""
         reached, now = self._free.clone(), self._final_objective()
         self._free.copy_(self._kept)
         group = self._problem.group
@@ -168,7 +168,7 @@ class ImageFit(Resumable):
         return self._free.sigmoid() if self._method.bounds == "sigmoid" else self._free
 
     def _objective(self) -> Tensor:
-        """Of each row, [N]."""
+        """The objective of each row, [N]."""
         problem, x = self._problem, self._images()
         seats = problem.seats
         gap = mixed_release(self._lower(x)[seats], problem.mixed, problem.weights) - self._target
@@ -179,7 +179,7 @@ class ImageFit(Resumable):
 
     @torch.no_grad()
     def _final_objective(self) -> Tensor:
-        """With the order of the last round: earlier ones blend tokens more, and so do not compare over epochs."""
+        """The objective with the last round's order; earlier orders blend tokens and do not compare over epochs."""
         if self._rearranges:
             self._rearrange(1.0)
         return self._objective()

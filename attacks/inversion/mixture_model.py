@@ -173,7 +173,7 @@ class Equations:
 
 
 def _inverse(counts: Tensor) -> Tensor:
-    """1 over each, and 0 where there is nothing."""
+    """The inverse of each count, and 0 for counts of nearly 0."""
     return torch.where(counts > 1e-6 * counts.max(), 1 / counts.clamp_min(1e-30), 0)
 
 

@@ -150,7 +150,7 @@ class MixturePosterior(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class _Tried:
-    """Guesses at own images."""
+    """Guesses at the adversary's own images, to compare settings."""
 
     fold: int
     guess: Tensor  # [M, P]

@@ -79,7 +79,7 @@ class NearestRecord(ReconstructingAttack):
 
 
 def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """The mean release of every own record over the answers that show it, and where it was ever shown."""
+    """The mean release of every own record over the answers that show it, and 1 for each number that was ever shown."""
     rounds = torch.arange(-(-len(own) // batch) * batch, device=own.device) % len(own)
     totals: list[Tensor] = []
     for rows in rounds.repeat(repeats).split(batch):
@@ -94,7 +94,7 @@ def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: G
 
 
 def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws: Generator) -> float:
-    """The power of the differences, 2 or 1, whose sum finds more own records again that cross `passes` times.
+    """The power of differences (2 or 1) whose sum finds more own records again that were sent `passes` times.
 
     Squares are best behind Gaussian noise, absolute values behind Laplace noise.
     """

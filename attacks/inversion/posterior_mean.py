@@ -171,7 +171,7 @@ class _Clamp:
     bound: float  # in those; infinite for no clamp
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """[N, F] -> [N, F]."""
+        """Rows [N, F] -> clamped rows [N, F]."""
         if not isfinite(self.bound):
             return rows
         return rows.clamp(self.middle - self.bound * self.spread, self.middle + self.bound * self.spread)
@@ -192,12 +192,12 @@ class _Clamp:
 
 
 def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
-    """Variance of images' mean releases, of that of the noise in one.
+    """Variance of the images' mean releases, divided by the noise's variance in one release.
 
     Args:
-        sums: over the releases of each image, [N, F].
-        squares: of all releases, summed over images, too, [F].
-        count: releases of each image, at least 2.
+        sums: sums over the releases of each image, [N, F].
+        squares: sums of squares over all releases of all images, [F].
+        count: number of releases of each image, at least 2.
     """
     noise = (squares - sums.square().sum(0) / count).sum() / (len(sums) * (count - 1))
     between = (sums / count).var(0).sum() - noise / count

@@ -108,7 +108,7 @@ class Refinement:
 
 
 class _Refiner(nn.Module):
-    """A guess plus what two hidden layers make of it; at its start the guess itself."""
+    """A guess plus the output of two hidden layers, which is 0 before training."""
 
     def __init__(self, pixels: int, width: int) -> None:
         super().__init__()

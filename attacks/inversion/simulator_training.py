@@ -211,7 +211,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         return float(total)
 
     def _sent(self, simulated: Tensor, draws: Generator) -> Tensor:
-        """What the clients' defense would make of it, as part of a whole round."""
+        """The simulated release behind the clients' defense, as part of a whole round."""
         given, count = self.given, len(simulated)
         if given.imitate is None:
             return simulated
@@ -247,7 +247,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         self.optimizers[name].step()
 
     def _with_labels(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """What the decoder reads: rows with the labels, where they are known, as further channels."""
+        """The decoder's input: rows, with labels (if known) as further channels."""
         rows = rows / self.unit
         if self.given.labels is None or labels is None:
             return rows

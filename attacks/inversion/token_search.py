@@ -142,7 +142,7 @@ class _Search(Resumable):
     Args:
         released: tokens [N, T, D] in their places.
         guess: int64 [N, T], changed in place.
-        candidates: of the first pass.
+        candidates: number of candidates in the first pass.
         causal: whether no place sees those behind it.
     """
 
@@ -221,8 +221,8 @@ def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tup
     """Costs and words, [n, most] both, the likeliest word first.
 
     Args:
-        wanted: what is known of a token less its place's share, in one or several ways, [ways, n, D]; a word costs what
-            it costs in the way that suits it best.
+        wanted: estimates of a token less its place's share, in one or several ways, [ways, n, D]; the way with the
+            least cost counts for a word.
         noise: variance of each number.
     """
 
@@ -241,7 +241,7 @@ def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
 
 
 def _left(lower: nn.Module, released: Tensor, guess: Tensor) -> Tensor:
-    """The mean square of what each guess leaves of its release, [N]."""
+    """The mean squared difference between each release and the output for its guess, [N]."""
     return (released - _outputs(lower, guess)).square().flatten(1).mean(1)
 
 
@@ -295,7 +295,7 @@ def _quiet(lower: nn.Module, released: Tensor, means: WordMeans) -> bool:
 
 
 def _words(lower: nn.Module, length: int, own: Tensor | None, device: torch.device) -> int:
-    """How many words the segment's first embedding has; without one, how many own texts show."""
+    """The number of words in the segment's first embedding; without an embedding, the number in own texts."""
     found: list[int] = []
     parts = [part for part in lower.modules() if isinstance(part, nn.Embedding)]
     hooks = [part.register_forward_hook(lambda part, *_: found.append(part.num_embeddings)) for part in parts]

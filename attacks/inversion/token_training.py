@@ -37,7 +37,7 @@ class TokenTraining(Learner):
 
     Attributes:
         middle: mean of the tokens' numbers, [D].
-        scale: their standard deviations, [D].
+        scale: standard deviations of the tokens, [D].
     """
 
     def __init__(

@@ -117,7 +117,7 @@ class _TokenSets:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """[R, T, D + 1]: the tokens that recurred most, as first released, each with a 1; then zeros."""
+        """Rows [R, T, D + 1]: the tokens that recurred most, as first released, each with a 1; then zeros."""
         often = self.met.topk(min(tokens, self.met.shape[1]), dim=1)
         best = often.indices.masked_fill(often.values == 0, self.met.shape[1]).sort(1).values
         there = (best < self.met.shape[1]).to(self.tokens.dtype).unsqueeze(2)

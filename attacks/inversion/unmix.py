@@ -257,7 +257,7 @@ def _sparsest(span: NDArray[np.float64], row: int) -> NDArray[np.float64]:
 
 
 def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArray[np.float64]:
-    """The sparsest vectors that are no two alike, [E, n], of some passes; `NotApplicable` if there are fewer."""
+    """The n sparsest, pairwise different vectors of some passes, [E, n]; `NotApplicable` if there are fewer."""
     units = [vector / max(float(np.linalg.norm(vector)), 1e-12) for vector in vectors]
     chosen: list[NDArray[np.float64]] = []
     for unit in sorted(units, key=lambda unit: float(np.abs(unit).sum())):

@@ -157,7 +157,7 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
     Args:
         tokens: [M, T, D], in any order within a row, or within a message.
         texts: [M, T], what was sent.
-        rows: of a message.
+        rows: number of rows of a message.
     """
     length = texts.shape[1]
     vectors = _first_vectors(tokens, texts, rows, words)

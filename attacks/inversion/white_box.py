@@ -77,10 +77,11 @@ class WhiteBox(ReconstructingAttack):
             without queries.
         restarts: starts for each victim, ≥ 1, all but the first with added noise; the result with the smallest
             objective is kept.
-        order: of released tokens. "known"; "shuffled" within each image or "batch" within each message, with the order
-            optimized, too; "guessed" once before the optimization; "auto" takes the variant that works best on the
-            adversary's own images: "known" and "shuffled", and also "batch" if its tokens come back in other images'
-            rows and a message has at most 1,024 of them. Without queries, or if tokens are mixed, "auto" is "known".
+        order: order of released tokens: "known"; "shuffled" within each image or "batch" within each message, with the
+            order optimized, too; "guessed" once before the optimization; "auto" takes the variant that works best on
+            the adversary's own images: "known" and "shuffled", and also "batch" if its tokens come back in other
+            images' rows and a message has at most 1,024 of them. Without queries, or if tokens are mixed, "auto" is
+            "known".
         temperature: temperature of the final order, in nats, ≥ 0. At 0 each place gets one token (Hungarian); above 0
             it gets a blend of likely tokens (Sinkhorn), which has smaller squared errors but blurred structure.
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass. Rows of one image are averaged
@@ -319,7 +320,7 @@ class WhiteBox(ReconstructingAttack):
 
 @dataclass(frozen=True)
 class _Own:
-    """What the adversary's images tell of all victims alike, computed once and not for every chunk."""
+    """Results from the adversary's images that apply to all victims, computed once and not for every chunk."""
 
     lower: nn.Module
     images: Tensor | None

@@ -92,7 +92,7 @@ class WordMeans:
 
     Attributes:
         means: mean token of each word, [words, D].
-        places: what each place adds to a token, [T, D].
+        places: shift of a token at each place, [T, D].
         written: cost of each word in nats (the negative logarithm of its frequency), [words].
         least: the smallest variance of noise that is assumed.
     """
@@ -133,7 +133,7 @@ class WordMeans:
         return there + _nats(self._there, 1).T[words]
 
     def _white(self, noise: float) -> Tensor:
-        """[D, D], after which tokens scatter about their word's mean alike in all directions."""
+        """A whitening matrix [D, D]: behind it, tokens scatter around their word's mean equally in all directions."""
         own = torch.eye(len(self._scatter), device=self._scatter.device)
         root = torch.linalg.cholesky(self._scatter + noise * own)
         white: Tensor = torch.linalg.solve_triangular(root, own, upper=False).T
@@ -151,8 +151,8 @@ class Discriminant:
 
     Args:
         tokens: [M, D].
-        labels: their words, int64 [M].
-        counts: of each word in own texts, [words].
+        labels: words of the tokens, int64 [M].
+        counts: count of each word in own texts, [words].
 
     Source: Fisher 1936, linear discriminants.
     """
@@ -165,7 +165,7 @@ class Discriminant:
         self._means, self._prior = self._whitened(means), counts.clamp_min(0.5).log()
 
     def _whitened(self, tokens: Tensor) -> Tensor:
-        """[M, D] in the metric of the scatter."""
+        """Tokens [M, D] in the metric of the scatter."""
         whitened: Tensor = torch.linalg.solve_triangular(self._root, tokens.T, upper=False).T
         return whitened
 

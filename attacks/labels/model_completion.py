@@ -35,7 +35,7 @@ class ModelCompletion(NamingAttack):
     Attributes:
         positive: the positive label, ≥ 0.
         labeled: records of each label whose label the adversary knows, ≥ 1; the paper takes 4 on CIFAR-10.
-        tune: what is trained: the "head" alone, or "all", the copied lower segment as well.
+        tune: the trained part: only the "head", or "all", which includes the copied lower segment.
         epochs: epochs of the attack's own training, of 50 steps each, ≥ 1.
         batch: labeled records of a step, ≥ 1; it takes twice as many unlabeled ones.
         rate: learning rate (Adam).

@@ -142,7 +142,7 @@ def _layout(rows: NDArray[np.float64], groups: NDArray[Any], count: int) -> NDAr
 
 
 def _named(clusters: NDArray[np.float64], labels: NDArray[np.float64], generator: Generator) -> NDArray[Any]:
-    """The label of each cluster, [L], for which both layouts agree best."""
+    """The label of each cluster, [L], by the matching under which the layouts of clusters and labels agree best."""
     from scipy.optimize import quadratic_assignment
 
     draws = np.random.default_rng(int(torch.randint(2**31, (1,), generator=generator)))

@@ -119,7 +119,7 @@ class _Matcher:
 
     @classmethod
     def fit(cls, tokens: Tensor, sent: Tensor) -> _Matcher:
-        """From tokens [N, T, D] and what was sent, [N, T, P + S], both in order."""
+        """Fit to tokens [N, T, D] and what was sent, [N, T, P + S], both in order."""
         decode = AffineMap.fit(tokens, sent, _RIDGE)
         variance = torch.stack([(decode(x) - y).square().mean(0) for x, y in zip(tokens, sent, strict=True)]).mean(0)
         least = _LEAST_ERROR * float(sent.flatten(0, 1).var(0).mean()) + 1e-12
@@ -156,7 +156,7 @@ def read_approximately(
 def _read(
     asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, once: Tensor, again: Tensor
 ) -> _ApproximateTokens:
-    """`read_approximately`, anew."""
+    """Compute `read_approximately` without an earlier result."""
     whole, size, t = asker.whole, asker.rows, geometry.tokens
     messages, patches, scale = whole // size, patchify(images, geometry.patch), token_scale(once)
     label_rounds = min(-(-LABEL_IMAGES // messages), asker.left // 4)
@@ -218,6 +218,6 @@ def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, al
 
 
 def _explained(seen: Tensor, wanted: Tensor) -> float:
-    """Share ≤ 1 of the variance of what is wanted [..., P] that is seen [..., P]."""
+    """Share ≤ 1 of the variance of `wanted` [..., P] that `seen` [..., P] explains."""
     varied = wanted.flatten(0, -2).var(0, correction=0).mean()
     return 1 - float((seen - wanted).square().mean() / varied.clamp_min(1e-12))

@@ -36,7 +36,7 @@ class Frame:
 
     @cached_property
     def neighbors(self) -> Places:
-        """int64 [4, S]: the place left of, right of, above and below each place; S where there is none."""
+        """The place left of, right of, above and below each place, int64 [4, S]; S if there is none."""
         inner = np.arange(self.places).reshape(self.pictures, self.rows, self.columns)
         around = np.pad(inner, ((0, 0), (1, 1), (1, 1)), constant_values=self.places)
         sides = around[:, 1:-1, :-2], around[:, 1:-1, 2:], around[:, :-2, 1:-1], around[:, 2:, 1:-1]
@@ -44,7 +44,7 @@ class Frame:
 
     @cached_property
     def colors(self) -> NDArray[np.bool_]:
-        """bool [S], the black fields of a chess board, of which no two are neighbors."""
+        """The black fields of a chess board, bool [S], of which no two are neighbors."""
         inner = np.arange(self.rows)[:, None] + np.arange(self.columns)
         return np.tile(inner.ravel() % 2 == 0, self.pictures)
 

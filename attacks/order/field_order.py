@@ -28,7 +28,7 @@ class FieldOrder(ReconstructingAttack):
     whose token of this column is nearest. Nothing is trained.
 
     Attributes:
-        by: what represents a column: "mean", the mean of its own tokens, or "token", the nearest one of them.
+        by: representation of a column: "mean", the mean of its own tokens, or "token", the nearest of these.
         source: where own tokens come from: "lower", the lower segment itself, or "query", chosen records sent through
             the defended edge, 4·C + 1 for each own record of C columns (`privkit.attacks.order.field_order`).
         records: largest number of own records that are used.

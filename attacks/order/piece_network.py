@@ -92,7 +92,7 @@ class JointPlaces(nn.Module):
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, tokens))
 
     def forward(self, pieces: Tensor) -> Tensor:
-        """[M, T, P] for pieces [M, T, F]: a soft permutation, each place's column of which sums to one exactly."""
+        """Log-probabilities [M, T, P] for pieces [M, T, F]: a soft permutation; each place's column sums to one."""
         return sinkhorn(self.alone(pieces) + self.leave(self.blocks(self.enter(pieces))), _JOINT_STEPS)
 
 
@@ -110,7 +110,7 @@ class MemberNetwork(nn.Module):
         self.ask, self.answer = nn.Linear(width, width), nn.Linear(width, width)
 
     def forward(self, pieces: Tensor, rows: Tensor) -> Tensor:
-        """[K, B] for pieces [K, F] and rows [B, T, F]."""
+        """Logits [K, B] for pieces [K, F] and rows [B, T, F]."""
         wanted = self.answer(self.row(self.tokens(rows)).mean(1))
         logits: Tensor = self.ask(self.tokens(pieces)) @ wanted.T / wanted.shape[1] ** 0.5
         return logits
@@ -143,7 +143,7 @@ class MessageNetwork(nn.Module):
         self.trust = nn.Parameter(torch.ones(_ROUNDS))
 
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
-        """[R, ..., B·T, B] for the pieces [..., B, T, F] of B rows and the prior [B, B] of images for a row's tokens.
+        """Log-probabilities [R, ..., B·T, B] for pieces [..., B, T, F] of B rows and the prior [B, B] of images by row.
 
         After each round a token's probabilities sum to one, and those of an image about to T.
         """

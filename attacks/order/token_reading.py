@@ -249,7 +249,7 @@ def _moved_patches(images: Tensor, geometry: Geometry, draws: Generator) -> Tens
 
 
 def token_scale(tokens: Tensor) -> Tensor:
-    """[D], the standard deviation of each channel."""
+    """The standard deviation of each channel, [D]."""
     spread = tokens.flatten(0, -2).std(0)
     return spread.clamp_min(max(_LEAST_SPREAD * float(spread.max()), torch.finfo(spread.dtype).tiny))
 

@@ -30,7 +30,7 @@ class Shown:
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """From images [n, C, H, W] and patches of `side` pixels per side.
+        """The features of images [n, C, H, W], for patches of `side` pixels per side.
 
         >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
         torch.Size([3, 4, 21])
@@ -61,7 +61,7 @@ class TokenMaps:
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
-        """From tokens [n, T, q] of n images, those of each image in an order of its own, or all in their places.
+        """Fit to tokens [n, T, q] of n images, which are in any order in each image, or all in their places.
 
         >>> draws = torch.Generator().manual_seed(0)
         >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
@@ -95,7 +95,7 @@ class TokenMaps:
 
     @classmethod
     def of(cls, placed: Tensor, there: Tensor, shown: Shown) -> TokenMaps:
-        """From tokens [n, T, q] in their places; `there` [n, T] is 1 where one is known, and 0 elsewhere."""
+        """Fit to tokens [n, T, q] in their places; `there` [n, T] is 1 for known tokens, and 0 for others."""
         placed, there = placed.double(), there.double()
         maps = _solved(shown.all.transpose(0, 1) * there.T.unsqueeze(2), placed.transpose(0, 1))
         errors = placed - torch.einsum("ntf,tfq->ntq", shown.all, maps)

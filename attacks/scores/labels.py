@@ -31,8 +31,8 @@ def cluster_accuracy(labels: Labels, guesses: Labels) -> Interval:
     """Share of right guesses after the best one-to-one renaming of the guessed labels, which the truth chooses.
 
     It measures how well records of one label are separated from others, whatever the names of labels. The renaming is
-    fitted to the same records, so the value is above chance even if nothing is learned. The lower limit is not: it
-    counts each half of the records after the renaming that is best for the other half.
+    fitted to the same records, so the value is above chance even if nothing is learned. The lower limit avoids this
+    bias: each half of the records is scored with the best renaming of the other half.
 
     Args:
         labels: int64 [N].

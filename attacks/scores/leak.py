@@ -23,8 +23,8 @@ class Leak:
     """An area under the ROC curve.
 
     Attributes:
-        auc: in [0, 1]; 1/2 is chance. Scores of different rounds are on different scales, so pooled and per-batch areas
-            differ. Its `n` counts examples.
+        auc: AUC in [0, 1]; 1/2 is chance. Scores of different rounds are on different scales, so pooled and per-batch
+            areas differ. Its `n` counts examples.
         batches: number of batches; 1 if all examples share one curve.
         skipped: number of batches with only one kind of examples, which have no area.
     """
@@ -226,7 +226,7 @@ def _scores_and_truth(
 
 
 def _delong(members: Array, others: Array, auc: float, confidence: float) -> tuple[float, float, str]:
-    """Limits of an area, and how they were found."""
+    """Confidence limits of an area under the ROC curve, and the method in words."""
     n, k = len(members), len(others)
     ranks = _ranks(np.concatenate([members, others]))
     above = (ranks[:n] - _ranks(members)) / k  # how many others each member beats
@@ -251,7 +251,7 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
 
 
 def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float, float]:
-    """The areas whose own deviation explains the observed one, 0 < AUC < 1, as in Wilson's interval of a share.
+    """Limits of an AUC in (0, 1): the extreme true areas compatible with it, as in Wilson's interval of a share.
 
     Source: Hanley and McNeil 1982 (the deviation of exponential scores); Newcombe 2006, part 2 (taken at the limit).
     """

@@ -89,7 +89,7 @@ def attack(
         mounted: an attack that reconstructs images, as on the command line: "black_box:epochs=20". If it names no
             epochs it takes those of the budget `small`.
         auxiliary: the adversary's own images [M, C, H, W] in [0, 1].
-        auxiliary_labels: their labels, int64 [M].
+        auxiliary_labels: labels of these images, int64 [M].
         query: the defended client as a function: images [B, C, H, W] -> their releases, row by row.
         lower: the client's segment itself, for a white box.
         upper: the server's segment.

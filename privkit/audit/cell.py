@@ -187,7 +187,7 @@ def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    """What an attack is given beside records -> each of its tensors, and a copy of it."""
+    """The tensors that an attack is given besides records, each with a copy; the keys name them in errors."""
     tensors = {"the release": [view.smashed for view in context.recording.views]}
     if isinstance(context, TrainedContext) and is_own_part(context.attack):
         weights = [*context.model.edge.parameters(), *context.model.upper.parameters()]
@@ -255,7 +255,7 @@ def _trained(start: AttackContext) -> TrainedContext:
 
 
 def _ended(row: Row, status: str, reason: str) -> Row:
-    """The row of a cell without a number, and why."""
+    """The row of a cell that ended without a number, with the reason."""
     return row.model_copy(update={"status": status, "reason": reason})
 
 

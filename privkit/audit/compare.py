@@ -266,13 +266,14 @@ class _Paired:
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
     """Compare two measurements of the same records.
 
-    The test counts each record once; for a record that several seeds measure, the mean change counts. So it is about
-    these trained models. Another training may change more than another record; only an interval over seeds shows that.
+    The test counts each record once; for a record that several seeds measure, the mean change counts. So the test
+    applies to these trained models only. Variation between trainings may be larger than between records; only an
+    interval over seeds shows it.
 
     Args:
-        first: [N] finite values for each seed.
-        second: the same for the same records in the same order. ids: ids of these records, for each seed; None if all
-            records differ.
+        first: finite values [N] for each seed.
+        second: values [N] of the same records in the same order, for each seed.
+        ids: ids of these records, for each seed; None if all records differ.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Student 1908
     (intervals).

@@ -77,7 +77,7 @@ instead, or raise an error
 
 @contextmanager
 def unending() -> Iterator[None]:
-    """Inside this block, `os._exit` raises `Misbehaved` in every thread; child processes may still end themselves."""
+    """A block in which `os._exit` raises `Misbehaved` in every thread; child processes may still end themselves."""
     process, end = os.getpid(), os._exit
 
     def refused(status: int = 0) -> NoReturn:

@@ -112,7 +112,7 @@ def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, se
 
 @dataclass(frozen=True, kw_only=True)
 class _Clients:
-    """What is known of who released."""
+    """Knowledge about the clients that made the recorded releases."""
 
     ask: Ask | None = None  # what they make of images before the noise; None if that is unknown
     why: str = ""  # the reason, if it cannot
@@ -272,7 +272,7 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
 
 
 def in_place(clean: Tensor, released: Tensor) -> int:
-    """Number of tokens of a release [N, T, D] are nearest to the segment's output [N, T, D] at their own place.
+    """Number of tokens of a release [N, T, D] that are nearest to the segment's output [N, T, D] at their own place.
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
     >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
@@ -283,7 +283,7 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """Of each row, how many tokens a shuffle leaves in place on purpose, and how many more in the mean, at most."""
+    """For each row, the number of tokens that a shuffle keeps in place on purpose, and a bound on others' mean."""
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)

@@ -156,7 +156,7 @@ def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) ->
 
 @contextmanager
 def _best_weights(trained: Trained, best: Epoch) -> Iterator[None]:
-    """Inside, the networks hold the best epoch's weights."""
+    """A block in which the networks have the best epoch's weights."""
     last = Epoch(number=0, edge=deepcopy(trained.edge.state_dict()), upper=deepcopy(trained.upper.state_dict()))
     _put(trained, best)
     yield
@@ -207,7 +207,7 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
 
 
 def _clear(edge: Clients) -> list[str]:
-    """A sentence for the row, if test images pass stages of training alone by: their accuracy is then without these."""
+    """A sentence for the row if test images skip stages of training, so that accuracy is without these."""
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
     by = " and ".join(acts)

@@ -137,7 +137,7 @@ class Leader:
         self.judge()
 
     def _check_files(self, row: Row, static: Mapping[str, str]) -> None:
-        """Hold the files that a cell was seen to read, but `static` ones, against those of earlier rows."""
+        """Compare the files that a cell was observed to read, without `static` ones, with those of earlier rows."""
         read = {name: digest for name, digest in row.provenance.files.items() if name not in static}
         if changed := sorted(name for name, digest in read.items() if self._files.get(name, digest) != digest):
             raise RunFolderError(

@@ -70,7 +70,7 @@ def arrangement_scores(
         batch: B, images per message; it divides N.
         kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal pieces count as interchangeable, in
             accuracies and in bits. Without it, all pieces count as different.
-        confidence: of all limits, in (0, 1).
+        confidence: confidence of all limits, in (0, 1).
         most_bits: an upper bound on the entropy of one secret order before the release, if the shuffle has less entropy
             than a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
 

@@ -106,8 +106,8 @@ def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: t
     failure would say nothing.
 
     Args:
-        shape: of one record's smashed data, for stages that take no other.
-        image: of one record, for stages on images.
+        shape: shape of one record's smashed data, for stages that take only this one.
+        image: shape of one record, for stages on images.
     """
     for stage in stages:
         if not (is_own(stage) and stage.noise_fields):

@@ -230,7 +230,7 @@ def recorded_context(start: AttackContext) -> _RecordedContext:
 
 
 def _accuracy(source: Recording) -> Interval | None:
-    """The measured accuracy with its interval; a share of whole labels comes back as the numbers that made it."""
+    """The measured accuracy with its interval; the number of right labels is recovered from the rounded share."""
     share, count = source.description.measured.accuracy, source.description.measured.test_images
     if share is None or count is None:
         return None
@@ -265,7 +265,7 @@ def _certificate(
 
 @torch.no_grad()
 def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None:
-    """Refuse a lower segment that does not make what was recorded."""
+    """Refuse a lower segment that does not produce the recorded releases."""
     if isinstance(lower, Clients):
         return
     wanted = list(source.views[0].smashed.shape[1:])

@@ -65,7 +65,7 @@ def refresh(
 
 
 def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
-    """Folder -> what it is made of, of a cell's model and the cell, where they hold something to go on with."""
+    """The provenance of a cell's model and of the cell, by folder, if the folder has something to continue from."""
     model, home = folder.model(cell.model_id), folder.cell(cell.id)
     recorded = {model: folder.made_of(model)} if holds(model) else {}
     if cell.id in rows:
@@ -82,7 +82,7 @@ def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]
 
 
 def _flags(there: Provenance | None, here: Provenance) -> list[str]:
-    """Flags that give the device, the threads and the processes of before."""
+    """Flags that restore the earlier device, threads and processes."""
     before = there.machine if there is not None else {}
     flags = {key: value.partition(",")[0] for key, value in before.items()}  # no flag chooses between two kinds of GPU
     now = {key: value.partition(",")[0] for key, value in here.machine.items()}

@@ -124,7 +124,7 @@ def run_audit(
             segments from.
 
     Raises:
-        PrivkitError: with one sentence, for anything that is wrong with the configuration, the data or the folder.
+        PrivkitError: if the configuration, the data or the folder is faulty; the message is one sentence.
 
     >>> import tempfile
     >>> small = {"attack": "mean_image", "dataset": "tiny_digits", "budget": "smoke", "threads": 1}

@@ -228,7 +228,7 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bo
 
     Args:
         guesses: name of a guess -> its scores of the same records.
-        closer: for each metric, whether higher values are closer.
+        closer: whether higher values are closer, for each metric.
 
     >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}
     >>> ahead({"mse": np.array([0.25, 0.125])}, guess, directions())["mean_image"]["mse"].value

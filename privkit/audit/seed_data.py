@@ -211,7 +211,7 @@ def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool
 
 
 def _without(own: Batch, victims: Batch) -> str:
-    """A sentence, if some attacked records have a label that no own record has."""
+    """A sentence if some attacked records have a label that none of the adversary's records has."""
     missing = sorted({*victims.y.tolist()} - {*own.y.tolist()})
     labels = ", ".join(map(str, missing))
     return labels and f"no own record has label {labels}: the class mean is there the mean of all own records"
@@ -335,9 +335,9 @@ def _takes_controls(attack: AnyAttack) -> bool:
 def _auxiliary(
     config: AuditConfig, splits: Splits, victims: Batch, pools: Pools, other: Pool | None, seed: int
 ) -> tuple[Batch, int, str]:
-    """The adversary's records, and how many were left out because they are private or attacked ones, with a sentence.
+    """The adversary's records, the number of those left out as private or attacked ones, and a sentence on these.
 
-    Others take their place if the control experiments would lack records, as long as the dataset has some.
+    Other records of the dataset replace them if the control experiments would otherwise have too few.
     """
     if config.auxiliary == "training":
         return splits.private, 0, ""

@@ -138,7 +138,7 @@ def texts_return(config: AuditConfig, edge: Clients) -> bool:
 
 
 def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...], batch: int) -> str:
-    """What a measurement refutes, or a rule that the chain breaks, however it was made."""
+    """A sentence on what a measurement refutes, or on the rule that the chain breaks; else empty."""
     try:
         if len(stages) > 1:
             check_chain(stages)
@@ -158,7 +158,7 @@ def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
 
 @torch.no_grad()
 def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
-    """Of one record's smashed data."""
+    """The shape of one record's smashed data."""
     with seeded(records.device, 0):
         return tuple(edge.lowers.copy(0).eval()(records[:1]).shape[1:])
 

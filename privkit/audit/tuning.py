@@ -1,8 +1,8 @@
-"""Tuning: an attack's fields are chosen on the adversary's own records. Some of these act as victims, the others train
-the attack.
+"""Tuning: an attack's fields are chosen on the adversary's own records. Some of them play victims, and the attack
+trains on the others.
 
-The adversary plays both sides, so nothing here reads an attacked record. Trials are lines of a file, and the next one
-follows from the seed and the lines before it, so a killed study goes on with the same trials.
+So no attacked record is read here. Each trial is a line of a file. The next trial follows from the seed and the lines
+before it, so a study that was killed goes on with the same trials.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
 
 
 def _sees_nothing(context: TrainedContext) -> str:
-    """Why this adversary cannot see the release of own records here; empty if it can."""
+    """Why this adversary cannot see the releases of its own records; empty if it can."""
     known = known_to(context.attack)
     if "query" in known and context.config.queries.rounds != 0:
         return ""
@@ -104,7 +104,7 @@ def _sees_nothing(context: TrainedContext) -> str:
 
 
 def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, int]:
-    """The cell with own records on both sides, and the queries that showed the adversary their release."""
+    """A copy of the cell in which some of the adversary's records play victims, and the number of queries for these."""
     data, size, attack = context.seed_data, context.round_size, context.attack
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
     if len(own) < 2 * size:
@@ -125,7 +125,7 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
 
 
 def _left(rules: QueryRules, asked: int) -> QueryRules:
-    """What the threat model still allows to ask."""
+    """The queries that the threat model allows after `asked` rounds were used."""
     if not rules.rounds:  # any number, or none from the beginning
         return rules
     if asked >= rules.rounds:
@@ -137,7 +137,7 @@ def _left(rules: QueryRules, asked: int) -> QueryRules:
 
 
 def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRules, metric: str) -> Trial:
-    """The attack with these values, mounted on own records that play victims."""
+    """The trial of an attack with these values, mounted on own records that play victims."""
     context = replace(rehearsal, config=replace(rehearsal.config, queries=rules))
     queries: Queries | None = None
     reason, objective = "", inf
@@ -160,7 +160,7 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
 
 
 def _changed(attack: Component, values: Mapping[str, Any]) -> Component:
-    """The attack with other values, and the label that names it by hand."""
+    """The attack with other values, under the label by which a user would name it."""
     name, options = read_part(attack.label)
     label = parse("attacks", {"name": name, **options, **values}).label
     return replace(attack.replace(**values), label=label)
@@ -183,7 +183,7 @@ class Trial:
 
 
 def _read(path: Path, cell: str) -> list[Trial]:
-    """The trials of an earlier start; a damaged line and what follows it are dropped from the file."""
+    """The trials that an earlier start left in the file; a damaged line and all lines after it are removed."""
     data = read_bytes(path) if path.exists() else b""
     trials, whole = [], b""
     for number, line in enumerate(data.splitlines()):
@@ -204,7 +204,7 @@ def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]
     """The values to try next.
 
     Args:
-        space: field -> where to look.
+        space: for each field, the values among which to search.
         past: every trial so far; values outside `space` are left out.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
@@ -230,7 +230,7 @@ def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]
 
 
 def _coded(found: Range | Choice, value: Any) -> Any:
-    """A value as the sampler has it: of a list, its place."""
+    """A value in the sampler's code: if it is one of a list, its index."""
     return found.values.index(value) if isinstance(found, Choice) else value
 
 

@@ -1,4 +1,4 @@
-"""Computation of cells: by the command itself, or by a worker of an engine in the worker's own folder."""
+"""Computation of cells, by the command itself or by an engine's worker in a folder of its own."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ class CellWorker:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A block in which torch uses the run's number of threads, and no part can end the process.
+        """A block in which torch uses the run's number of threads, and in which no part can end the process.
 
-        After the block, a thread that a part left running can end it.
+        After the block, a thread that a part left running can end the process.
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # of the manifest on resume: other counts round otherwise
@@ -95,7 +95,7 @@ class CellWorker:
         return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
 
     def _seed_data(self, seed: int, part: AuditConfig) -> SeedData:
-        """What cells of one seed and one protocol share; the last is kept."""
+        """The data that cells of one seed and one protocol share; the latest is cached."""
         if self._images is None or self._images[0] != seed or self._images[1] is not part:
             with contained() if runs_own_code(part) else nullcontext():
                 images = prepare(part, seed, self.device, self._perception)
@@ -130,7 +130,7 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """A worker's result of a task."""
+    """What a worker returns for a task."""
 
     row: str = ""  # the sealed row; empty without one
     files: dict[str, bytes] = field(default_factory=dict)  # path in the run folder -> content, of new files
@@ -150,8 +150,7 @@ class _Notes(Silent):
 
 
 class _Scratch(RunFolder):
-    """The folder of one task; what another worker did of control experiments is taken from the run, if this one `sees`
-    it."""
+    """The folder of one task. A worker that `sees` the run's folder takes finished control experiments from there."""
 
     def __init__(self, path: Path, run: RunFolder, sees: bool) -> None:
         super().__init__(path, run.path)
@@ -171,7 +170,7 @@ _opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:
-    """Compute a cell in a folder of its own; one at a time in a process, since threads share its random generators.
+    """Compute a cell in a folder of its own; a process computes one at a time, since threads share random generators.
 
     Errors of the run are in the returned result. An exception raised here is an error of the engine.
     """
@@ -218,9 +217,9 @@ def _computed(job: Job, task: Task) -> TaskResult:
 
 @contextmanager
 def _folder(wanted: Path | None) -> Iterator[Path]:
-    """A folder for one task: this one, or a new one if another process has it.
+    """A folder for one task: the wanted one, or a new one if another process holds it.
 
-    It is removed in the end. If the task fails, this one stays, and the command takes over what was saved in it.
+    The folder is removed in the end. If the task fails, the wanted folder stays, and the command takes over its files.
     """
     lock = None
     if wanted is not None:
@@ -245,7 +244,7 @@ def _folder(wanted: Path | None) -> Iterator[Path]:
 
 
 def _open(job: Job) -> CellWorker:
-    """This process as a worker of a run; the last run is kept."""
+    """This process as a worker of a run; the worker of the latest run is cached."""
     global _opened
     if _opened is None or _opened[0] != job.token:
         use_own_caches()
@@ -267,7 +266,7 @@ def _open(job: Job) -> CellWorker:
 def pick_device(name: str) -> torch.device:
     """The device of a worker: "auto" takes a GPU if there is one, "cuda:1" makes the second one the current one.
 
-    A `UsageError` refuses a device that is not there.
+    A device that does not exist raises a `UsageError`.
     """
     kind, _, number = as_device(name).partition(":")
     if kind == "cuda" and not torch.cuda.is_available():

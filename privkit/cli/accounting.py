@@ -124,8 +124,7 @@ def calibrate(
     The target is an ε, an advantage of any attack, or a true positive rate at a false positive rate.
 
     The flags describe the mechanism. The search starts at the mechanism's own value of the parameter. A target that
-    every noise or every number of rounds meets is refused. Randomized response has a noise_parameter instead of a
-    sigma.
+    every value of the parameter meets is refused. Randomized response has a noise_parameter instead of a sigma.
     """
     from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of
@@ -180,7 +179,7 @@ def permutations(
     variant: Annotated[str, typer.Option(help="algorithm_2, final_shuffle or kept_in_place.")] = "final_shuffle",
     as_json: Json = False,
 ) -> None:
-    """Permutation counts of patch and batch shuffling (σ-privacy), and why they are no differential privacy."""
+    """Permutation counts of patch and batch shuffling (σ-privacy), and why they do not give differential privacy."""
     from dataclasses import asdict
 
     from privkit.accountants.shuffles import certificates
@@ -204,7 +203,7 @@ def permutations(
 def doctor(
     everything: Annotated[bool, typer.Option("--all", help="Print every case, not only those that fail.")] = False,
 ) -> None:
-    """Recompute the reference values with the library versions that are installed; exit 1 if one differs."""
+    """Recompute the reference values with the installed versions of the libraries; exit 1 if one differs."""
     from privkit.accountants.golden import cases
     from privkit.accountants.wording import library_versions
 
@@ -256,9 +255,9 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """What a search found, what no attack exceeds then (`limits`), and the certificate.
+    """Print the value that a search found, the largest success of any attack at it (`limits`), and the certificate.
 
-    Noise and δ are rounded up, so that what is printed holds, too.
+    Noise and δ are rounded up, so that the printed values reach the target, too.
     """
     from dataclasses import asdict
 
@@ -298,7 +297,7 @@ def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterator[BudgetRow]:
-    """The same rows; on their way they are stored where a file is named, line by line where its format allows."""
+    """The same rows, stored in the file on their way if one is named, line by line if its format allows."""
     from privkit.reports import budgets as reports
 
     if out is None:
@@ -319,7 +318,7 @@ def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterat
 
 @contextmanager
 def _written(path: Path) -> Iterator[Callable[[str], object]]:
-    """Write a file line by line: what was computed before an interruption stays."""
+    """Write a file line by line, so that an interruption keeps the lines before it."""
     try:
         told = keeping(lambda: f"{path} keeps the rows before this one")
         with told, path.open("w", encoding="utf-8", newline="") as file:
@@ -357,7 +356,7 @@ def print_certificate(certificate: Any) -> None:
 
 
 def _print_terms(row: BudgetRow) -> None:
-    """One line for each term; nothing if none were asked for."""
+    """Print one line for each term of NIST SP 800-226; nothing if they were not requested."""
     if row.terms:
         say(f"{row.name}: {row.statement}")
     for term, text in row.terms:

@@ -91,7 +91,7 @@ app.command("audit", cls=EachOnce)(with_flags(audit, map(flag_of, FLAGS)))
 
 
 def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a preset and a file, and the flags that override them."""
+    """The settings of the preset and the file, overridden by the flags that were given."""
     if command.config and command.grid:
         raise UsageError("give --config or --grid, not both: a grid file holds the same settings")
     source = command.config or command.grid

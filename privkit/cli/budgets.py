@@ -34,7 +34,7 @@ _CHUNK = 2_000  # rows that are computed in one vectorised pass
 def budgets(
     entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
-    """A report's row and its certificate for each entry, in order; a refused entry becomes a row with its error.
+    """The row and the certificate of each entry, in order; a refused entry becomes a row with its error.
 
     Args:
         tight: whether to compose numerically where no closed form is exact.
@@ -58,7 +58,7 @@ def budgets(
 
 
 def _computed(entries: list[TableEntry], tight: bool) -> dict[int, Certificate | str]:
-    """Certificates by row number; one by one where a row of the pass is refused only in the computation."""
+    """Certificates by row number, from one pass; if the pass fails at a row, the rows are computed one by one."""
     mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
     deltas = [entry.delta for entry in entries if entry.delta is not None]
     rows = [entry.row for entry in entries]
@@ -120,7 +120,7 @@ _SHOWN = 100  # rows that are printed; a longer table belongs into a file
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts the rows of a table as a command passes them on, and keeps the first ones and the reasons of refusals."""
+    """Counts the rows of a table as they pass, and keeps the first rows and the reasons of refusals."""
 
     rows: int = 0  # rows seen, refused or not
     shown: list[BudgetRow] = field(default_factory=list)  # the first of those with a result
@@ -130,7 +130,7 @@ class Tally:
     counted: str = "row"  # what the numbers of rows count: lines of a CSV file, as an editor does, or rows
 
     def of(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
-        """The rows of `budgets`, counted as they pass. A terminal shows the count."""
+        """Pass on the rows of `budgets` and count them; a terminal shows the count."""
         for row, self.last in pairs:
             self.rows += 1
             if sys.stderr.isatty() and self.rows % 50 == 0:
@@ -147,16 +147,16 @@ class Tally:
 
     @property
     def computed(self) -> int:
-        """How many rows have a result."""
+        """Number of rows with a result."""
         return self.rows - self.refused
 
     @property
     def refused(self) -> int:
-        """How many rows were refused."""
+        """Number of refused rows."""
         return sum(count for _, count in self.reasons.values())
 
     def sentences(self) -> Iterator[str]:
-        """One line for each reason, in the order in which they occurred."""
+        """One line for each reason of refusal, in the order of first occurrence."""
         for reason, (first, count) in self.reasons.items():
             if count == 1:
                 who = f"{self.counted} {first[0]}"

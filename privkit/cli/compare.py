@@ -1,4 +1,4 @@
-"""Commands on finished runs: `compare` two of them, `place` one among the registered defenses, `record` its model."""
+"""Commands on finished runs: `compare` two, `place` one among the registered defenses, `record` a model of one."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The parts for `list` and `describe`, read once and kept in the user's cache until they change.
 
-Reading the parts imports them, and so torch, which takes seconds.
+To read the parts is to import them and with them torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _read(kind: str) -> list[dict[str, Any]]:
 
 
 def _state(kind: str) -> str:
-    """Changes with every file of privkit, the table of the kind, and the Python that reads them."""
+    """A digest that changes with any file of privkit, the kind's table of parts, and the version of Python."""
     return json.dumps([own_source(), sorted(own_table(kind).items()), __version__, sys.version])
 
 

@@ -38,19 +38,18 @@ class _Estimate:
 
 
 def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
-    """Cells of configurations of one protocol each, and their times, from a few timed steps on random images.
+    """Cells of configurations (one protocol each) with their times, from a few timed steps on random images.
 
     Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
-    seconds (`privkit.torch_utils.clock`) of one thread, so that a busy machine does not change them: on a busy machine,
-    threads that wait for each other would use many times the seconds of their work. Opening the data, scoring and the
-    report are not in the estimate. A step of training that takes long is timed on fewer images and scaled by their
-    number. Attacks are timed on the first defense of each configuration, each for a short time, and extrapolated: in
-    three measured runs (digits, a table, a text) the estimate was .8 to 1.75 times the CPU seconds of the rows. It
-    raises a `PrivkitError` for what the run itself would refuse, and for a model, defense or attack that fails in this
-    trial.
+    seconds of one thread (`privkit.torch_utils.clock`), because on a busy machine several threads use extra CPU time to
+    wait for each other. Opening the data, scoring and the report are not in the estimate. A step of training that takes
+    long is timed on fewer images and scaled by their number. Attacks are timed on the first defense of each
+    configuration, each for a short time, and extrapolated: in three measured runs (digits, a table, a text) the
+    estimate was .8 to 1.75 times the CPU seconds of the rows. Settings that the run would refuse raise a
+    `PrivkitError`; so does a model, defense or attack that fails in this trial.
 
     Args:
-        parts: with one device and one number of threads.
+        parts: configurations with the same device and the same number of threads.
     """
     use_own_caches()
     keep_freed_memory()
@@ -81,7 +80,7 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
 
 
 def preview(config: AuditConfig, out: Path | None = None) -> str:
-    """A preview, a line each: the cells of a run, an estimate of its time, and its folder."""
+    """The preview as text: a line for each cell of a run, an estimate of its time, and its folder."""
     check_batches(config)
     folder = f"run folder {out or default_folder(config)}"
     if config.recording is not None:
@@ -96,7 +95,7 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
 
 
 def _told(cell: Cell, timed: Timed) -> str:
-    """The time of a cell in words: what it takes in any case, and at most, if its attack fails."""
+    """The time of a cell in words: its seconds, and the most that it can take if its attack fails."""
     reason = f"; {timed.reason}" if timed.reason else ""
     if cell.twin_of:
         return f"up to {timed.most:.0f} s, only if the attack fails on a defense{reason}"

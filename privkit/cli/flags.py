@@ -1,4 +1,4 @@
-"""Flags: how their numbers are parsed, and flags made from the tables of settings and accountants' columns."""
+"""Flags: they are made from the tables of settings and of accountants' columns, and their numbers are parsed here."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
     """A flag as a parameter of a command.
 
     Args:
-        kind: its type, such as `str` or `list[str]`; None is allowed as well if it is the default.
-        words: its spelling, if not `--name VALUE`.
+        kind: type of the value, such as `str` or `list[str]`; None is allowed as well if it is the default.
+        words: spelling of the flag, if not `--name VALUE`.
     """
     option = typer.Option(*words, help=help_, **more)
     annotation: Any = Annotated[kind | None, option] if default is None else Annotated[kind, option]
@@ -51,13 +51,13 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
 
 
 class EachOnce(TyperCommand):
-    """A command that refuses a second value of a flag which takes one: the first would be dropped without a word."""
+    """A command that refuses a flag given twice if it takes one value; otherwise the first would be lost silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the flags.
+        """Read the flags of a command line.
 
         Raises:
-            UsageError: naming the flag that was given twice.
+            UsageError: if a flag was given twice; the message names it.
         """
         _, _, given = self.make_parser(ctx).parse_args(list(args))
         for flag_, count in Counter(given).items():
@@ -67,9 +67,9 @@ class EachOnce(TyperCommand):
 
 
 def whole_number(given: str | int) -> int:
-    """The number that a flag's text writes in digits. A range or a list is refused; a default is returned as it is.
+    """The whole number in a flag's text. A range or a list is refused; a default is returned as it is.
 
-    Libraries that parse numbers may read "0-4" as -4. A `BadParameter` with what is allowed.
+    Libraries that parse numbers may read "0-4" as -4. A refusal is a `BadParameter` that says what is allowed.
 
     >>> whole_number("12"), whole_number("-1")
     (12, -1)
@@ -83,7 +83,7 @@ def seed(given: str | int) -> int:
     """One seed; for several, the flag is repeated.
 
     Raises:
-        BadParameter: with what is allowed.
+        BadParameter: if the text is no whole number; the message says what is allowed.
     """
     if re.search(r"[-,:\s]", str(given).strip().lstrip("-")):
         raise typer.BadParameter(

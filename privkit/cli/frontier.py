@@ -1,4 +1,4 @@
-"""`privkit frontier`: an audit of one defense at several strengths, whose report draws the frontier."""
+"""`privkit frontier`: audit one defense at several strengths, and draw its privacy–accuracy frontier."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
     ) -> None:
         """Audit a defense at several strengths and draw accuracy against the strongest recovery, with ε as color.
 
-        It is an audit of a list of defenses: run the same command again to resume, and verify its folder.
+        It runs an audit of a list of defenses: the same command resumes it, and `privkit verify` checks its folder.
         """
         if from_ is not None:
             defaults = {name: flag.default for name, flag in inspect.signature(audit).parameters.items()}
@@ -58,8 +58,8 @@ def varied(defense: Any, vary: Sequence[str]) -> list[str]:
     """The labels of a defense at every combination of the values.
 
     Args:
-        defense: as `--defense` takes it; of a chain, the stage that has the option is varied.
-        vary: texts "key=value,value,…".
+        defense: a defense as `--defense` takes it; in a chain, the stage that has the option is varied.
+        vary: texts of the form "key=value,value,…".
 
     Raises:
         UsageError: for an option that no stage or several stages have, and for values that are not allowed.
@@ -112,7 +112,7 @@ def _read(config: Path | None) -> dict[str, Any]:
 
 
 def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:
-    """Refuse a run without a frontier, and settings of a new run beside it."""
+    """Refuse a finished run without a frontier, and flags that would apply to a new run only."""
     from privkit.reports.frontier import frontier as found
     from privkit.run.records import read_rows
 

@@ -1,7 +1,7 @@
 """`privkit audit --grid grid.toml`: defenses × attacks × data × models × seeds, as a folder of runs.
 
-A run has one dataset and one model, because attacked images, floors and defended models depend on them. So a grid is
-one run for each pair of dataset and model, and every command for runs works on each of them.
+A run has one dataset and one model, because attacked images, baselines and defended models depend on them. So a grid
+has one run for each pair of dataset and model, and every command for runs works on each of these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
     """The runs of a grid by their folders.
 
     Args:
-        settings: of an audit, except that `dataset` and `model` may be lists.
+        settings: the settings of an audit, except that `dataset` and `model` may be lists.
 
     Raises:
         UsageError: for a large grid without `yes`, and for settings that do not fit together.
@@ -54,7 +54,7 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
 
 def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
-    """Compute one run after the other, print a verdict for each, and exit with the worst code.
+    """Compute one run after the other, print the verdict of each, and exit with the worst of their exit codes.
 
     All runs are planned first, so that wrong settings are refused before anything is computed.
     """

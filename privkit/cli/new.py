@@ -1,4 +1,4 @@
-"""A user's own part: `privkit new` writes a file to start from, `privkit check` tests a part against its laws."""
+"""Parts that a user writes: `privkit new` writes a first file, `privkit check` tests a part against its laws."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Heading and rows: what became of the numbers of each table or figure; one without numbers has no count."""
+    """Heading and rows: for each table or figure, the count of its numbers (if any), their state and evidence."""
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
@@ -233,13 +233,13 @@ def coverage_table(covered: list[Covered]) -> TextTable:
 
 
 def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
-    """Heading and rows: printed settings that the experiments of a paper do not take, with the reason."""
+    """Heading and rows: printed settings from which our experiments deviate, with the reason."""
     rows = [[one.row, one.column, _number(one.value), one.note] for one in unlike]
     return ["row", "setting", "printed", "why not"], rows
 
 
 def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
-    """Heading and rows: one claim a row, with published and own number, verdict and reason."""
+    """Heading and rows: one claim a row, with its published number, ours, the verdict and the reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [
         [one.claim, _number(one.published), _number(one.ours), one.quantity, one.verdict, one.why]
@@ -248,7 +248,7 @@ def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
 
 
 def methods_table(methods: list[Measured]) -> TextTable:
-    """Heading and rows: the measured numbers of each method that ran; the size is that of recorded runs."""
+    """Heading and rows: the measured numbers of each method that ran; only recorded runs have a size."""
     rows = []
     for one in (one for one in methods if one.values):
         value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
@@ -257,8 +257,9 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows: the verdict on each ordering; with verdicts at tiny scale, these verdicts and the new seeds,
-    too."""
+    """Heading and rows: the verdict on each ordering; if `tiny` is given, also its verdict at tiny scale and the new
+    seeds.
+    """
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:
@@ -272,7 +273,7 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
 
 
 def _new_seeds(one: Judged) -> str:
-    """How many new seeds decide an ordering, and whether they were run; nothing if its first three decide it."""
+    """How many further seeds an ordering needs, and whether they were run; empty if its first three seeds decide it."""
     if one.needed == 0 or one.verdict in ("not run", "at the floor"):
         return ""
     if one.needed is None or one.hours is None:
@@ -297,7 +298,7 @@ def ordering_json(one: Judged) -> dict[str, Any]:
 
 
 def interval_text(interval: Interval | None, *, sign: str = "") -> str:
-    """A value with its limits; nothing without them."""
+    """A value with the limits of its interval; empty without an interval."""
     if interval is None:
         return ""
     return f"{interval.value:{sign}.3f} [{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
@@ -308,7 +309,7 @@ def _number(value: float | None) -> str:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """Print a table for people."""
+    """Print a table in a form for reading."""
     from privkit.reports.tables import Table, rich_table
 
     show(rich_table(Table(headers=tuple(header), rows=tuple(map(tuple, rows))), right=_NUMBERS))

@@ -1,4 +1,4 @@
-"""A table of a paper, measured anew, on standard output."""
+"""`privkit reproduce`: measure a table of a paper anew and print it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def reproduce(
 
 
 def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
-    """The cells with the time that each may take. Those that differ in their seeds alone are timed together."""
+    """Print the cells with the time that each may take; cells that differ only in their seed are timed together."""
     groups = grouped(cells, lambda one: replace(one.config, seeds=(0,)).fingerprint)
     ordered = [one for group in groups.values() for one in group]
     if not cells:
@@ -90,7 +90,7 @@ def _called(one: Work) -> str:
 
 
 def _methods(found: Reproduced) -> TextTable:
-    """Each method beside its printed number, which is a share where the paper prints per cent."""
+    """Each method beside its printed number; per cent in the paper are shown as shares."""
     rows = []
     for one in found.methods:
         printed = found.published.get((one.method, one.quantity))

@@ -1,4 +1,4 @@
-"""The only way to standard output: text of unknown origin is shown there and never interpreted."""
+"""All output to standard output goes through here: text of unknown origin is shown and never interpreted."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from privkit.reports.escape import console, terminal, terminal_json
 
 
 def say(*lines: str) -> None:
-    """Print lines. A line end inside a line is escaped, since it can only come from a name of unknown origin."""
+    """Print lines. A line break inside a line is escaped, since it can only come from a name of unknown origin."""
     for line in lines:
         typer.echo(terminal(line))
 
 
 def show(shown: Any, **style: Any) -> None:
-    """Print a table, or a text that a terminal wraps at words; a file has lines of 160 characters."""
+    """Print a table or a text, wrapped at words to the terminal's width; in a file, lines have 160 characters."""
     console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False, markup=False, **style)
 
 

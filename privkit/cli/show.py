@@ -77,8 +77,7 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """One line for each check and gate of a verdict that is not met; a sentence that holds for several cells
-        appears once."""
+        """Print one line for each check or gate that failed; a sentence about several cells appears once."""
         failed: dict[str, None] = {}
         for check in verdict.checks:
             if check.met is False:
@@ -88,7 +87,7 @@ class Shown:
             tell(sentence)
 
     def _for_ci(self, rows: Sequence[Any], verdict: Any, run: Path) -> None:
-        """The JUnit file, and annotations on standard error, which GitHub Actions reads as well."""
+        """Write the JUnit file, and print annotations for GitHub Actions on standard error."""
         from privkit.files.paths import inside, root
         from privkit.files.storage import write_bytes
         from privkit.parts.threats import threats_of
@@ -105,7 +104,7 @@ class Shown:
 
 
 def _print_run(rows: list[Any], page: Path) -> None:
-    """Verdicts by threat model, the tables, what is proven, the caveats, and where the page lies."""
+    """Print verdicts by threat model, the tables, what is proven, the caveats, and the path of the page."""
     from privkit.parts.threats import threats_of
     from privkit.reports.conclusion import conclusions
     from privkit.reports.origins import mixture
@@ -143,7 +142,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
 
 
 def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
-    """What is to be said of a row beside its numbers, line by line, each with its style."""
+    """Remarks on a row beside its numbers, line by line, each with its style."""
     bound = row.empirical_bound.statement if row.empirical_bound else ""
     if row.notes or bound or row.caveats:
         yield f"{row.defense} / {row.attack}, seed {row.seed}", None
@@ -156,7 +155,7 @@ def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
 
 
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
-    """Each table with its note; None for one without lines. The first has means over seeds, or a line for each row."""
+    """Each table with its note; None for an empty table. The first shows means over seeds, or each row by itself."""
     from privkit.reports.answers import run_tables
     from privkit.reports.frontier import NOTE as FRONTIER_NOTE
     from privkit.reports.frontier import frontier, frontier_table

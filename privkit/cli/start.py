@@ -25,10 +25,10 @@ _READER_GONE = 141  # what a shell says of a program that SIGPIPE ended
 
 
 class Output(io.FileIO):
-    """A standard stream whose failures do not stop a computation: text that cannot be written is dropped.
+    """A standard stream whose errors do not stop a computation: text that cannot be written is dropped.
 
     Attributes:
-        failed: the first error; None if all was written.
+        failed: the first error of a write; None if all was written.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -36,7 +36,7 @@ class Output(io.FileIO):
         self.failed: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write, or store the reason of failure.
+        """Write the data, or store the error.
 
         Raises:
             BrokenPipeError: on standard output, if its reader has closed it.
@@ -109,8 +109,8 @@ def _told(error: BaseException) -> int:
 def _streams() -> Output:
     """Make standard output and standard error writable in any case, and return the former.
 
-    Closed descriptors lead nowhere, so that no file of the run takes their number. A character that the stream's
-    encoding lacks becomes "?".
+    Closed descriptors are opened on the null device, so that no file of the run takes their number. A character that
+    the stream's encoding lacks becomes "?".
     """
     for descriptor in (0, 1, 2):
         try:
@@ -135,7 +135,7 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Refuse, by a `MemoryError`, a limit too small for the libraries, which would end the process without a message.
+    """Raise a `MemoryError` for a limit of memory too small for the libraries, which would kill the process silently.
 
     If there is a limit, a child process tries it.
     """
@@ -163,18 +163,17 @@ def _usage(error: Any) -> str:
 
 
 def _reader_gone() -> NoReturn:
-    """End quietly: the reader wanted no more, as in `privkit list | head -1`."""
+    """End quietly because the reader closed the pipe, as in `privkit list | head -1`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the last flush
     sys.exit(_READER_GONE)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A block without Python's garbage collector, which would traverse all objects of torch again and again as they
-    load.
+    """A block without Python's garbage collector, which would traverse torch's objects repeatedly while they load.
 
-    This saves a seventh of the time in which a command's settings are read. Memory that is allocated inside may stay in
-    use until the end, so nothing large belongs here.
+    This saves a seventh of the time that a command needs to read its settings. Memory that is allocated inside may stay
+    in use until the end, so nothing large belongs here.
 
     >>> with uncollected():
     ...     gc.isenabled()

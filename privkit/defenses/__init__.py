@@ -1,4 +1,4 @@
-"""Defenses: one file each; each turns smashed data into a release and a receipt of what really happened."""
+"""Defenses, one file each: each turns smashed data into a release, with a receipt of what it did."""
 
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.batch_shuffle import BatchShuffle

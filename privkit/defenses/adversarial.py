@@ -26,7 +26,7 @@ _NORMALIZES_TRANSPOSED = torch.__version__ >= "2.15"
 class Adversarial(Unchanged):
     """Min–max training against a simulated attacker, who inverts the smashed data; nothing is proven.
 
-    Attacker and client share one loss; its gradient is reversed at the smashed data. Two things bound the client's
+    Attacker and client share one loss; its gradient is reversed at the smashed data. Two rules bound the client's
     ascent. The attacker normalizes its input, so larger smashed data gain nothing. And the gradient of an image is
     reversed only while the attacker reconstructs this image better than the mean image of its message does, because the
     failure of a weak attacker shows no privacy.
@@ -64,7 +64,7 @@ class Adversarial(Unchanged):
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """The attacker's mean squared error on each message, [M]; its gradient is reversed at the smashed data.
 
-        A ValueError without the companion, or for messages of one image, which have no mean image to compare with.
+        A missing companion raises a ValueError. So does a message of one image, which is its own mean image.
         """
         if companion is None:
             raise ValueError("adv trains against a simulated attacker: pass what companion() made")
@@ -81,9 +81,10 @@ class Adversarial(Unchanged):
 
 
 class SimulatedAttacker(nn.Module):
-    """Two convolutions over the smashed data as a feature map, then pixels from channels; dense layers for vectors.
+    """Two convolutions over the smashed data as a feature map, then a pixel shuffle; dense layers for vectors.
 
-    Smashed data are (T, D), (C', H', W') or (D,) each, and `width` channels lie between. As in DP-CutMixSL's attacker.
+    One image's smashed data are (T, D), (C', H', W') or (D,); the hidden layer has `width` channels. The design follows
+    DP-CutMixSL's attacker.
     """
 
     def __init__(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], width: Count) -> None:
@@ -126,11 +127,11 @@ _TEMPERATURE = 1 / 30
 
 @dataclass(frozen=True, kw_only=True)
 class Disco(Adversarial):
-    """Zeroes a share of each image's channels, chosen by a filter that is trained against a simulated attacker.
+    """Zeroes a share of each image's channels, chosen by a filter trained against a simulated attacker.
 
     The filter is trained to lower the task's loss and to raise the attacker's error, the attacker to lower its error,
-    and the lower segment for the task alone. Nothing is proven. If the lower segment is frozen, its filter stays
-    untrained.
+    and the lower segment to lower the task's loss alone. Nothing is proven. Behind a frozen lower segment the filter
+    stays untrained.
 
     Attributes:
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.
@@ -140,7 +141,7 @@ class Disco(Adversarial):
 
     Source: Singh et al. 2021, "DISCO: Dynamic and invariant sensitive channel obfuscation for deep neural networks",
     §3; the attacker and its bound are those of `adv`. The authors' filter is the rest of a ResNet; ours reads each
-    channel's mean and size. All channels count as sent.
+    channel's mean and root mean square. Pruned channels count as sent.
     """
 
     name: ClassVar[str] = "disco"
@@ -157,7 +158,7 @@ class Disco(Adversarial):
         return ("disco's filter learns by a sigmoid in place of its choice of channels, which has no derivative",)
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module:
-        """The filter, [N, *smashed_shape] to the same shape.
+        """The channel filter, which maps [N, *smashed_shape] to the same shape.
 
         >>> released = Disco(ratio=0.25).lower_filter((4, 12), seed=0)(torch.rand(5, 4, 12))
         >>> (released == 0).all(1).sum(1).tolist()
@@ -179,7 +180,7 @@ class ChannelFilter(nn.Module):
         )
 
     def forward(self, smashed: Tensor) -> Tensor:
-        """[N, T, C], [N, C, H, W] or [N, C], with ⌊ratio·C⌋ channels of each image exactly 0."""
+        """Smashed data [N, T, C], [N, C, H, W] or [N, C] with ⌊ratio·C⌋ channels of each image set to 0."""
         if not self.pruned:
             return smashed
         axes = {2: (), 3: (1,), 4: (2, 3)}[smashed.ndim]
@@ -194,5 +195,5 @@ class ChannelFilter(nn.Module):
 
     @staticmethod
     def _spread(values: Tensor, like: Tensor) -> Tensor:
-        """[N, C], shaped to multiply smashed data."""
+        """Values [N, C], reshaped to multiply smashed data."""
         return values.unsqueeze(1) if like.ndim == 3 else values.reshape(*values.shape, *[1] * (like.ndim - 2))

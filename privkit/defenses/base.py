@@ -38,12 +38,12 @@ class Release:
     Attributes:
         smashed: float [M, B, T, D] tokens, [M, B, C, H, W] feature maps or [M, B, D] vectors: M messages of B images
             each, differentiable in the clients' smashed data.
-        labels: of these images: int64 [M, B], or float [M, B, L] if they were mixed or noised; the server's own labels
-            if the server holds them.
-        weights: weights that a mixing defense drew, float [M, k, T]: that of member i at position t of message m; T is
-            1 if all positions have one weight. None without mixing and masks.
+        labels: labels of these images, int64 [M, B], or float [M, B, L] if they were mixed or noised; the server's own
+            labels if the server holds them.
+        weights: weights that a mixing defense drew, float [M, k, T]; entry (m, i, t) belongs to member i at position t
+            of message m. T is 1 if all positions have one weight. None without mixing and masks.
         apart: float [G, k, B, ...], each client's message before mixing; None if that is the raw smashed data.
-        apart_labels: float [G, k, B, L], the labels beside them; None if these are the clients' own.
+        apart_labels: float [G, k, B, L], the labels of these messages; None if they are the clients' labels, unchanged.
     """
 
     smashed: Tensor
@@ -73,11 +73,11 @@ ONE_RELEASE = ReleaseCount()  # one record, released once by a frozen lower segm
 
 
 class Receipt(ABC):
-    """What one call did. It stays on the trusted side, and it is the only input of the accountants."""
+    """Record of what one call of a defense did. It stays on the trusted side and is all that the accountants read."""
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The certificate that these realized parameters give for all releases of the run."""
+        """The certificate of all releases of the run, from the parameters that this call realized."""
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
         """The mechanism whose ε the certificate claims; None if it claims none."""
@@ -96,7 +96,7 @@ class Receipt(ABC):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of the smashed data that a client sends, in [0, 1], or None if the release's weights show it."""
+        """Share of the smashed data that a client sends, in [0, 1]; None if the release's weights already show it."""
         return None
 
 
@@ -113,28 +113,28 @@ _NEGLIGIBLE = 1e-12
 class Defense(Checked, ABC):
     """One defense: a frozen dataclass. `apply` defends smashed data; the other methods are hooks.
 
-    The annotation of a field gives its range, which is checked when an object is made (`privkit.constraints`).
+    A field's annotation gives its range, which is checked at construction (`privkit.constraints`).
 
     Attributes:
-        name: its name in the registry.
-        place: who runs it. A stage at the server earns no credit.
+        name: name in the registry.
+        place: the party that runs it. A stage at the server earns no credit.
         effects: what it does to the claims of a chain: "trains" (a term of the clients' loss; the release stays),
-            "maps" (a fixed function of each image that marks no position), "scales" (each channel by a number of its
-            own, which is such a function and leaves parts of a release apart), "clips", "masks", "permutes" (tokens),
-            "mixes" (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts),
-            "shortens" (leaves fewer tokens of each image). Without declared effects (None) it cannot be in a chain.
-        over_batch: whether a stage that permutes may bring tokens of one image into another; true unless declared
-            false.
+            "maps" (a fixed function of each image that marks no position), "scales" (each channel by its own factor; it
+            counts as "maps", and keeps parts of a release separate), "clips", "masks", "permutes" (tokens), "mixes"
+            (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts),
+            "shortens" (leaves fewer tokens of each image). A defense without declared effects (None) cannot join a
+            chain.
+        over_batch: whether a stage that permutes may move tokens of one image into another; true unless declared false.
         position_embedding: whether tokens may carry a position embedding when they reach it; False if their order is
             the secret.
-        smallest_batch: images per message below which it has no effect.
+        smallest_batch: least number of images per message with which it has an effect.
         group: k, the number of clients whose smashed data are mixed into one message; 1 without mixing.
-        level: "smashed" or "input": what `apply` is given. At the input layer it gets images [M, B, C, H, W].
+        level: what `apply` gets: "smashed" data, or at the "input" layer images [M, B, C, H, W].
         images_only: whether it also reads the images themselves, and so needs the domain of images. It is True for
             every defense at the input layer.
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them, or `label_term` reads
             them.
-        at_inference: whether test images pass it, too; False for defenses of training alone, such as mixing.
+        at_inference: whether test images pass through it, too; False for defenses of training alone, such as mixing.
         frozen_block: whether the client appends a frozen transformer block to the release: an extra one with drawn
             weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
             "first" on images if the model has a block there, and no block otherwise.
@@ -146,8 +146,8 @@ class Defense(Checked, ABC):
         parts_by: what each of these parts consists of.
         noise_fields: names of the fields that scale noise on what this defense releases.
         denoises: whether it only removes noise; noise-free accuracy is then measured without it.
-        straight_through: whether it trains on purpose by another gradient than the derivative of its release, such as a
-            quantizer whose gradient passes as if it were not there. Rows say so, and no law asks for the derivative.
+        straight_through: whether its gradient is on purpose not the derivative of its release, as with a quantizer that
+            the gradient skips. Rows say so, and `privkit check` does not ask for the derivative.
     """
 
     name: ClassVar[str]
@@ -173,7 +173,7 @@ class Defense(Checked, ABC):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences for the row, for example on what the defense estimated."""
+        """Sentences for the report's row, for example on what the defense estimated."""
         return ()
 
     def noiseless(self) -> Defense:
@@ -181,7 +181,7 @@ class Defense(Checked, ABC):
         return replace(self, **dict.fromkeys(self.noise_fields, _NEGLIGIBLE))  # type: ignore[type-var]
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The deterministic part of `apply` that acts on every image [N, ...] by itself; adversaries know it, too."""
+        """The deterministic part of `apply` that acts on each image [N, ...] separately; adversaries know it, too."""
         return smashed
 
     @abstractmethod
@@ -191,7 +191,7 @@ class Defense(Checked, ABC):
         """Defend one round.
 
         A defense that can draw its ratios once also takes `kept`, the generator of these ratios on the device of
-        `smashed`, in the same state in every round; None if it draws them from its own.
+        `smashed`, in the same state in every round. If it is None, ratios are drawn from `generator`.
 
         Args:
             smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
@@ -215,16 +215,16 @@ class Defense(Checked, ABC):
         """A network that the client trains beside the task (a simulated attacker), or None.
 
         Args:
-            smashed_shape: of one image's smashed data, without the batch.
+            smashed_shape: shape of one image's smashed data, without the batch.
             image_shape: (C, H, W).
-            seed: of its weights; the global generator stays as it is.
+            seed: seed of its weights; the global generator stays as it is.
         """
         return None
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that ends each client's lower segment and keeps its shape, or None; arguments as of `companion`.
+        """A network at the end of each client's lower segment that keeps the shape, or None; see `companion`.
 
-        The task's gradient passes through it; the gradient of `penalty` trains it and stops there.
+        The task's gradient passes through this network; the gradient of `penalty` trains it and goes no further.
         """
         return None
 
@@ -232,15 +232,15 @@ class Defense(Checked, ABC):
         """A term that the clients add to the task's loss, [M], one value per client; or None.
 
         Args:
-            images: [M, B, C, H, W] in [0, 1].
-            smashed: [M, B, ...], before `apply`.
+            images: images [M, B, C, H, W] in [0, 1].
+            smashed: smashed data [M, B, ...] before `apply`.
             companion: the networks of `companion`, one per client, called with all messages' images at once, [M·B,
                 ...].
         """
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network of the server that undoes a release's change of width, trained in front of its segment; or None.
+        """A network that the server trains in front of its segment to undo a release's change of width; or None.
 
         Arguments are those of `companion`.
         """
@@ -251,12 +251,12 @@ class Defense(Checked, ABC):
         return None
 
     def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
-        """A term that the label holder adds to the loss of each message, [M]; or None. The gradient that it sends back
-        is that of the sum.
+        """A term that the label holder adds to the loss of each message, [M], or None. It sends back the gradient of
+        the sum.
 
         Args:
             arrived: smashed data at the server's segment, [M, B, ...].
-            labels: float [M, B, L], with `soft_labels`.
+            labels: labels, float [M, B, L], with `soft_labels`.
         """
         return None
 
@@ -274,7 +274,7 @@ class OnSmashed(Defense, Generic[R]):
 
     @abstractmethod
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, R]:
-        """What is released for smashed data [M, B, ...], and the receipt; arguments and errors as of `apply`."""
+        """The release of smashed data [M, B, ...], and the receipt; arguments and errors as in `apply`."""
 
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
@@ -294,7 +294,7 @@ def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """One gather: output token (m, n, t) is row `rows[m, n, t]` of all M·B·T tokens.
+    """Rearrange tokens by one gather: output token (m, n, t) is row `rows[m, n, t]` of all M·B·T tokens.
 
     Args:
         tokens: float [M, B, T, D].
@@ -312,7 +312,7 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
 
 
 def is_own(stage: Defense) -> bool:
-    """Whether a stage is a user's own.
+    """Whether a stage was written by a user and is not part of privkit.
 
     >>> from privkit.defenses.clip import Clip
     >>> from privkit.templates.defense import Template

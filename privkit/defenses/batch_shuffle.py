@@ -23,7 +23,7 @@ class BatchShuffle(OnSmashed[Permuted]):
 
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. 1 is patch shuffling.
-        variant: "final_shuffle": with the shuffle inside each image that §IV-C adds. "algorithm_2": as written; kept
+        variant: "final_shuffle": with the shuffle inside each image that §IV-C adds. "algorithm_2": as printed; kept
             tokens come first, which reveals their image. "kept_in_place": kept tokens do not move, as in §IV-C's first
             sentence on k, so their order is public.
         frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" moves the

@@ -28,14 +28,14 @@ def _most(name: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Chain(Defense):
-    """Stages in the order of application; each takes the release of the one before.
+    """Defenses applied as stages in order; each stage takes the release of the stage before.
 
     Attributes:
         stages: at least two. No stage of a client follows one of the server, and stages on images come before stages on
             smashed data.
 
     Raises:
-        ValueError: if an order cannot run, or would make a claim false (`rules.check_chain`).
+        ValueError: if the stages cannot run in this order, or would make a claim false (`rules.check_chain`).
 
     >>> from privkit.defenses.noise import GaussianNoise
     >>> from privkit.defenses.denoising import Scaling
@@ -74,7 +74,7 @@ class Chain(Defense):
 
     @property
     def level(self) -> str:  # type: ignore[override]
-        """ "input", "smashed", or "both" if some stages take images and others what the lower segments make of them."""
+        """ "input", "smashed", or "both" if some stages take images and others smashed data."""
         levels = {stage.level for stage in self.stages}
         return levels.pop() if len(levels) == 1 else "both"
 
@@ -111,7 +111,7 @@ class Chain(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, ChainReceipt]:
-        """All stages at once; a ValueError if some take images and others smashed data."""
+        """Apply all stages in one call; a ValueError if some take images and others smashed data."""
         if self.level == "both":
             raise ValueError(f"{self.name} takes images and smashed data: run it through Clients, with a lower segment")
         groups = None
@@ -147,7 +147,7 @@ class Chain(Defense):
 
     @staticmethod
     def _only(made: Iterable[nn.Module | None]) -> nn.Module | None:
-        """The network of the one stage that has one."""
+        """The network of the only stage that has one, or None."""
         return next((network for network in made if network is not None), None)
 
     @property

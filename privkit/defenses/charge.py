@@ -1,4 +1,4 @@
-"""The certificate of noise, from clip set, noise, mixing and release count."""
+"""The certificate of a noisy release, from its clip set, noise, mixing and release count."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _SERVER_MIXES = "the server mixes and so gets each client's own noisy message: n
 
 @dataclass(frozen=True, kw_only=True)
 class Noised(Receipt):
-    """Bounded data with noise, and possibly mixed.
+    """Receipt of data that were bounded, noised and possibly mixed.
 
-    A server that adds noise to its gradients protects its labels (`covers="labels"`); `clip` then bounds the gradient
-    of one image.
+    If a server adds noise to its gradients, the noise protects its labels (`covers="labels"`), and `clip` bounds the
+    gradient of one image.
     """
 
     # the set that held each image's smashed data; None if they were unbounded. It has the number of coordinates of one
@@ -88,17 +88,17 @@ class Noised(Receipt):
 
 
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Certificate of a run whose rounds were all made as the receipt says.
+    """Certificate of a run in which every round was made as the receipt says.
 
-    Ratios are charged by their distribution, drawn in every round or once. The certificate's quantities hold the drawn
-    ratios.
+    Mixing ratios are charged by their distribution, drawn in every round or once. The certificate's quantities hold the
+    drawn ratios.
 
     Returns:
         Differential privacy of one record (lower segment frozen or trained by noisy updates, which are charged, too) or
         one client (trained), replace-one; or "nothing", with the reason.
 
-    Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the noise's place put right; a lower segment
-    trained on raw data carries records from round to round, so that its unit is the client.
+    Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the place of the noise corrected. A lower segment
+    trained on raw data carries records from round to round, so the unit is then the client.
     """
     try:
         mechanism, said = _charged(receipt, release_count)
@@ -117,7 +117,7 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechanism, list[str]]:
-    """The charged mechanism, and what is to be said of its mixing; a ValueError if nothing is proven."""
+    """The charged mechanism, and sentences about its mixing; a ValueError if nothing is proven."""
     if receipt.clip is None:
         raise ValueError("the smashed data have no bound, so that no noise hides one of them; give clip= or bound=")
     if receipt.added_by == "server":
@@ -144,10 +144,10 @@ def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechani
 
 
 def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
-    """Whether each round is mixed as it is charged, and the server is told how.
+    """Whether each round is mixed exactly as it is charged, and the server learns the weights.
 
-    Not if some groups are larger than the one that is charged, or if the remainder of the positions is dealt at random:
-    then no client has the largest share every time.
+    False if some groups are larger than the charged one, or if the remainder of the positions is dealt at random, so
+    that no client has the largest share in every round.
     """
     if isinstance(receipt.mixing, NoMixing) or receipt.mixed_by == "server":
         return True
@@ -156,7 +156,7 @@ def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
 
 
 def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> SplitMechanism:
-    """All gradients of the run; what carries over is the server's state, and the sensitivity allows for any."""
+    """The mechanism of all gradients of the run. The server's state carries over; the sensitivity covers any state."""
     released = release_count.rounds * release_count.batch_size * release_count.clients
     return SplitMechanism(smashed=clip, noise=noise, lower_model="frozen", rounds=released)
 
@@ -164,10 +164,10 @@ def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> Spli
 def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
     """Charge every gradient of the run, of all images, to any one label.
 
-    A label does not stay in the gradient of its own image. It changes the server's weights, by which all later
-    gradients are made, and batch normalization carries it to its neighbors at once. So every gradient is taken to
-    move as far as the clipping lets it: R = rounds·batch·clients gradients, each of the clip set's sensitivity. That
-    holds whatever the server computes, even if all labels change.
+    A label affects more than the gradient of its own image. It changes the server's weights and so all later gradients,
+    and batch normalization carries it to its neighbors at once. So every gradient is assumed to change by as much as
+    the clipping allows: R = rounds·batch·clients gradients, each of the clip set's sensitivity. This bound holds for
+    anything that the server computes, even if all labels change.
 
     Source: the Gaussian or Laplace mechanism, adaptively composed (accountants); derived for this release.
     """
@@ -208,7 +208,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
-    """The mixing that every round grants, and what is to be said of it."""
+    """The mixing for which every round can be given credit, and sentences about it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
         return mixing, []
@@ -231,13 +231,13 @@ def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, lis
 
 
 def _drawn_every_round(mixing: Mixing) -> bool:
-    """Whether each round has random ratios of its own, which a charge of single releases takes to be independent."""
+    """Whether ratios are drawn anew in each round; a charge of single releases assumes that they are independent."""
     ratio = getattr(mixing, "ratio", None)
     return isinstance(ratio, DirichletRatio | DirichletCounts) and ratio.drawn == "every_round"
 
 
 def _fewest(receipt: Noised, release_count: ReleaseCount) -> int:
-    """Members of the smallest group of the run, as far as this call and the release count show."""
+    """Number of members of the smallest group of the run, as far as this call and the release count show it."""
     sizes = [receipt.mixing.group]
     if release_count.unmatched:
         sizes.append(release_count.unmatched)
@@ -256,7 +256,7 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
 
 
 def equal_counts(positions: int, members: int) -> tuple[int, ...]:
-    """Counts that differ by at most one, the larger ones first.
+    """Numbers of positions for each member that differ by at most one, the larger ones first.
 
     >>> equal_counts(10, 4)
     (3, 3, 2, 2)
@@ -265,7 +265,7 @@ def equal_counts(positions: int, members: int) -> tuple[int, ...]:
 
 
 def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseCount, said: list[str]) -> Certificate:
-    """The accountant's certificate with what it cannot know."""
+    """The certificate with facts added that the accountant cannot know."""
     assumptions, statement = list(certificate.assumptions), certificate.statement
     if receipt.labels is None:
         certificate = given_labels(certificate, release_count.lower_model)
@@ -281,8 +281,8 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The claim about the smashed data, given the labels, for labels that are sent without noise; its first assumption
-    says so.
+    """The certificate of smashed data whose labels are sent without noise: the claim holds given the labels, as its
+    first assumption says.
 
     Args:
         certificate: differential privacy of the smashed data, computed for neighbors with equal labels.
@@ -294,7 +294,7 @@ def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
 
 
 def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> list[str]:
-    """A warning where δ would allow to publish one unit in full."""
+    """A warning if δ is so large that one unit could be published in full."""
     records = release_count.clients * release_count.batch_size * max(1, release_count.rounds // release_count.epochs)
     units = release_count.clients if certificate.unit == "client" else records
     if units <= 1 or release_count.delta <= 1 / units:

@@ -1,4 +1,4 @@
-"""Bounds of the smashed data that the accountant knows: stages in front of noise."""
+"""Stages that bound the smashed data in front of noise; the accountant knows their bounds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from privkit.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Clip(OnSmashed[Nothing]):
-    """Bounds the smashed data of each image; alone it proves nothing, in front of noise it bounds the sensitivity.
+    """Bounds the smashed data of each image. Alone it proves nothing; in front of noise it bounds the sensitivity.
 
     Attributes:
         bound: c > 0.
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
         place: "client", "mixer" or "server".
 
-    Source: privkit's; the two clip sets of `gaussian_noise`.
+    Source: privkit's own; the two clip sets are those of `gaussian_noise`.
 
     >>> Clip(bound=0.5).apply(torch.ones(1, 1, 2), torch.zeros(1, 1), Generator())[0].smashed.tolist()
     [[[0.5, 0.5]]]
@@ -50,7 +50,7 @@ class Clip(OnSmashed[Nothing]):
 
 @dataclass(frozen=True, kw_only=True)
 class Bounded(OnSmashed[Nothing]):
-    """Smashed data in [−1, 1]; alone this proves nothing, in front of noise it bounds the sensitivity.
+    """Bounds smashed data to [−1, 1]. Alone it proves nothing; in front of noise it bounds the sensitivity.
 
     Attributes:
         bound: "tanh" passes every number through tanh. "cut" says that the model's cut ends in a tanh already; each

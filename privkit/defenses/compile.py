@@ -38,8 +38,9 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism of the stage on which the chain's claim rests; the other stages are post-processing or earn no
-        credit."""
+        """The mechanism of the stage on which the chain's claim rests; other stages are post-processing or earn no
+        credit.
+        """
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 
@@ -57,7 +58,7 @@ class ChainReceipt(Receipt):
 
     @property
     def payload_share(self) -> float | None:
-        """Product over the stages before the server."""
+        """Product of the stages' payload shares, up to the server."""
         shares = [step.receipt.payload_share for step in self.steps if step.stage.place != "server"]
         known = [share for share in shares if share is not None]
         total = 1.0
@@ -70,10 +71,10 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
     """The certificate of a chain whose steps, in order, passed `rules.check_chain`.
 
     A noise stage in a chain claims the same ε as the stage alone. Two kinds of stages may precede it: a random map of
-    each image, and a permutation, which commutes with iid noise and coordinate-wise clipping. Later stages are
+    each image, and a permutation, because it commutes with iid noise and coordinate-wise clipping. Later stages are
     post-processing. The bound of an earlier clip stage counts if only permutations lie between the two. Mixing earns
-    credit only inside a stage that mixes and adds noise itself. The count of a shuffle's orders is reported beside the
-    ε. Stages at the server earn no credit.
+    credit only if the stage that mixes adds the noise itself. The count of a shuffle's orders is reported beside the ε.
+    Stages at the server earn no credit.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
@@ -114,18 +115,18 @@ def _ranked(made: Sequence[Certificate]) -> list[int]:
 
 
 def _parts(step: StageReceipt) -> dict[str, int]:
-    """Part -> coordinates of one image, from what the split did."""
+    """Number of coordinates of one image in each part, from the receipt of the split."""
     assert isinstance(step.receipt, Nothing)
     return {name.removeprefix("coordinates_"): round(size) for name, size in step.receipt.quantities.items()}
 
 
 def _of_parts(steps: Sequence[StageReceipt], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
-    """ε for a holder of one part: that of its own coordinates, as the others' noise is drawn apart from it.
+    """ε against the holder of each part: it is charged for this part's coordinates only, since noise is independent.
 
-    That needs clipping by coordinate, a sensitivity that does not lean on the other coordinates, and nothing behind the
-    noise that carries one channel into another (one place, if parts are places): no stage, no lower segment, and no
-    server that teaches other clients what it learned from all parts. Empty if that is not so: then the ε of the whole
-    holds.
+    This needs clipping by coordinate, so that the sensitivity does not depend on other coordinates. And nothing behind
+    the noise may carry one channel (or place, if parts are places) into another: no stage, no lower segment, and no
+    server that teaches other clients what it learned from all parts. Otherwise the result is empty, and the ε of the
+    whole holds.
     """
     receipt, lower = steps[noise].receipt, release_count.lower_model
     if steps[noise].stage.level == "input" or (lower != "frozen" and (lower != "trained" or release_count.clients > 1)):
@@ -167,7 +168,7 @@ def _own(steps: Sequence[StageReceipt], number: int, release_count: ReleaseCount
 
 
 def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
-    """A stage's receipt with the clip set of the stages before it, if it adds noise to unmixed data."""
+    """A stage's receipt; if the stage adds noise to unmixed data, with the clip set of the stages before it."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))
@@ -175,25 +176,26 @@ def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
 
 
 def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
-    """Whether clients learn from a mix whose noise comes later, and then release what no charge of this mix covers.
+    """Whether clients learn from a mix before its noise, and then release what the charge of the mix does not cover.
 
-    A lower segment that keeps its raw updates is charged for all of its client's messages. If one group holds all
-    clients, these are all messages; noisy updates charge a record for its own gradient alone.
+    A lower segment with raw updates is charged for all messages of its client, which are all messages if one group
+    holds all clients. With noisy updates, a record is charged for its own gradient alone.
     """
     lower = release_count.lower_model
     return isinstance(lower, PrivateUpdates) or (lower == "trained" and mixing.group < release_count.clients)
 
 
 def _rank(made: Certificate) -> int:
-    """Differential privacy of the release, then of labels, then a count of orders, then nothing."""
+    """Rank of a claim: differential privacy of the release, then of labels, then a count of orders, then nothing."""
     if made.kind == "differential_privacy":
         return 0 if made.covers == "release" else 1
     return 2 if made.kind == "permutation_count" else 3
 
 
 def _bound(steps: Sequence[StageReceipt], level: str) -> ClipSet | None:
-    """The clip set that still holds behind those of these stages that act at a level: only permutations keep it, and
-    only those inside an image keep a norm."""
+    """The clip set that still holds behind the stages of one level: only permutations preserve it, and only those
+    inside an image preserve a norm bound.
+    """
     bound: ClipSet | None = None
     for step in steps:
         if step.stage.level != level:  # the lower segment lies between
@@ -220,7 +222,7 @@ def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
 
 
 def _beside(step: StageReceipt, made: Certificate, number: int, first: int, main: Certificate) -> str:
-    """What a stage adds to the chain's claim, in a sentence; nothing if the chain claims nothing."""
+    """A sentence on what a stage adds to the chain's claim; empty if the chain claims nothing."""
     name = step.stage.name
     if main.kind == "nothing":
         return ""
@@ -247,7 +249,7 @@ class _Sites:
 
 
 def sites_of(stages: Sequence[Defense]) -> _Sites:
-    """Stages on images, stages on smashed data before the server holds them, and the server's own."""
+    """The stages on images, the stages on smashed data before these reach the server, and the server's stages."""
     sent = [stage for stage in stages if stage.place != "server"]
     return _Sites(
         images=tuple(stage for stage in sent if stage.level == "input"),
@@ -270,7 +272,7 @@ def run(
         groups: int64 [M', k], the messages on the seats of each group of the stage that mixes; −1 on an empty seat.
 
     Returns:
-        The last release, with the product of all public weights, and the receipt of each stage.
+        The last release with the product of all published weights, and the receipt of each stage.
     """
     steps = []
     for stage in stages:
@@ -297,5 +299,5 @@ def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """[n, ...] by groups [M, k] -> [M, k, ...]; unchanged if nobody is mixed. Empty seats hold somebody's values."""
+    """Values [n, ...] by groups [M, k] as [M, k, ...]; unchanged without mixing. Empty seats hold arbitrary values."""
     return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

@@ -1,4 +1,4 @@
-"""Confusional labels: the server learns soft labels that stand for the true ones, and decodes its predictions."""
+"""Confusional labels: the server learns soft labels that stand for the true ones, and its predictions are decoded."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class ConfusionalLabels(Defense):
     """The label holder replaces label y by row y of a secret matrix C of soft labels; nothing is proven.
 
     The loss is the cross-entropy with C[y], so gradients look as if they belonged to other labels. Predictions p of
-    soft labels are decoded by p·C⁻¹. All records of a label still share one soft label, and their gradients still share
-    a direction: C renames labels and does not mix their records.
+    soft labels are decoded by p·C⁻¹. All records of a label still share one soft label, and their gradients share a
+    direction: C renames labels but does not mix their records.
 
     Attributes:
-        spread: share of a soft label that lies on all labels alike; the rest lies on one wrong label.
-        seed: of the wrong labels, one for each label.
+        spread: share of a soft label that is spread evenly over all labels; the rest lies on one wrong label.
+        seed: seed of the wrong labels, one for each label.
         frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
 
     Source: Zou et al. 2022, "Defending batch-level label inference and replacement attacks in vertical federated
     learning", §4 (CAE): a confusional autoencoder, whose encoder is C and whose decoder its inverse. There it is
-    trained to give wrong labels of high entropy; here C is drawn so and inverted, which decodes exactly.
+    trained to give wrong labels of high entropy; here C is drawn with this property and inverted, so decoding is exact.
     """
 
     name: ClassVar[str] = "confusional_labels"
@@ -45,7 +45,7 @@ class ConfusionalLabels(Defense):
     frozen_block: FrozenBlock = False
 
     def matrix(self, classes: int) -> Tensor:
-        """C, float64 [classes, classes]; rows sum to 1.
+        """The matrix C, float64 [classes, classes]; rows sum to 1.
 
         >>> ConfusionalLabels().matrix(3).argmax(1)
         tensor([2, 0, 1])
@@ -76,14 +76,14 @@ def _cycle(classes: int, seed: int) -> Tensor:
 
 
 class _Decoder(nn.Module):
-    """Behind the server's segment: in training the logits of soft labels, afterwards those of labels."""
+    """Module behind the server's segment: logits of soft labels in training, and logits of labels afterwards."""
 
     def __init__(self, stage: ConfusionalLabels) -> None:
         super().__init__()
         self.stage = stage
 
     def forward(self, logits: Tensor) -> Tensor:
-        """[N, L] -> [N, L]."""
+        """Logits [N, L] -> logits [N, L]."""
         if not isinstance(logits, Tensor):
             raise UsageError(f"{self.stage.name} needs a server's segment with one output, got several")
         if self.training:

@@ -50,14 +50,14 @@ class _MixedClients(Defense):
         """The weights of a round: float [G, k, 1], or exclusive masks, bool [G, k, T].
 
         Args:
-            smashed: [G, k, B, ...].
-            present: bool [G, k].
+            smashed: smashed data [G, k, B, ...].
+            present: the taken seats, bool [G, k].
             coins: generator of ratios and sizes.
             generator: generator of everything else.
         """
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...] of the members' smashed data."""
+        """Messages [G, B, ...], mixed from the members' smashed data."""
         return mix(smashed, spread(weights, smashed, self.side, leading=3))
 
     def apply(
@@ -86,12 +86,12 @@ class _MixedClients(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixup(_MixedClients):
-    """Superposes the smashed data of k clients with ratios of a Dirichlet law; nothing is proven.
+    """Adds up the smashed data of k clients with weights of a Dirichlet distribution; nothing is proven.
 
     Attributes:
         group: k ≥ 1.
-        concentration: α_M ≥ 1e-6 of the ratios; inf for 1/k each.
-        level: "smashed", or "input" to mix images (Mixup itself; the first is Manifold Mixup).
+        concentration: α_M ≥ 1e-6 of the Dirichlet distribution of the ratios; inf for 1/k each.
+        level: "smashed" (Manifold Mixup), or "input" to mix images (the original Mixup).
         published: whether the server learns the ratios.
         drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
             run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
@@ -124,10 +124,11 @@ class RandomCutMix(_MixedClients):
 
     Attributes:
         group: k ≥ 1; 1 is the identity.
-        concentration: α_M ≥ 1e-6 of the numbers of positions; inf for equal numbers. DP-CutMixSL uses 2, CutMixSL 6.
+        concentration: α_M ≥ 1e-6 of the law of the numbers of positions; inf for equal numbers. DP-CutMixSL uses 2,
+            CutMixSL 6.
         level: "smashed", or "input" to mix images.
         patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
-        published: whether the server learns the masks; it shares the pseudo-random sequence in CutMixSL, and needs it
+        published: whether the server learns the masks. In CutMixSL it shares the pseudo-random sequence, which it needs
             to send each client its own part of the gradient.
         drawn: "every_round" for fresh numbers of positions in each round; "once" for numbers that every client keeps
             for the whole run, at fresh places, which needs groups that stay together (grouping=fixed).
@@ -166,15 +167,15 @@ class RandomCutMix(_MixedClients):
 class VanillaCutMix(RandomCutMix):
     """CutMix with boxes; nothing is proven.
 
-    One client, drawn at random, gives the background, the next a box, the next a box inside that one. For k = 2 this is
+    A random client gives the background, the next one a box, the next one a box inside that box. For k = 2 this is
     CutMix. For larger k the masks stay exclusive, and the ratios follow the Dirichlet law up to whole positions. Labels
     are mixed by the positions that were really filled.
 
     Attributes:
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
             square grid. At the input layer, None is 1.
-        drawn: with "once" the areas are kept, up to whole positions, and the places are fresh. Other fields are those
-            of `RandomCutMix`.
+        drawn: with "once" each client keeps its area, up to whole positions, at fresh places. The other fields are
+            those of `RandomCutMix`.
 
     Source: CutMixSL appendix B, Eq. 10; DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup"). The papers
     have two clients; boxes inside boxes are ours.
@@ -202,7 +203,7 @@ class ShuffledCutMix(RandomCutMix):
     tokens reveal their places. That undoes the shuffle, so no permutation is counted.
 
     The release's `weights` holds the ratios λ_i, [G, k, 1], not the masks: where a client's positions lie in an image
-    is the shuffle's secret. The receipt has the masks, at the places before the shuffle.
+    is the shuffle's secret. The receipt has the masks as they were before the shuffle.
 
     Source: CutMixSL appendix B, Eq. 12 (positions of feature maps, too) and appendix C, "Shuffling".
 
@@ -218,7 +219,7 @@ class ShuffledCutMix(RandomCutMix):
     shuffled: ClassVar[bool] = True
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...] of the members' positions, in a separate order for each image, by one gather."""
+        """Messages [G, B, ...] of the members' positions, permuted separately for each image, by one gather."""
         groups, _, length = weights.shape
         batch, image_shape = smashed.shape[2], smashed.shape[3:]
         order = uniform_permutations(groups * batch, length, generator).view(groups, batch, length)

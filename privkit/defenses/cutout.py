@@ -21,12 +21,12 @@ class RandomCutout(Defense):
     Attributes:
         payload: share of positions that are kept and travel, in [0, 1], rounded to whole positions.
         stationary: whether a client has the same mask in every round (message m of M always has mask m).
-        mask_seed: of stationary masks; fresh ones come from the round's generator.
+        mask_seed: seed of stationary masks; fresh masks come from the round's generator.
         level: "smashed", or "input" to mask images.
         place: "client", "mixer" or "server", who then masks what it already holds.
         patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
 
-    The masks are the release's `weights`, [M, 1, T].
+    The release's `weights`, [M, 1, T], are the masks.
 
     Source: DP-CutMixSL §3.B, Eq. 4 (patch-wise), "Impact of Mask Stationarity" and, for images, appendix C.
 
@@ -59,7 +59,7 @@ class RandomCutout(Defense):
         return self.input_patch if self.patch is None and self.level == "input" else self.patch
 
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
-        """Masks bool [M, T] of positions that are kept, one per client, which its images share."""
+        """Masks of kept positions, bool [M, T], one per client; all images of a client share its mask."""
         total = positions(self.name, smashed, self.side, leading=2)
         return uniform_permutations(len(smashed), total, generator) < round(self.payload * total)
 
@@ -91,7 +91,7 @@ class RandomCutout(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class CutSmashed(RandomCutout):
-    """The release of `random_cutout`; only kept positions travel, since a seed tells the server their places.
+    """The release of `random_cutout`, but only kept positions travel; the server knows their places from a seed.
 
     The release has the same distribution, but fewer bytes are sent: both sides know the sequence of masks, so the masks
     are not sent, and the server fills in zeros. Nothing is proven.

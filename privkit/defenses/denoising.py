@@ -1,4 +1,4 @@
-"""Scaling and masking: they remove noise with some of the signal, on smashed data or on logits."""
+"""Scaling and masking: both remove noise together with some of the signal, on smashed data or on logits."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Denoising(OnSmashed[Nothing]):
     """A stage that lowers the noise, and the signal, too.
 
     Attributes:
-        variant: see `Variant`.
-        setting: name of the field that may be "auto".
-        receipt: why nothing is proven.
+        variant: how gradients pass, see `Variant`.
+        setting: name of the field that may be "auto", that is, estimated.
+        receipt: the receipt, which says why nothing is proven.
     """
 
     denoises: ClassVar[bool] = True
@@ -78,10 +78,10 @@ class Denoising(OnSmashed[Nothing]):
 
     @abstractmethod
     def changed(self, values: Tensor, generator: Generator | None) -> Tensor:
-        """The values [...] scaled or masked, with the derivative."""
+        """The values [...] scaled or masked; their gradient is the derivative."""
 
     def applied(self, values: Tensor, generator: Generator | None = None) -> Tensor:
-        """The values scaled or masked, with the gradient of the variant."""
+        """The values scaled or masked; their gradient is that of the variant."""
         changed = self.changed(values, generator)
         if self.variant in ("exact", "logits"):
             return changed
@@ -105,14 +105,14 @@ class _ServerStage(nn.Module):
 
 
 class _OnLogits(_ServerStage):
-    """A stage behind the server's segment. Masks act in training only: a masked logit would be a guess."""
+    """A stage behind the server's segment. Masks act in training only: a masked logit makes a prediction random."""
 
     def __init__(self, stage: Denoising) -> None:
         super().__init__()
         self.stage = stage
 
     def forward(self, logits: Tensor) -> Tensor:
-        """[N, L] -> [N, L]; random numbers are drawn from the global generator, as a dropout layer draws them."""
+        """Logits [N, L] -> [N, L]; random numbers come from the global generator, as in a dropout layer."""
         if not isinstance(logits, Tensor):
             raise UsageError(
                 f"{self.stage.name}:variant={self.stage.variant} needs a server's segment with one output, got "
@@ -123,7 +123,7 @@ class _OnLogits(_ServerStage):
 
 
 def switch(upper: nn.Module, *, off: bool) -> None:
-    """Turn every stage inside a server's segment off or on again; values then pass unchanged."""
+    """Switch every stage inside a server's segment off, so that values pass unchanged, or on again."""
     for stage in upper.modules():
         if isinstance(stage, _ServerStage):
             stage.off = off
@@ -155,9 +155,9 @@ def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
 class Denoiser(_ServerStage):
     """Estimates λ* or p* in every round of training, and applies it.
 
-    With X̃ = X + Z the smashed data that arrive and M the first layer, E‖MX̃‖² = A + σ²F and E Σ m_ij² x̃_j² = B + σ²F.
-    So the server, which knows σ and M, estimates A = ‖MX‖² and B without seeing X. Both are averaged over records and
-    rounds. A + σ²F, B + σ²F and σ²F are buffers and so travel with the server's weights.
+    X̃ = X + Z are the smashed data that arrive, and M is the first layer. Then E‖MX̃‖² = A + σ²F and E Σ m_ij² x̃_j² =
+    B + σ²F. The server knows σ and M, so it estimates A = ‖MX‖² and B without seeing X. Both are averaged over records
+    and rounds. A + σ²F, B + σ²F and σ²F are buffers, so they are saved with the server's weights.
 
     Source: accurate_sl, Theorem 3.1; the minimizers are derived (`privkit.papers.accurate_sl.denoising`).
     """
@@ -181,7 +181,7 @@ class Denoiser(_ServerStage):
 
     @property
     def setting(self) -> float:
-        """λ* of scaling or p* of masking; 1 before the first round."""
+        """The estimated λ* of scaling or p* of masking; 1 before the first round."""
         if not int(self.rounds):
             return 1.0
         signal, diagonal, spread = self.sums.tolist()
@@ -218,20 +218,19 @@ class Denoiser(_ServerStage):
 
 
 def best_scale(signal: float, spread: float) -> float:
-    """λ* = A/(A + σ²F) from A and σ²F; 0 without a signal."""
+    """The best scale λ* = A/(A + σ²F), from A and σ²F; 0 without a signal."""
     return signal / (signal + spread) if signal > 0 else 0.0
 
 
 def best_keep(signal: float, diagonal: float, spread: float) -> float:
-    """p* from A, B and σ²F: (2A − B − σ²F)/(2(A − B)) in [0, 1] if A > B, else 0 or 1, whichever has the smaller
-    error."""
+    """The best p* from A, B and σ²F: (2A − B − σ²F)/(2(A − B)) in [0, 1] if A > B, else the better of 0 and 1."""
     if signal <= diagonal:
         return 0.0 if signal < spread else 1.0
     return min(1.0, max(0.0, 0.5 + (signal - spread) / (signal - diagonal) / 2))
 
 
 def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
-    """The first layer with weights, behind those that only reshape; a `UsageError` if another comes first."""
+    """The first layer with weights, behind layers that only reshape; a `UsageError` if another comes before it."""
     found: list[nn.Module] = []
     for layer in _leaves(upper):
         found.append(layer)
@@ -262,9 +261,9 @@ class Masking(Denoising):
     Attributes:
         keep: p in [0, 1], or "auto" for the p of least error, estimated while the server trains.
         place: "server" denoises what arrived; "client" or "mixer" masks before it arrives.
-        variant: see `privkit.defenses.denoising.Variant`; every variant but "undone", which would have to restore what
-            a mask has removed. accurate_sl released "straight_through".
-        at_inference: whether test images are masked, too. Logits of test images never are.
+        variant: how gradients pass, see `privkit.defenses.denoising.Variant`; "undone" is refused, since it would have
+            to restore what a mask removed. accurate_sl released "straight_through".
+        at_inference: whether test images are masked, too. Logits of test images are never masked.
 
     Source: accurate_sl §3, the random masking operator R_p.
 
@@ -305,8 +304,8 @@ class Scaling(Denoising):
     Attributes:
         factor: λ = 1/α > 0, or "auto" for the λ of least error, estimated while the server trains.
         place: "server" denoises what arrived; "client" or "mixer" scales before it arrives.
-        variant: see `privkit.defenses.denoising.Variant`. accurate_sl released "undone" for MNIST, "straight_through"
-            for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and Amazon reviews.
+        variant: how gradients pass, see `privkit.defenses.denoising.Variant`. accurate_sl released "undone" for MNIST,
+            "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and Amazon reviews.
 
     Source: accurate_sl §3, the scaling operator S_α.
 
@@ -334,6 +333,6 @@ class Scaling(Denoising):
         return smashed if self.on_logits or self.automatic else self.changed(smashed, None)
 
     def before_backward(self, arrived: Tensor) -> None:
-        """Divide by the factor behind autograd's back, as the release does, if the variant is "undone"."""
+        """With the variant "undone", divide by the factor in place, outside autograd, as accurate_sl's code does."""
         if self.variant == "undone" and self.factor != "auto":
             arrived.data.div_(self.factor)

@@ -23,14 +23,14 @@ _Site = Literal["client", "mixer"]  # who adds the noise: each client before mix
 
 
 class _BoundedNoise(Defense):
-    """The Gaussian mechanism of DP-CutMixSL: Eq. 14 alone, Eq. 5 before mixing, Eq. 15 and 16 after it.
+    """The Gaussian mechanism of DP-CutMixSL: Eq. 14 without mixing, Eq. 5 before mixing, Eq. 15 and 16 after it.
 
     Attributes:
         sigma: σ_s > 0.
         sigma_labels: σ_y > 0; None for labels without noise.
-        bound: Δ > 0, the width of the interval of every coordinate, [0, Δ]; None leaves smashed data as they are, and
-            then nothing is proven.
-        signed: whether that interval is [−Δ/2, Δ/2], which keeps negative coordinates. Its width and ε are the same.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ]. None leaves smashed data as they are, and then nothing is
+            proven.
+        signed: whether the interval is [−Δ/2, Δ/2], which keeps negative coordinates. Width and ε are the same.
 
     Source: DP-CutMixSL §4 assumes [0, Δ] and gives no rule. `signed` and bound=none are privkit's: embeddings have both
     signs, and a clamp to [0, Δ] loses the negative half with its gradient.
@@ -93,8 +93,8 @@ class DpSl(_BoundedNoise):
         sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, and the certificate
             says so.
         bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes such a range
-            and gives no rule; a model's negative coordinates are lost, and so is their gradient. None clamps nothing,
-            and then nothing is proven.
+            and gives no rule; negative coordinates and their gradients are lost. With None nothing is clamped, and
+            nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
         at_inference: whether test images get noise, too.
@@ -125,10 +125,10 @@ class DpSl(_BoundedNoise):
 
 
 class _MixedNoise(_BoundedNoise):
-    """Bounded smashed data of a group, mixed by random weights, with the clients' noise or the mixer's.
+    """Bounded smashed data of a group, mixed by random weights, with noise of the clients or of the mixer.
 
     Attributes:
-        concentration: α_M > 0 of the law of the weights.
+        concentration: α_M > 0 of the distribution of the weights.
         site: who adds the noise.
         side: pixels per side of a position of a feature map or an image; None if tokens are positions.
     """
@@ -151,7 +151,7 @@ class _MixedNoise(_BoundedNoise):
 
     @abstractmethod
     def law(self, positions: int) -> Mixing:
-        """The law of the weights as the accountant knows it, for groups of two and more."""
+        """The distribution of the weights in the accountant's terms, for groups of two or more."""
 
     def apply(
         self,
@@ -195,7 +195,7 @@ class _MixedNoise(_BoundedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class DpMixSl(_MixedNoise):
-    """Differentially private Mixup: Σ λ_i·s_i of clamped smashed data, λ ~ Dirichlet, and Gaussian noise.
+    """Differentially private Mixup: releases Σ λ_i·s_i of clamped smashed data s_i, λ ~ Dirichlet, with Gaussian noise.
 
     Attributes:
         group: k ≥ 1 clients per group.
@@ -251,7 +251,7 @@ class DpMixSl(_MixedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class DpCutMixSl(_MixedNoise):
-    """Differentially private random CutMix: each position from one client, counts N_i that sum to N, Gaussian noise.
+    """Differentially private random CutMix: each position is one client's, N_i of N for client i; Gaussian noise.
 
     Attributes:
         group: k ≥ 1 clients per group.
@@ -263,8 +263,8 @@ class DpCutMixSl(_MixedNoise):
             [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
-            both give one law; on labels the clients' noise shrinks to σ_y²·Σλ_i².
-            A table of `privkit epsilon` has "mixer" where noise_site is empty.
+            both give the same distribution; on labels the variance of the clients' noise shrinks to σ_y²·Σλ_i². In a
+            table of `privkit epsilon`, an empty noise_site means "mixer".
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         patch: side of a position of a feature map or an image; tokens are positions. None is 2 at the input layer.
         level: "smashed", or "input" to mix images.

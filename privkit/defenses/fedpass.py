@@ -25,19 +25,20 @@ _WIDEST = 256
 class FedPass(OnSmashed[Nothing]):
     """Channel x becomes tanh(s)·x + tanh(b), where s and b are a network's outputs for secret passports.
 
-    Each record has passports of its own for s and for b, p ~ N(μ, σ²) in each channel, and μ is secret and stays for
-    the run. Nothing is proven: with σ = 0 all records share one map, which a decoder learns from queries; with σ > 0
-    the map is noise that grows with the smashed data.
+    Each record has its own passports for s and for b, p ~ N(μ, σ²) in each channel; μ is secret and fixed for the run.
+    Nothing is proven: with σ = 0 all records share one map, which a decoder learns from queries; with σ > 0 the map
+    adds noise that grows with the smashed data.
 
     Attributes:
         reach: the means μ are uniform in (−reach, 0), > 0. With a larger reach the tanh saturates at ±1 and hides σ.
-        sigma: σ of a record's passports, ≥ 0; 0 for passports of the run.
-        seed: of the means and of the network's weights.
+        sigma: σ of a record's passports, ≥ 0; with 0 all records have the same passports.
+        seed: seed of the means and of the network's weights.
 
     Source: Gu et al. 2023, "FedPass: Privacy-preserving vertical federated deep learning with adaptive obfuscation"
-    (arXiv 2301.12623). There the network, an encoder to a quarter of the channels (here to 256 at most), a leaky ReLU
-    and a decoder, is trained. Here it is drawn, so that no training turns passports off; the segments before and behind
-    it learn. A white-box adversary knows the map of the means. The default reach is privkit's.
+    (arXiv 2301.12623). The network is an encoder to a quarter of the channels (here at most 256), a leaky ReLU and a
+    decoder. There it is trained; here its weights are drawn and fixed, so that training cannot turn passports off, and
+    the segments before and behind it learn. A white-box adversary knows the map of the means. The default reach is
+    privkit's.
 
     >>> release, _ = FedPass(sigma=0.0).apply(torch.zeros(1, 3, 8), torch.zeros(1, 3), torch.Generator())
     >>> bool(release.smashed.abs().amax() < 1), bool((release.smashed == release.smashed[:, :1]).all())
@@ -78,7 +79,7 @@ class FedPass(OnSmashed[Nothing]):
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constants(channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """The same, which a compiler does not trace: it takes no generator, and ignores a cache."""
+    """The same constants, hidden from torch's compiler, which cannot trace a generator and ignores a cache."""
     return _drawn(channels, reach, seed, dtype, device)
 
 
@@ -95,7 +96,7 @@ def _drawn(
 
 
 def _passed(rows: Tensor, passports: Tensor, encoder: Tensor, decoder: Tensor) -> Tensor:
-    """Rows under passports [N, 2, C], one pair a row."""
+    """The rows, scaled and shifted by passports [N, 2, C], one pair for each row."""
     scale, bias = (leaky_relu(passports @ encoder) @ decoder).tanh().unbind(1)
     if rows.ndim == 4:
         return scale[..., None, None] * rows + bias[..., None, None]

@@ -16,7 +16,7 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 
 def tokens_left(keep: float, tokens: int) -> int:
-    """How many tokens an image sends: the share `keep` of them, rounded, and at least one."""
+    """Number of tokens that an image sends: the share `keep` of all, rounded, and at least one."""
     return max(1, round(keep * tokens))
 
 
@@ -24,15 +24,15 @@ def tokens_left(keep: float, tokens: int) -> int:
 class TokenDropping(OnSmashed[Nothing]):
     """Sends a random part of each image's tokens, in their order; nothing is proven.
 
-    Tokens are drawn for every image and round. Places are not sent: the blocks of a transformer read any number of
-    tokens. A token with a position embedding reveals its place in any case.
+    Tokens are drawn for every image and round. Their places are not sent, since a transformer's blocks read any number
+    of tokens; but a token with a position embedding reveals its place.
 
     Attributes:
         keep: share of the tokens that are sent, in (0, 1], rounded to whole tokens and at least one; 1 drops none.
         at_inference: whether test images drop tokens, too; PatchDropout drops in training alone.
 
-    Source: Liu et al. 2023, "PatchDropout: Economizing vision transformers using patch dropout", §3, behind the cut.
-    The default share is privkit's.
+    Source: Liu et al. 2023, "PatchDropout: Economizing vision transformers using patch dropout", §3, applied at the
+    cut. The default share is privkit's.
 
     >>> z = torch.arange(8.0).view(1, 2, 4, 1)
     >>> release, receipt = TokenDropping(keep=0.5).apply(z, torch.zeros(1, 2), torch.Generator().manual_seed(0))
@@ -48,7 +48,7 @@ class TokenDropping(OnSmashed[Nothing]):
     at_inference: bool = True
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """[M, B, T, D] -> [M, B, T', D]; the receipt's masks [M·B, T] say which tokens stay."""
+        """Tokens [M, B, T, D] -> [M, B, T', D]; the receipt's masks [M·B, T] say which tokens stay."""
         m, b, t, d = require_tokens(self.name, smashed)
         left = tokens_left(self.keep, t)
         if left == t:
@@ -82,8 +82,8 @@ class TokenMerging(OnSmashed[Nothing]):
         keep: share of the tokens that are left, in (0, 1], rounded to whole tokens and at least one; 1 merges none.
         at_inference: whether test images are merged, too.
 
-    Source: Bolya et al. 2023, "Token merging: your ViT but faster" (ToMe), §3, at the cut alone. They compare attention
-    keys by their cosine; here only tokens are known, so tokens are compared in the same way.
+    Source: Bolya et al. 2023, "Token merging: your ViT but faster" (ToMe), §3, applied at the cut only. The authors
+    compare attention keys by their cosine; here only tokens are known, so their cosines are compared.
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [3.0, -1.0]]).view(1, 1, 4, 2)
     >>> release, _ = TokenMerging(keep=0.75).apply(z, torch.zeros(1, 1), torch.Generator())
@@ -99,7 +99,7 @@ class TokenMerging(OnSmashed[Nothing]):
     at_inference: bool = True
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """[M, B, T, D] -> [M, B, T', D]: tokens at even places that were not merged, then those at odd places."""
+        """Tokens [M, B, T, D] -> [M, B, T', D]: those at even places that were not merged, then those at odd places."""
         m, b, t, _ = require_tokens(self.name, smashed)
         merged = self.public_transform(smashed.flatten(0, 1)).unflatten(0, (m, b))
         return merged, Nothing(

@@ -18,7 +18,7 @@ from privkit.defenses.none import require_messages
 
 @dataclass(frozen=True, kw_only=True)
 class GradPerturb(OnSmashed[Noised]):
-    """Noise on the cut-layer gradient against inference of labels; (ε, δ)-DP in the labels with `clip`, else nothing.
+    """Noise on the cut-layer gradient against label inference; with `clip`, (ε, δ)-DP of the labels.
 
     The server protects its own labels, so its noise earns credit for the labels and none for the clients' data.
 
@@ -26,8 +26,8 @@ class GradPerturb(OnSmashed[Noised]):
         law: "gaussian" or "laplace".
         noise: standard deviation σ (or scale b) on every coordinate, > 0, in units of the gradient that is sent; if the
             loss is a mean over a batch, this gradient shrinks with the batch size.
-        clip: largest L2 norm (L1 for Laplace) of one image's gradient, > 0; longer ones are shortened before the noise.
-            None leaves them.
+        clip: largest L2 norm (L1 for Laplace) of one image's gradient, > 0; longer gradients are shortened before the
+            noise. None does not clip.
         frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
 
     Source: Yang et al. 2022, "Differentially private label protection in split learning", the plain perturbation of

@@ -1,4 +1,4 @@
-"""The information bottleneck: noise on smashed data, and lower segments trained to send few bits of a record."""
+"""The information bottleneck: noise on smashed data, and lower segments trained to send few bits about a record."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from privkit.defenses.noise import AddedNoise, widened
 class InformationBottleneck(AddedNoise):
     """The release is z = h + σ·ε, and the clients add weight · KL(N(h, σ²I) ‖ N(0, I)) to the task's loss.
 
-    The mean KL divergence of the records is at least the mutual information of records and releases, in nats, for the
-    lower segment and the records over which the mean is taken. It is no differential privacy, because h has no bound:
-    a record that training did not see may be far from all others. The penalty is always that of the lower segment's
-    own output, before any clip.
+    The mean KL divergence over records is an upper bound on the mutual information of records and releases, in nats,
+    for this lower segment and these records. It is not differential privacy, because h has no bound: a record that
+    training did not see may be far from all others. The penalty is computed on the lower segment's output before any
+    clip.
 
     Attributes:
-        weight: of the KL divergence, ≥ 0, which is a sum over all coordinates of a record.
+        weight: weight of the KL divergence, ≥ 0; the divergence is a sum over all coordinates of a record.
         sigma: standard deviation of the noise, > 0, in units of the smashed data.
         clip: each coordinate is clamped to [−c, c] before the noise, which then has an ε; None leaves it unbounded.
 
     Source: Alemi et al. 2017, "Deep variational information bottleneck", Eq. 17; Zou, Liu and Zhang 2023, "Mutual
     information regularization for vertical federated learning" (arXiv 2301.01142). There a network gives each
-    coordinate its σ; here all have one. The default weight is privkit's.
+    coordinate its σ; here all coordinates share one σ. The default weight is privkit's.
 
     >>> import torch
     >>> bottleneck = InformationBottleneck(weight=1.0, sigma=1.0)
@@ -48,6 +48,6 @@ class InformationBottleneck(AddedNoise):
     clip: Positive | None = None
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """Weighted mean over the records of each message of their KL divergence, [M]."""
+        """The weight times the mean KL divergence over the records of each message, [M]."""
         h, variance = widened(smashed).flatten(2), self.sigma * self.sigma
         return self.weight * (h.square() + (variance - 1 - log(variance))).sum(2).mean(1) / 2

@@ -1,4 +1,4 @@
-"""Positions of smashed data, which masks keep or drop: tokens, or squares of a feature map or an image."""
+"""Positions of smashed data (tokens, or squares of a feature map or an image), which masks keep or drop."""
 
 from __future__ import annotations
 
@@ -46,11 +46,12 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
 
 
 def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Weights of positions as weights of coordinates, broadcastable against `smashed`; a mask stays bool.
+    """Weights of positions, turned into weights of coordinates that broadcast against `smashed`; a mask stays bool.
 
     Args:
-        weights: [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight for all.
-        smashed: as for `positions`; its dtype is that of float weights that are returned.
+        weights: weights [M, T] with leading=2, [G, k, T] with leading=3; bool (a mask) or float; T = 1 is one weight
+            for all positions.
+        smashed: smashed data as for `positions`; float weights are returned in its dtype.
 
     >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()
     [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
@@ -74,14 +75,14 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
 def uniform_permutations(rows: int, length: int, generator: Generator) -> Tensor:
     """Uniform permutations of 0..length−1, one per row, int64 [rows, length], on the generator's device.
 
-    It sorts float64 uniforms. A tie, which would favor one order, has a probability below rows·length²·2⁻⁵³.
+    Uniform float64 numbers are sorted. A tie, which would favor one order, has a probability below rows·length²·2⁻⁵³.
     """
     keys = torch.rand(rows, length, generator=generator, device=generator.device, dtype=torch.float64)
     return keys.argsort(dim=1)
 
 
 def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[int, int]:
-    """Rows and columns of positions; tokens are one row."""
+    """Numbers of rows and columns of positions; tokens form one row."""
     trailing = tuple(smashed.shape[leading:])
     if len(trailing) == 2:
         return 1, trailing[0]
@@ -103,11 +104,11 @@ def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -
     """Random boxes of given areas, each inside the previous one.
 
     A box of area a is ⌈√a·rows⌉ high, and its width is chosen to come nearest to a. So the number of positions of a
-    single box is off by at most half of its height. Its place is uniform among those inside the box before it (the
-    grid, for the first): Cutout's boxes may hang over the edge, which would make payloads and ratios random.
+    single box is off by at most half of its height. Its place is uniform inside the box before it (inside the grid, for
+    the first box). The original Cutout lets boxes hang over the edge, which would make payloads and ratios random.
 
     Args:
-        areas: float64 [G, J], shares of the grid in [0, 1], falling along J ≥ 1.
+        areas: float64 [G, J], shares of the grid in [0, 1], decreasing along J ≥ 1.
 
     Returns:
         bool [G, J, rows·columns], true inside.

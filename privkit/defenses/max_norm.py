@@ -15,12 +15,13 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class MaxNorm(OnSmashed[Nothing]):
-    """Stretches each image's cut-layer gradient at random, so that norms stop revealing labels; nothing is proven.
+    """Stretches each image's cut-layer gradient at random, so that norms do not reveal labels; nothing is proven.
 
     The gradient g of an image becomes (1 + s·ε)·g with ε ~ N(0, 1) and s² = max‖g‖²/‖g‖² − 1 over the message. Its
-    expected square norm is then that of the longest one. The longest gradient stays as it is, and every other gradient
-    keeps its line (its direction up to the sign). With several classes the line reveals the label. With two classes
-    both labels share a line; then the signs of short gradients are nearly random, but those of long ones are not.
+    expected squared norm is then that of the longest gradient. The longest gradient is unchanged, and every other
+    gradient keeps its line (its direction up to the sign). With several classes the line reveals the label. With two
+    classes both labels share a line; then the signs of short gradients are nearly random, but those of long ones are
+    not.
 
     Attributes:
         frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.

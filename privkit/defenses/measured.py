@@ -1,8 +1,8 @@
-"""How far a release moves when records are replaced, compared with the charged sensitivity of a chain.
+"""Measures how far a release changes when records are replaced, and compares it with a chain's charged sensitivity.
 
-Tests compare privkit's own stages with their receipts. A user's own stage is measured before its claim is repeated:
-when a chain is put together, when an audit computes a certificate, and in `privkit check`. A measurement can refute a
-claim but not prove it, so the claim of such a stage is declared, not proven.
+Tests compare privkit's own stages with their receipts. A stage that a user wrote is measured before its claim is
+repeated: when a chain is built, when an audit computes a certificate, and in `privkit check`. A measurement can refute
+a claim but not prove it, so such a claim is called declared, not proven.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def contradiction(
     """Why a claim of these stages is false, in a sentence; empty if no measurement shows it.
 
     Args:
-        shape: of one record's smashed data, if known; without it tokens, feature maps and vectors are tried.
-        image: (C, H, W) of a record, for stages on images.
+        shape: shape of one record's smashed data, if known; else tokens, feature maps and vectors are tried.
+        image: shape (C, H, W) of a record, for stages on images.
         doubted: stages whose receipts are measured one by one as well; None takes the user's own stages.
     """
     for number, stage in enumerate(stages):
@@ -60,11 +60,12 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """How replacing records moves a release further than the charged sensitivity; empty if no attempt does.
+    """How replacing records changes a release by more than the charged sensitivity; empty if no attempt finds this.
 
     Both releases have the same random numbers and the same noise, so the noise must hide their distance. Attempts start
     from large, small, constant and sparse records at several places of a batch, and replace one record or all of a
-    message. From the two worst attempts a search follows the gradient. Arguments as of `contradiction`.
+    message. From the two worst attempts, a gradient ascent searches further. The arguments are those of
+    `contradiction`.
     """
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]
@@ -79,7 +80,7 @@ def exceeds_charge(
 
 @dataclass(frozen=True, kw_only=True)
 class _Charge:
-    """What the noise of a trial's last stage is charged for, a record."""
+    """The changes, per replaced record, for which the noise of a trial's last stage is charged."""
 
     norm: Norm
     smashed: float
@@ -91,7 +92,7 @@ class _Charge:
 
 @dataclass(kw_only=True)
 class _Moved:
-    """The largest changes that were found, less what rounding explains, a record."""
+    """The largest changes found, per replaced record, less what rounding explains."""
 
     smashed: float = 0.0
     labels: float = 0.0
@@ -125,7 +126,7 @@ def _moved_too_far(trial: TrialRounds) -> str:
 
 
 def _charge_of(trial: TrialRounds) -> _Charge | None:
-    """None if the last stage's noise covers no release."""
+    """The charge of the last stage's noise; None if the noise covers no release."""
     steps = trial.play(trial.data(), trial.labels(), 0)[1]
     receipt = bounded(steps, len(steps) - 1)
     if not isinstance(receipt, Noised) or receipt.clip is None or receipt.covers == "labels":
@@ -144,7 +145,7 @@ def _charge_of(trial: TrialRounds) -> _Charge | None:
 
 
 def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
-    """The largest changes of all tries; what is wrong with the release itself; None if the stages refuse all data."""
+    """The largest changes of all tries, or a sentence on a faulty release; None if the stages refuse all data."""
     moved, tried, tries = _Moved(), [], max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
     for number in range(tries):
         pair = _Pair(trial, number, charge.covers_labels)
@@ -170,12 +171,12 @@ class _Pair:
     """Two batches that differ in one record, or in all of one message.
 
     Args:
-        number: of the try; it decides the data, the place and the coins.
+        number: number of the try; it decides the data, the place and the coins.
 
     Attributes:
         at: (m, b), the replaced record.
-        replaced: how many records differ.
-        scale: of the numbers.
+        replaced: number of records that differ.
+        scale: scale of the numbers in the data.
     """
 
     def __init__(self, trial: TrialRounds, number: int, relabels: bool) -> None:
@@ -216,8 +217,7 @@ class _Pair:
         return data, other
 
     def released(self) -> tuple[Release, Release] | None:
-        """Both releases. If a stage refuses the data, data in a smaller range are tried; None if it refuses these,
-        too."""
+        """Both releases. If a stage refuses the data, smaller data are tried; None if it refuses these, too."""
         for into in (None, torch.tanh, torch.sigmoid):
             if into is not None:
                 self.data, self.other = into(self.data / self.scale), into(self.other / self.scale)
@@ -234,7 +234,7 @@ class _Pair:
 
 
 def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> float:
-    """Their distance, less the rounding of float32 and a thousandth."""
+    """The distance of a and b, less the rounding of float32 and a thousandth."""
     apart = (a.detach().double() - b.detach().double()).flatten()
     rounding = 4e-7 * max(1.0, a.detach().abs().max().item(), b.detach().abs().max().item())
     if norm == "furthest":
@@ -244,7 +244,7 @@ def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> fl
 
 
 def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
-    """The largest distance on the way up from a pair; 0 if the release has no gradient."""
+    """The largest distance on a gradient ascent from a pair; 0 if the release has no gradient."""
     start, record, most = pair.data.clone().requires_grad_(), pair.other[pair.at].clone().requires_grad_(), 0.0
     here = torch.zeros_like(start)
     here[pair.at] = 1

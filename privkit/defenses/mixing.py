@@ -19,13 +19,14 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
     """Mixing ratios λ ~ Dirichlet(α_M, …, α_M) over the seats that are taken.
 
     Args:
-        present: bool [G, k], at least one seat of every group taken.
+        present: whether each seat is taken, bool [G, k]; at least one in every group.
         concentration: α_M > 0; infinite for equal ratios.
 
     Returns:
         float64 [G, k]; rows sum to 1, and empty seats have 0.
 
-    Source: DP-CutMixSL §3.C; Gamma variates as Γ(α) = Γ(α+1)·U^(1/α), in logarithms, so that no small α underflows.
+    Source: DP-CutMixSL §3.C; Gamma variates as Γ(α) = Γ(α+1)·U^(1/α), in logarithms, so that a small α does not
+    underflow.
 
     >>> dirichlet_ratios(torch.tensor([[True, True], [True, False]]), float("inf"), torch.Generator()).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
@@ -42,13 +43,13 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
     """Numbers of positions N_i ~ Dirichlet-multinomial(N, α_M) of the seats that are taken.
 
     Args:
-        present: as for `dirichlet_ratios`.
-        concentration: α_M > 0; infinite for counts as equal as they can be, the remainder dealt at random.
+        present: taken seats, as for `dirichlet_ratios`.
+        concentration: α_M > 0; infinite for counts as equal as possible, with the remainder dealt at random.
 
     Returns:
         int64 [G, k]; rows sum to N exactly, and empty seats have 0.
 
-    Source: CutMixSL §3.2. DP-CutMixSL's ⌈λ_i·N⌉ sum to more than N, so that its masks could not be exclusive.
+    Source: CutMixSL §3.2. DP-CutMixSL's counts ⌈λ_i·N⌉ sum to more than N, so masks with these counts would overlap.
     """
     if isinf(concentration):
         taken = present.sum(1, keepdim=True)
@@ -67,7 +68,7 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
     """Masks that give every position to exactly one member, drawn uniformly among those with the given counts.
 
     Args:
-        counts: int64 [G, k], rows sum to `positions`.
+        counts: number of positions of each member, int64 [G, k]; rows sum to `positions`.
 
     Returns:
         bool [G, k, T]; every position of a group has one owner.
@@ -86,10 +87,10 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of the ratios: that of the round or, for ratios drawn "once", `kept`, in the same state in every
+    """The generator of the ratios: the round's or, for ratios drawn "once", `kept`, which has the same state in every
     round.
 
-    Without `kept`, a generator with seed 0 replaces it.
+    If `kept` is None, a generator with seed 0 replaces it.
     """
     if drawn == "every_round":
         return generator
@@ -100,15 +101,16 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
     """Σ_i w_i ⊙ s_i over the members of every group.
 
     Args:
-        smashed: float [G, k, B, ...].
-        weight: from `masks.spread`, broadcastable against `smashed` with B axis 1: bool for exclusive masks, where each
-            coordinate is read from its one owner; otherwise float. Data of weight 0 are not read and may be NaN.
+        smashed: smashed data, float [G, k, B, ...].
+        weight: weights from `masks.spread`, broadcastable against `smashed`, with length 1 along B: bool for exclusive
+            masks, which read each coordinate from its owner; otherwise float. Data of weight 0 are not read and may be
+            NaN.
 
     Returns:
         [G, B, ...], differentiable in `smashed`.
 
-    For tokens [5, 2, 128, 64, 192] forward and backward on one core: masks by a gather of rows 28 ms, ratios by a
-    batched product 38 ms; multiplying and adding takes 69 ms.
+    Forward and backward on one core, for tokens [5, 2, 128, 64, 192]: masks by a gather of rows take 28 ms, ratios by a
+    batched product 38 ms, and multiplication with addition 69 ms.
 
     >>> z = torch.tensor([[[[[1.0], [2.0]]], [[[3.0], [float("nan")]]]]])
     >>> mix(z, torch.tensor([[[False, True], [True, False]]]).view(1, 2, 1, 2, 1)).flatten()
@@ -127,11 +129,11 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
 
 
 def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Tensor:
-    """Token t of every message from the member who owns it; with `order`, token order[..., t]. One gather.
+    """Take token t of every message from the member who owns it (with `order`, token order[..., t]), by one gather.
 
     Args:
         tokens: float [G, k, B, T, D].
-        owner: int64 [G, T], in 0..k−1.
+        owner: number of the member who owns each position, int64 [G, T], in 0..k−1.
         order: int64 [G, B, T], a permutation of the tokens of each image, or None to leave them in place.
 
     Returns:
@@ -162,10 +164,10 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Smashed data [G, k, B, ...], labels [G, k, B, L] and taken seats, bool [G, k], of groups of k = `group`.
+    """Check shapes; return smashed data [G, k, B, ...], labels [G, k, B, L], taken seats bool [G, k]; k = `group`.
 
-    Smashed data and labels of a group of one come without the axis of members; `present` is None for all seats. A
-    `ValueError` if the shapes are not those of groups of k, with the name of the defense.
+    Smashed data and labels of a group of one come without the axis of members; `present` is None if all seats are
+    taken. Other shapes raise a `ValueError` with the name of the defense.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)
@@ -184,7 +186,7 @@ def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present:
 
 
 def _patchwork(smashed: Tensor, mask: Tensor) -> Tensor:
-    """Every coordinate from its one owner, by one gather: of rows for tokens, along the members for anything else."""
+    """Take every coordinate from its owner by one gather: of rows for tokens, along the members for other data."""
     owner = mask.int().argmax(1)
     if smashed.ndim == 5:
         return pick_rows(smashed, owner.reshape(len(owner), -1).expand(-1, smashed.shape[3]))

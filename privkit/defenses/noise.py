@@ -1,4 +1,4 @@
-"""Clipping and noise on smashed data. Only `overwritten` writes in place."""
+"""Clipping and noise on smashed data. All functions but `overwritten` leave their inputs unchanged."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def widened(values: Tensor) -> Tensor:
 
 
 def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
-    """Every coordinate into [low, high], at least float32; the gradient is 0 if a coordinate was clamped.
+    """Clamp every coordinate to [low, high], in float32 or wider; clamped coordinates get gradient 0.
 
-    NaN stays NaN, so that training stops and says where it occurred.
+    NaN stays NaN, so that training stops and reports where it occurred.
     """
     return widened(smashed).clamp(low, high)
 
 
 def shrink(smashed: Tensor, radius: float) -> Tensor:
-    """Smashed data [M, B, ...] of each image into the L2 ball of a radius > 0, as DP-SGD clips gradients.
+    """Shrink the smashed data [M, B, ...] of each image to an L2 norm ≤ `radius` > 0, as DP-SGD clips gradients.
 
-    There is one norm for each of the M·B images. The result is float32 at least.
+    Each of the M·B images has its own norm. The result is float32 or wider.
 
     >>> shrink(torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]), 1.0)
     tensor([[[0.6000, 0.8000],
@@ -51,21 +51,21 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
 
 
 def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:
-    """Smashed data [M, B, ...] in the clip set of `clip_set`; only widened if `bound` is None."""
+    """Smashed data [M, B, ...], clipped to the set that `clip_set` describes; only widened if `bound` is None."""
     if bound is None:
         return widened(smashed)
     return shrink(smashed, bound) if clip_by == "image" else clamp(smashed, -bound, bound)
 
 
 def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet | None:
-    """The clip set of `clipped` for an image with this number of coordinates, as the accountant knows it."""
+    """The accountant's description of the set to which `clipped` clips an image with this number of coordinates."""
     if bound is None:
         return None
     return Ball(radius=bound) if clip_by == "image" else Clamp(low=-bound, high=bound, dimensions=coordinates)
 
 
 def simplex(labels: Tensor) -> Tensor:
-    """Labels [..., L] into {y ≥ 0, Σy ≤ 1}, whose diameter is that of the one-hot labels: √2 in L2 and 2 in L1."""
+    """Project labels [..., L] to {y ≥ 0, Σy ≤ 1}. Its diameter is that of one-hot labels: √2 in L2 and 2 in L1."""
     positive = widened(labels).clamp(min=0)
     return positive / positive.sum(-1, keepdim=True).clamp(min=1)
 
@@ -79,8 +79,8 @@ def gaussian(values: Tensor, sigma: float, generator: Generator) -> Tensor:
 def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
     """The values plus fresh Laplace noise of scale b (variance 2b²) on every coordinate, as a new tensor.
 
-    It is the difference of two exponential variables: the inverse of a float32 uniform would be infinite once in 2²⁴
-    draws.
+    The noise is the difference of two exponential variables, because the inverse distribution function of a float32
+    uniform would be infinite once in 2²⁴ draws.
     """
     pair = torch.empty((2, *values.shape), device=values.device, dtype=values.dtype).exponential_(generator=generator)
     return values + scale * (pair[0] - pair[1])
@@ -89,7 +89,7 @@ def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
 def overwritten(smashed: Tensor, noisy: Tensor) -> Tensor:
     """Reproduce a fault of a released code: write the noisy values into `smashed` without telling autograd.
 
-    A Tanh before it has saved that tensor for its derivative 1 − y², which becomes 1 − (y + n)² and may be negative.
+    A preceding Tanh has saved this tensor for its derivative 1 − y², which becomes 1 − (y + n)² and may be negative.
     """
     smashed.data.copy_(noisy.detach())
     return smashed
@@ -106,8 +106,7 @@ def require_one_hot(name: str, labels: Tensor, images: tuple[int, ...]) -> None:
 
 
 def require_images(name: str, smashed: Tensor) -> int:
-    """The number of coordinates of one image in smashed data [M, B, ...]; a ValueError for other shapes or for
-    integers."""
+    """The number of coordinates of one image in smashed data [M, B, ...]; a ValueError for other shapes or integers."""
     if smashed.ndim < 3 or not smashed.is_floating_point() or not smashed.numel():
         raise ValueError(
             f"{name} needs smashed data of M messages of B images, float [M, B, ...], got {smashed.dtype} of shape "
@@ -171,8 +170,8 @@ class GaussianNoise(AddedNoise):
 
     Attributes:
         sigma: standard deviation, > 0, in units of the smashed data.
-        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. After a tanh, 1
-            changes nothing.
+        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. After a tanh, c =
+            1 changes nothing.
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
 
     Source: accurate_sl §3 (noise on the output of the cut's Tanh); patch_shuffling Table I, "GN".
@@ -199,8 +198,8 @@ class LaplaceNoise(AddedNoise):
 
     Attributes:
         scale: b > 0, in units of the smashed data; the standard deviation is √2·b.
-        clip: each coordinate is clamped to [−c, c]; None leaves them unbounded, and then nothing is proven. There is no
-            L2 clip: Laplace noise is charged by the L1 diameter, which is 2√n·c for an L2 ball in n coordinates.
+        clip: each coordinate is clamped to [−c, c]; None leaves them unbounded, and then nothing is proven. An L2 clip
+            is not offered: Laplace noise is charged by the L1 diameter, which is 2√n·c for an L2 ball in n coordinates.
 
     Source: accurate_sl appendix B.1. Its Table 11 divides √n by b, where the L1 diameter of [−1, 1]^n is 2n.
 

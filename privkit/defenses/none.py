@@ -12,7 +12,7 @@ from privkit.defenses.receipts import Nothing
 
 
 def require_messages(name: str, smashed: Tensor) -> None:
-    """Refuse tensors other than messages of images: [M, B] and at least one more axis."""
+    """Refuse tensors that are not messages of images, [M, B] and at least one more axis."""
     if smashed.ndim < 3:
         raise ValueError(
             f"{name} needs messages of images, [M, B, T, D], [M, B, C, H, W] or [M, B, D], got shape "
@@ -21,10 +21,10 @@ def require_messages(name: str, smashed: Tensor) -> None:
 
 
 class Unchanged(OnSmashed[Nothing]):
-    """Releases the smashed data as they are: no defense, or one that acts in training alone.
+    """Releases the smashed data unchanged: no defense, or one that acts only in training.
 
     Attributes:
-        receipt: why nothing is proven.
+        receipt: the receipt, which says why nothing is proven.
     """
 
     receipt: ClassVar[Nothing]
@@ -37,7 +37,7 @@ class Unchanged(OnSmashed[Nothing]):
 
 @dataclass(frozen=True, kw_only=True)
 class NoDefense(Unchanged):
-    """The release is the smashed data: vanilla split learning.
+    """Vanilla split learning: the smashed data are released unchanged.
 
     Source: Gupta and Raskar 2018, "Distributed learning of deep neural network over multiple agents".
 

@@ -1,4 +1,4 @@
-"""Less distance correlation: between images and smashed data (NoPeek), or between labels and smashed data."""
+"""Penalties on distance correlation: of images and smashed data (NoPeek), or of labels and smashed data."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class NoPeek(Unchanged):
 class LabelDecorrelation(Unchanged):
     """The label holder adds weight · dCor(smashed data, labels) of each message to the loss; nothing is proven.
 
-    Labels are one-hot. The gradient that goes back is that of the whole loss, so clients learn to send smashed data
-    that reveal less about labels. An adversary who reads this gradient still learns the labels.
+    Labels are one-hot. The label holder sends back the gradient of the whole loss, so clients learn to send smashed
+    data that reveal less about labels. An adversary who reads this gradient still learns the labels.
 
     Attributes:
-        weight: of the distance correlation, ≥ 0.
+        weight: weight of the distance correlation, ≥ 0.
         frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
 
     Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning"
@@ -85,13 +85,13 @@ class LabelDecorrelation(Unchanged):
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Distance correlation of paired samples [M, B, P] and [M, B, Q], the V-statistic, for each of M messages.
+    """Distance correlation (V-statistic) of the paired samples [M, B, P] and [M, B, Q] of each of M messages.
 
-    It is 0 if one of the two samples is constant. Its gradient is finite everywhere: where the square root has no
-    derivative (at coinciding samples and at a correlation of 0), the gradient is set to 0.
+    It is 0 if one of the two samples is constant. Its gradient is finite everywhere: it is set to 0 at coinciding
+    samples and at a correlation of 0, where the square root has no derivative.
 
     Returns:
-        [M] in [0, 1] up to rounding, float32 at least.
+        The correlations [M] in [0, 1] up to rounding, in float32 or wider.
 
     Source: Székely, Rizzo and Bakirov 2007, "Measuring and testing dependence by correlation of distances", Def. 4.
 
@@ -111,7 +111,7 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
 def _centered_distances(samples: Tensor) -> Tensor:
     """Doubly centered matrix [M, B, B] of Euclidean distances, each scaled by the largest, which cancels out.
 
-    Distances come from one batched product of centered samples; what is below its rounding counts as zero.
+    Distances come from one batched product of centered samples; values below its rounding error count as zero.
     """
     z = samples if samples.dtype == torch.float64 else samples.float()
     z = z - z.mean(1, keepdim=True)

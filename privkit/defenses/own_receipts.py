@@ -1,4 +1,4 @@
-"""The receipt of one stage, compared with releases of artificial data: its rows, its orders, its noise."""
+"""Compares the receipt of one stage with releases of artificial data: their rows, their orders, their noise."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ BATCH = 4  # records of a message where the size of a run's batches is unknown
 
 
 class TrialRounds:
-    """Rounds of made-up messages for some stages: M messages of B records, or M groups of k messages.
+    """Rounds of artificial messages for some stages: M messages of B records, or M groups of k messages.
 
     Args:
-        stages: in order, all on images or all on smashed data.
-        dtype: of the data; float64 shows the smallest changes, and some stages hold float32 weights.
+        stages: stages in order, all on images or all on smashed data.
+        dtype: type of the data; float64 shows the smallest changes, but stages with float32 weights need float32.
 
     Attributes:
-        lead: (M, B).
-        size: numbers in a round.
+        lead: the sizes (M, B).
+        size: count of the numbers in a round.
     """
 
     def __init__(
@@ -55,15 +55,15 @@ class TrialRounds:
         self._soft = any(stage.soft_labels for stage in stages)
 
     def labels(self, alike: int = 1) -> Tensor:
-        """int64 [M, B]; `alike` neighbors in a message share a label."""
+        """Labels, int64 [M, B]; `alike` neighbors in a message share a label."""
         return (torch.arange(self.lead[1]) // alike).expand(self.lead) % CLASSES
 
     def data(self, seed: int = 0) -> Tensor:
-        """[M, B, ...], uniform in [0, 1]."""
+        """Data [M, B, ...], uniform in [0, 1]."""
         return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=self.dtype)
 
     def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[StageReceipt, ...]]:
-        """One round, with the random draws and the noise of a seed."""
+        """Play one round, with the random draws and the noise of a seed."""
         given = one_hot(labels, CLASSES).to(data.dtype) if self._soft else labels
         once = any(stage.drawn == "once" for stage in self.stages)
         kept = Generator().manual_seed(seed + 1) if once else None
@@ -84,11 +84,11 @@ def trial_of(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> TrialRounds | None:
-    """A trial of a shape that these stages take; None if they take none.
+    """A trial with a shape that these stages accept; None if they accept none of the shapes that are tried.
 
     Args:
-        shape: of one record's smashed data, if known; None tries tokens, a feature map and a vector.
-        image: (C, H, W) of stages on images.
+        shape: shape of one record's smashed data, if known; None tries tokens, a feature map and a vector.
+        image: shape (C, H, W) for stages on images.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
     for known in shapes:
@@ -104,7 +104,7 @@ def trial_of(
 
 
 def receipt_of_trial(stage: Defense) -> Receipt | None:
-    """A stage's receipt for artificial data; None if it takes none of the usual shapes."""
+    """A stage's receipt for artificial data; None if it accepts none of the usual shapes."""
     trial = trial_of((stage,))
     return None if trial is None else trial.receipt()
 
@@ -122,7 +122,7 @@ _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes"
 
 
 def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...], batch: int = BATCH) -> str:
-    """Why the receipt of one stage is false, in a sentence; measured once in a process. Arguments as of `trial_of`."""
+    """Why the receipt of one stage is false, in a sentence; measured once in a process. Arguments as in `trial_of`."""
     try:
         return _remembered(stage, shape, image, batch)
     except TypeError:  # options that have no hash
@@ -138,7 +138,7 @@ _remembered = lru_cache(maxsize=256)(_first)
 
 
 def marks_places(stage: Defense) -> bool:
-    """Whether a stage by itself turns equal tokens at different places into different ones."""
+    """Whether a stage by itself makes equal tokens at different places different."""
     trial = trial_of((stage,), (16, 4))
     acts = {"maps", "scales", "clips", "masks"} & (stage.effects or {"maps"})
     if trial is None or stage.level == "input" or not acts:
@@ -185,7 +185,7 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
 
 
 def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """Whether a record leaves the row in which its stage's effects leave it."""
+    """A sentence if a record changes other rows, although the stage declares effects that keep it in its own row."""
     effects = stage.effects
     stays = effects is not None and (
         effects <= _IN_THEIR_ROW or (effects <= _IN_THEIR_ROW | {"permutes"} and not stage.over_batch)
@@ -213,7 +213,7 @@ def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """Whether a shuffle applies other orders than its receipt names, or draws them unlike the count's."""
+    """A sentence if a shuffle's orders differ from its receipt, or are not drawn as the count of orders assumes."""
     data, places, same_image = trial.data(), [], []
     first = trial.receipt()
     assert isinstance(first, Permuted)
@@ -242,10 +242,10 @@ def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]:
-    """Whether each place of origin is as frequent as others, and each pair of them if `whole` images are permuted.
+    """Whether all places of origin are equally frequent, and all pairs of them if `whole` images are permuted.
 
-    Origins [N, T] of one image exclude one another, which makes counts more even than independent ones: a conservative
-    test.
+    The origins [N, T] of one image exclude one another, so counts are more even than independent ones, and the test is
+    conservative.
     """
     counts = one_hot(drawn, tokens).sum(0).double()
     expected = len(drawn) / tokens
@@ -262,7 +262,7 @@ def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]
 
 
 def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> Iterator[str]:
-    """Whether the noise of a stage is another one than on its receipt."""
+    """A sentence if the noise of a stage differs from its receipt."""
     if receipt.covers == "release" and stage.place == "server" != receipt.added_by:
         yield (
             f"{stage.name} runs at the server, and its receipt says that a {receipt.added_by} adds the noise; noise "
@@ -305,9 +305,9 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
 
 
 def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
-    """[K, p]: some coordinates of two messages and their labels in K releases, in units of the declared scale.
+    """Draws [K, p]: some coordinates of two messages and their labels in K releases, in units of the declared scale.
 
-    Every other release is made with gradients, as in training.
+    Every second release is computed with gradients, as in training.
     """
     size = prod(data.shape)
     count = min(DRAWS, max(64, _MOST_NUMBERS // size))
@@ -327,9 +327,9 @@ def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
 
 
 def _lacks_noise(trial: TrialRounds, data: Tensor, receipt: Noised) -> str:
-    """Whether a row, or a number of every row, of one whole release has less noise than declared.
+    """A sentence if some row of one release, or some number of every row, has less noise than declared.
 
-    Draws of a few coordinates, however many, tell nothing of the other rows of a large batch.
+    This tests all rows of a large batch; `_draws` takes only a few coordinates.
     """
     with torch.no_grad():
         made = [trial.play(data, trial.labels(), seed)[0].smashed.double().flatten(0, 1) for seed in range(1 + _OTHERS)]
@@ -340,7 +340,7 @@ def _lacks_noise(trial: TrialRounds, data: Tensor, receipt: Noised) -> str:
 
 
 def _ends(values: Tensor, releases: int, width: int) -> Tensor:
-    """The first and the last numbers of each of several releases, [releases, ≤ width]."""
+    """The first and last numbers of each release, [releases, ≤ width]."""
     flat = values.reshape(releases, -1)
     if flat.shape[1] <= width:
         return flat
@@ -348,7 +348,7 @@ def _ends(values: Tensor, releases: int, width: int) -> Tensor:
 
 
 def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
-    """Whether gradients that go back move further than charged, or have another noise."""
+    """A sentence if returned gradients change by more than is charged, or have other noise than declared."""
     order = receipt.noise.distribution.norm
     assert receipt.clip is not None
     charged, shape = receipt.clip.sensitivity("replace_one", order), (2, 4, 16, 4)

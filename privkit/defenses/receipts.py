@@ -1,4 +1,4 @@
-"""What a stage did: a permutation, a mixture, or something that proves nothing. For noise see `charge.py`."""
+"""Receipts of stages that permute, mix, or do something that proves nothing. For noise see `charge.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DRAWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Receipt):
-    """A stage that proves nothing, with the reason.
+    """Receipt of a stage that proves nothing, with the reason.
 
     >>> Nothing(reason="it is a test").certificate().statement
     'nothing is proven: it is a test'
@@ -50,14 +50,14 @@ class Nothing(Receipt):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of positions that travelled, in [0, 1]; None without masks."""
+        """Share of positions that were sent, in [0, 1]; None without masks."""
         return None if self.masks is None else self.masks.double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """A certificate of nothing; with masks, `positions_seen` is the expected share of positions seen at least once.
 
         With fresh masks, each position is kept in an epoch with probability q = `payload_share`, so a share of 1 − (1 −
-        q)^epochs is seen. Boxes cover the middle more often, so for them this is an upper bound (concavity).
+        q)^epochs is seen. Boxes cover the middle more often; by concavity, this is then an upper bound.
         """
         quantities, share = dict(self.quantities), self.payload_share
         if share is not None:
@@ -76,7 +76,7 @@ class Nothing(Receipt):
 
 @dataclass(frozen=True, kw_only=True)
 class Permuted(Receipt):
-    """The tokens of every message were permuted."""
+    """Receipt of a stage that permuted the tokens of every message."""
 
     # int64 [M, B, T]; output token (m, b, t) was token `source % T` of image `source // T`; images are numbered over
     # all messages, message by message
@@ -98,7 +98,7 @@ class Permuted(Receipt):
 
     @property
     def permutation(self) -> Tensor:
-        """int64 [M, B, T], the place of each output token in the image that it came from."""
+        """The place of each output token in the image from which it came, int64 [M, B, T]."""
         return self.source % self.source.shape[-1]
 
     @property
@@ -109,7 +109,7 @@ class Permuted(Receipt):
         return (self.source // t == own).double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The count of possible orders of one message; counts do not compose over releases."""
+        """A certificate that counts the possible orders of one message; counts do not compose over releases."""
         if not self.hides_order:
             return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape
@@ -133,7 +133,7 @@ class Permuted(Receipt):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixed(Receipt):
-    """The messages of several clients were mixed, without noise."""
+    """Receipt of a stage that mixed messages of several clients without noise."""
 
     ratios: Tensor  # float64 [G, k], weight λ_i of every seat in smashed data and labels; N_i/N with masks
     present: Tensor  # bool [G, k], seats that were taken
@@ -144,7 +144,7 @@ class Mixed(Receipt):
 
     @property
     def counts(self) -> Tensor | None:
-        """int64 [G, k], positions that each seat filled."""
+        """Number of positions that each seat filled, int64 [G, k]; None without masks."""
         return None if self.masks is None else self.masks.sum(2)
 
     @property

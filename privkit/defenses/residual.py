@@ -30,7 +30,7 @@ _REPEATS = 0.1  # share of draws that equal another one of their coordinate, abo
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """What the tests know of a law of scale 1."""
+    """Properties of a noise law of scale 1 that the tests use."""
 
     deviation: float  # standard deviation
     power: int  # the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom
@@ -69,22 +69,22 @@ def refuted_by(
     """Why `released − clean` cannot be independent noise of this law and scale; empty if no test refutes it.
 
     Most tests ask whether less noise was added than declared: in total, in a row, in one number of every row, in the
-    difference or the sum of two rows or of two numbers, and in other combinations. They hold for any `clean` that does
-    not depend on this noise, because a wrong `clean` only makes the difference larger. So changed weights, or a
+    difference or the sum of two rows or of two numbers, and in other combinations. They are valid for any `clean` that
+    does not depend on this noise, because a wrong `clean` only makes the difference larger. So changed weights, or a
     constant instead of `clean`, raise no alarm. The last test checks the distribution. It runs only if the difference
-    has the declared size, because a wrong `clean` would change the distribution, too.
+    has the declared size, because a wrong `clean` changes the distribution, too.
 
     Args:
         clean: float [N, ...], the release without noise.
-        released: float [N, ...].
-        law: of the noise on every number.
+        released: float [N, ...], the release.
+        law: law of the noise on every number.
         scale: standard deviation σ > 0, or b > 0 for Laplace noise; a tensor that broadcasts to `released`. Numbers
             with scale 0 got no noise and are not tested.
         level: probability in (0, 1) that any test refutes honest noise.
-        blur: standard deviation of a known error of `clean`, such as that of a mean.
+        blur: standard deviation of the error of `clean`, if known, such as that of a mean.
 
     Returns:
-        The end of a sentence after "but", from the first failed test; empty if none failed.
+        The first failed test's finding, worded to follow "but"; empty if no test failed.
 
     Source: derived: a shift only enlarges symmetric noise with one peak (Anderson 1955); for Gaussian noise this holds
     in any fixed subspace, which is chosen on one half of the data and tested on the other. The
@@ -110,7 +110,7 @@ def refuted_by(
 def _tests(
     clean: Tensor, released: Tensor, law: Law, scale: float | Tensor, level: float, blur: float
 ) -> Iterator[tuple[float, str]]:
-    """Odds of what was found, were the noise as declared, and what that is; `_TESTS` of them at most."""
+    """For each of at most `_TESTS` tests: its p-value under the declared noise, and its finding in words."""
     z, slack, held = _standardized(clean, released, scale)
     size, freedom, power = _sizes(np.abs(z) + slack, held, law)
     noise = f"the declared {law.capitalize()} noise"
@@ -135,7 +135,7 @@ def _tests(
 
 
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
-    """The size of `released − clean` over that of the declared noise: about 1 for honest noise on a correct `clean`.
+    """Ratio of the size of `released − clean` to the declared noise's; about 1 for honest noise and correct `clean`.
 
     >>> import torch
     >>> round(times_declared(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), law="gaussian", scale=5.0), 4)
@@ -148,7 +148,7 @@ def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | 
 
 
 def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """What was added in units of its scale [N, D], the rounding of float32 in it, and where noise is declared."""
+    """The added noise [N, D] in units of its scale, its float32 rounding error, and where noise is declared."""
     a, c = (side.detach().cpu().flatten(1).double().numpy() for side in (released, clean.expand_as(released)))
     if isinstance(scale, Tensor):
         s = scale.detach().cpu().double().expand(released.shape).flatten(1).numpy()
@@ -162,7 +162,7 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
 
 
 def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
-    """Sizes whose sums are chi-squared, their degrees of freedom, and the power of the scale that they grow with."""
+    """Sizes with chi-squared sums, their degrees of freedom, and the power of the scale with which they grow."""
     power = _shape(law).power
     with np.errstate(over="ignore"):
         size = 2 / power * absolute**power
@@ -170,7 +170,7 @@ def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, A
 
 
 def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, float]:
-    """The least likely of several sums that may be too small: its odds among them all, its number, its size."""
+    """The least likely of several sums: its p-value, corrected for their number, its index, and its relative size."""
     known = freedom > 0
     ratio = np.where(known, total / np.maximum(freedom, 1.0), 1.0)
     odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chdtr(np.maximum(freedom, 1.0), total), 1.0)
@@ -179,16 +179,16 @@ def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, floa
 
 
 def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool:
-    """Whether the difference is not larger than declared noise is, so that its law can be told."""
+    """Whether the difference is no larger than the declared noise, so that its law can be tested."""
     likely = freedom > 0 and bool(chdtrc(freedom, ratio * freedom) > level)
     return likely or (1 - ROUNDED) ** power < ratio < (1 + ROUNDED) ** power
 
 
 def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
-    """Whether two columns hold nearly the same, or the opposite: the median and the largest of their differences.
+    """Test whether two columns are nearly equal or opposite, by the median and the largest of their differences.
 
-    A difference in z [N, D] may be off by `slack` because of rounding. Returns the odds, all pairs together, and the
-    difference that is the least likely.
+    Rounding may change a difference in z [N, D] by `slack`. Returns the p-value, corrected for the number of pairs, and
+    the least likely difference.
     """
     part = _some(z, _MOST, _PAIRED)
     rows, columns = part.shape
@@ -206,9 +206,9 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
 
 
 def _tied(z: Array) -> tuple[float, float]:
-    """Whether combinations of columns of z [N, D] hold too little: found on half of the rows, tested on the others.
+    """Test whether linear combinations of columns of z [N, D], chosen on half of the rows, are too small on the others.
 
-    Returns the odds, all numbers of combinations together, and the size of the least likely one.
+    Returns the p-value, corrected for the numbers of combinations tried, and the relative size of the least likely sum.
     """
     part = _some(z, 8 * _MOST, _MOST)
     rows, columns = part.shape
@@ -223,16 +223,16 @@ def _tied(z: Array) -> tuple[float, float]:
 
 
 def _some(z: Array, rows: int, columns: int) -> Array:
-    """At most so many rows in drawn order, and columns."""
+    """At most `rows` rows and `columns` columns of z, in random order."""
     draws = np.random.default_rng(0)
     return z[draws.permutation(len(z))[:rows]][:, draws.permutation(z.shape[1])[:columns]]
 
 
 def _other_law(absolute: Array, law: Law, ratio: float) -> float:
-    """Odds of so large a distance between the law of absolute values and the declared one, at their own size.
+    """p-value of the distance between the distribution of absolute values and the declared law, scaled to their size.
 
-    A wrong `clean` moves the law of Gaussian noise no more than its size, to second order. It rounds the peak of
-    Laplace noise: by no more than the size grows, which is known up to its own chance.
+    A wrong `clean` changes the law of Gaussian noise, like its size, only to second order. It flattens the peak of
+    Laplace noise by at most the growth in size, which is known up to a random error.
     """
     n, shape = len(absolute), _shape(law)
     if law == "gaussian":
@@ -247,15 +247,15 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
 def unlike(draws: Array, law: str) -> str:
     """How draws of one release differ from independent noise of a law of scale 1; empty if no test finds a difference.
 
-    Five tests: the size of the noise in its weakest direction, its law in each coordinate, its size over all
-    coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or lacking noise leaves a
-    direction with little of it; clamped noise has no tail; rounded noise repeats. A `ValueError` for another law.
+    Five tests check the size of the noise in its weakest direction, its law in each coordinate, its size over all
+    coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or missing noise leaves a
+    direction with little noise; clamped noise has no tail; rounded noise repeats. An unknown law raises a `ValueError`.
 
     Args:
-        draws: [K, p], K releases of the same data with other noise, K > p.
+        draws: K releases of the same data with fresh noise, [K, p], K > p.
 
     Source: Davidson and Szarek 2001, Theorem II.13, for the smallest singular value of Gaussian noise; Bai and Yin 1993
-    for that of Laplace noise, with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
+    for that of Laplace noise, here with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
 
     >>> noise = np.random.default_rng(0).normal(size=(1000, 8))
     >>> unlike(noise, "gaussian"), unlike(noise / 2, "gaussian")[:24]
@@ -284,12 +284,12 @@ def unlike(draws: Array, law: str) -> str:
 
 
 def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
-    """Whether values are as near to a distribution function as independent draws of it are, at `LEVEL`."""
+    """Whether values agree with a distribution function, tested at `LEVEL`."""
     n = len(values)
     return bool(_furthest(law(np.sort(values))) <= sqrt(log(2 / LEVEL) / (2 * n)))
 
 
 def _furthest(expected: Array) -> float:
-    """The largest distance of an empirical distribution function from the one that gives `expected`, ascending."""
+    """The largest distance between the empirical distribution function and `expected`, its expected values in order."""
     n = len(expected)
     return max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))

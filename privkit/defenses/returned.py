@@ -1,4 +1,4 @@
-"""Checks of what a stage returned, before anything else reads it: types, shapes and number of rows."""
+"""Checks of what a stage returned, before other code reads it: types, shapes and number of rows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from privkit.errors import Misbehaved
 
 
 def returned(name: str, made: object, lead: tuple[int, ...]) -> tuple[Release, Receipt]:
-    """The release and the receipt that a stage returned.
+    """The release and the receipt that a stage returned, after checks.
 
     Args:
-        lead: (M, B), the messages that it is to release and the records of each.
+        lead: (M, B), the number of messages to release and of records in each.
 
     Raises:
-        Misbehaved: if it is not a pair of a `Release` and a `Receipt`, or has no row or no label for each record.
+        Misbehaved: if it is not a pair of a `Release` and a `Receipt`, or some record has no row or no label.
 
     >>> returned("mine", None, (2, 3))
     Traceback (most recent call last):

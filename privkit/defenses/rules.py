@@ -1,4 +1,4 @@
-"""Which stages may follow which; orders with a false or underived claim are refused."""
+"""Rules on the order of stages; orders whose claim is false or not derived are refused."""
 
 from __future__ import annotations
 
@@ -160,9 +160,9 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
 
 
 def _by_coordinate(stage: Defense) -> bool:
-    """Whether a stage treats each coordinate alone, so that a permutation before it might as well come behind it.
+    """Whether a stage treats each coordinate separately, so that it commutes with a permutation.
 
-    Its receipt says so: it bounds coordinates, or adds noise to them. What a receipt leaves open counts as unsafe.
+    This follows from a receipt that bounds coordinates or adds noise to them. If the receipt does not say, it is False.
     """
     if stage.effects == frozenset({"trains"}):
         return True
@@ -175,10 +175,10 @@ def _by_coordinate(stage: Defense) -> bool:
 
 
 def _by_clients(stage: Defense) -> bool:
-    """Whether clients begin a stage that the server ends: they add the noise, and the server mixes."""
+    """Whether clients and server share a stage: clients add the noise, and the server mixes."""
     return getattr(stage, "site", "") == "client"
 
 
 def _trusted(stage: Defense) -> bool:
-    """Whether a stage acts on smashed data before the server holds them."""
+    """Whether a stage acts on smashed data before they reach the server."""
     return stage.place != "server" or _by_clients(stage)

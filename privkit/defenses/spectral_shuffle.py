@@ -26,18 +26,18 @@ _PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§I
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralShuffle(OnSmashed[Permuted]):
-    """Patch shuffling of frequencies: σ-private over the orders of spectral patches; no differential privacy.
+    """Patch shuffling of frequencies: σ-private in the order of spectral patches; no differential privacy.
 
     Attributes:
         where: "embedding" (as Algorithm 1 and the released code) transforms the smashed data and releases tokens of
             twice the width; "image" (as Fig. 4) transforms the image before the lower segment.
-        patch: p, side of a patch in pixels. After the embedding, the D = c·p·p values of a token are p rows of p pixels
-            of c channels, and None takes the largest p whose square divides D: 16 for D = 768 (c = 3), 8 for D = 192.
-            Before it, patches of the spectrum are permuted, and the model's own patch size must be given.
+        patch: p, side of a patch in pixels. On embeddings, the D = c·p·p values of a token are p rows of p pixels of c
+            channels; None takes the largest p whose square divides D: 16 for D = 768 (c = 3), 8 for D = 192. On images,
+            patches of the spectrum are permuted, and the model's patch size must be given.
 
-    Before the embedding, the lower segment takes as many channels as the image has, so real and imaginary parts cannot
-    become channels of their own. The difference Re − Im (the Hartley transform) has the image's own shape and loses
-    nothing: the spectrum of a real image holds every number twice. It is scaled by 1/√(H·W), which keeps the image's
+    With "image", the lower segment takes as many channels as the image has, so real and imaginary parts cannot become
+    separate channels. The difference Re − Im (the Hartley transform) has the image's shape and loses no information,
+    since the spectrum of a real image holds every number twice. It is scaled by 1/√(H·W), which keeps the image's
     energy, since no layer before the lower segment can learn a scale.
 
     Tokens must form a square grid.
@@ -70,7 +70,7 @@ class SpectralShuffle(OnSmashed[Permuted]):
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         """The server's trainable MLP 2D → 2D → D in front of its segment, for tokens [..., T, 2D].
 
-        It starts by dividing by the picture's side, which makes the transform orthonormal: torch's initial weights
+        It first divides by the picture's side, which makes the transform orthonormal, since torch's initial weights
         expect values of about 1.
 
         Source: the authors' repository (1536 → 1536 → 768); GELU and the scale are privkit's.
@@ -97,14 +97,14 @@ class SpectralShuffle(OnSmashed[Permuted]):
         return released, Permuted(source=order, assumptions=(_SYMMETRY, _KNOWN), proof=_PROOF)
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The transform alone: tokens [N, T, D] to [N, T, 2D], or images to spectra of the same shape."""
+        """The transform without permutation: tokens [N, T, D] -> [N, T, 2D], or images -> spectra of the same shape."""
         if self.where == "embedding":
             return self._spectral_tokens(smashed.unsqueeze(0))[0]
         tokens, p = self._image_patches(smashed.unsqueeze(0))
         return unpatchify(tokens[0], p, _image_shape(smashed))
 
     def _spectral_tokens(self, smashed: Tensor) -> Tensor:
-        """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that they make."""
+        """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that they form."""
         _, _, t, d = require_tokens(self.name, smashed)
         grid, p = self._grid(t), self._patch(d)
         spectrum = _centered_spectrum(unpatchify(smashed, p, (d // p**2, grid * p, grid * p)), None)

@@ -1,4 +1,4 @@
-"""A release in parts: they lie in several storages, and an adversary holds one, some or all of them."""
+"""A release cut into parts in several storages; an adversary holds one, some or all of the parts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ class SplitParts(OnSmashed[Nothing]):
     """Cuts a release into parts in different storages; nothing is proven for any part.
 
     Attributes:
-        parts: how many, ≥ 2: `part_1`, `part_2`, …, runs as equal as possible, the first ones larger.
-        by: "channels" of every place, or "places" with all their channels: tokens, or rows of feature maps.
+        parts: number of parts, ≥ 2. `part_1`, `part_2`, … are contiguous and as equal as possible, the first ones
+            larger.
+        by: what a part holds: "channels" of every place, or "places" (tokens, or rows of feature maps) with all
+            channels.
         place: "client", or "mixer" behind a stage that mixes.
 
     The server computes on all parts. `--parts part_1` names the parts that an audit's adversary holds.
 
-    Source: privkit's. There is no noise and no secret, so each holder sees its numbers as they are. A holder of places
-    sees zeros in the others.
+    Source: privkit's own. There is no noise and no secret, so each holder sees its numbers unchanged. A holder of
+    places sees zeros at all other places.
 
     >>> _, receipt = SplitParts(parts=2).apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
     >>> dict(receipt.quantities)
@@ -71,12 +73,12 @@ class SplitParts(OnSmashed[Nothing]):
 
 
 def _axis(ndim: int, by: PartsBy) -> int:
-    """Of rows [N, C, H, W], [N, T, D] or [N, D]: their channels; or their places, which vectors lack (0)."""
+    """The axis of rows [N, C, H, W], [N, T, D] or [N, D] with their channels, or with their places (0 for vectors)."""
     return {4: 1}.get(ndim, ndim - 1) if by == "channels" else {4: 2, 3: 1}.get(ndim, 0)
 
 
 def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
-    """What an adversary holds of rows [N, T, D], [N, C, H, W] or [N, D].
+    """The part of rows [N, T, D], [N, C, H, W] or [N, D] that an adversary holds.
 
     Args:
         held: names of the adversary's parts; empty for all of them.

@@ -1,4 +1,4 @@
-"""Domains as JSON: what one record is, for a file that somebody else reads."""
+"""Domains as JSON: a description of records, for files that others read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DOMAINS: Mapping[str, type[Images] | type[Tokens] | type[Tables]] = {
 
 
 def to_json(domain: Domain) -> dict[str, Any]:
-    """A domain's name and its fields.
+    """A domain's name and fields as a JSON object.
 
     >>> to_json(Tokens(length=4, vocabulary=("", "?", "a")))
     {'name': 'tokens', 'length': 4, 'vocabulary': ('', '?', 'a'), 'separator': ' '}

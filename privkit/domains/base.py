@@ -18,7 +18,7 @@ from privkit.errors import DataError
 
 
 def several(y: Tensor) -> bool:
-    """Whether each record has several labels, [N, L] of 0 and 1, instead of one class number."""
+    """Whether each record has several labels, as 0 and 1 in [N, L], instead of one class number."""
     return y.ndim == 2
 
 
@@ -52,12 +52,12 @@ class Batch:
     """Labelled records of one domain.
 
     Attributes:
-        x: [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or table rows,
-            float32 [N, columns].
-        y: int64 [N], labels from 0; or [N, L] of 0 and 1, several labels per record, which become int64.
+        x: the records [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or
+            table rows, float32 [N, columns].
+        y: labels, int64 [N] from 0; or several labels per record as 0 and 1 in [N, L], which become int64.
         ids: int64 [N], the record's index in its official training set, or `TEST_ID_OFFSET` plus its index in the
             official test set (validation set likewise); stable over runs and machines.
-        domain: what a record is; without it, an image of the shape of `x`.
+        domain: domain of the records; by default, images of the shape of `x`.
 
     Raises:
         DataError: if shapes, types or ranges differ from these.
@@ -102,7 +102,7 @@ class Batch:
         return replace(self, x=self.x.to(device), y=self.y.to(device), ids=self.ids.to(device))
 
     def sha256(self) -> str:
-        """Hash of shape, ids, labels and records."""
+        """SHA-256 of shape, ids, labels and records."""
         digest = hashlib.sha256(str(list(self.x.shape)).encode())
         for part in (self.ids, self.y, self.x):
             digest.update(part.cpu().contiguous().numpy().tobytes())
@@ -110,13 +110,13 @@ class Batch:
 
 
 class Pool(Protocol):
-    """Records by index. Only the records that are taken need decoding."""
+    """Records by index; only records that are taken are decoded."""
 
     def __len__(self) -> int:
         """Number of records."""
 
     def targets(self) -> NDArray[np.int64]:
-        """The labels of all records, without decoding one."""
+        """The labels of all records, read without decoding."""
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
         """The records of these rows, in this order."""
@@ -131,7 +131,7 @@ class Pools:
         test: test records; None if the dataset has none.
         classes: number of classes, or of labels that each record has.
         notes: sentences for readers of the results, for example about omitted records.
-        validation: official validation records; None if the dataset has none; they are then drawn from `train`.
+        validation: official validation records; None if the dataset has none, and they are then drawn from `train`.
     """
 
     train: Pool
@@ -142,11 +142,11 @@ class Pools:
 
 
 class DatasetSpec(Protocol):
-    """A frozen specification that opens a dataset.
+    """A frozen specification of a dataset, which can open it.
 
     Attributes:
-        name: in the registry.
-        domain: the kind of its records: "images", "tokens" or "tables".
+        name: name in the registry.
+        domain: kind of the records: "images", "tokens" or "tables".
     """
 
     name: ClassVar[str]
@@ -158,11 +158,10 @@ class DatasetSpec(Protocol):
         Args:
             root: the data root, or None if the user named none.
             download: whether files may be fetched into the root.
-            train_images: how many training records are needed; a dataset of several files opens only as many files as
-                these need.
+            train_images: number of training records needed; of several files, only as many are opened as hold these.
 
         Raises:
-            DataError: with one sentence, if files are missing or damaged.
+            DataError: if files are missing or damaged; the message is one sentence.
         """
 
 

@@ -18,7 +18,7 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class _ChosenPool:
-    """Some records of a pool, which keep their ids."""
+    """A pool of some records of another pool, with their ids."""
 
     pool: Pool  # of all records
     rows: NDArray[np.int64]  # those of `pool` that are kept
@@ -36,10 +36,10 @@ class _ChosenPool:
 
 
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
-    """The records of at least two classes, which are numbered in the order given.
+    """The records of two or more classes, numbered in the order given.
 
     Raises:
-        DataError: with the dataset's name, if a class does not exist, or no training record has it.
+        DataError: if a class does not exist or has no training record; the message names the dataset.
 
     >>> from privkit.domains.images.embedded import TinyDigits
     >>> pools = only_classes("tiny_digits", TinyDigits().open(None, download=False, train_images=1), [0, 4])
@@ -70,7 +70,7 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
 
 
 def with_classes(spec: Any, classes: object) -> Any:
-    """The specification of a dataset with one more field, `classes`, which keeps records of these classes alone.
+    """The specification of a dataset with a further field, `classes`, which keeps only records of these classes.
 
     Raises:
         ValueError: if `classes` is not a list of at least two different class numbers.
@@ -100,7 +100,7 @@ def _filtered(dataset: Any) -> Any:
         classes: list[int]
 
         def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-            """All of it is opened: how many records of these classes its parts hold is not known before."""
+            """Open the whole dataset, since the number of records of these classes in each part is not known before."""
             pools = super().open(root, download=download, train_images=sys.maxsize)
             return only_classes(self.name, pools, self.classes)
 

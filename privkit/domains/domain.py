@@ -1,4 +1,4 @@
-"""The contract of a domain: what one record is, for images, token sequences and tables."""
+"""The contract of a domain, which describes one record: an image, a token sequence or a table row."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Values = NDArray[np.float64]  # one number per record, [N], or a pair of them
 
 
 class Domain(Protocol):
-    """What one record is.
+    """Description of one record, with operations on batches of records.
 
     N records are one tensor `x` [N, *shape] in every domain, so that all domains share the code that stacks and gathers
     records.
 
     Attributes:
-        kind: its measures, and the floors of guesses at its records.
+        kind: the measures of guesses at its records, and the floors (scores of constant guesses).
         name: the domain's name, as datasets, models and attacks declare it.
         records: the plural noun for sentences.
         shape: shape of one record.
@@ -56,18 +56,18 @@ class Domain(Protocol):
         """One hash per record; records with equal hashes count as the same."""
 
     def warning(self, x: Tensor) -> str:
-        """Why every attack on these records would look successful; empty if there is no reason."""
+        """Why every attack on these records would look successful; empty if none would."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Constant guesses from the adversary's records [N, *shape]: name of the floor -> a record [*shape]."""
+        """Constant guesses from the adversary's records [N, *shape], by the floor's name, each a record [*shape]."""
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """How close each guess is to its record, both [N, *shape]: measure -> [N]; undefined ones are left out."""
+        """How close each guess is to its record, both [N, *shape]: values [N] by measure, without undefined ones."""
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """How far each guess [G, *shape] is from every record [N, *shape] by the kind's first measure, [G, N].
+        """The distance [G, N] of each guess [G, *shape] from every record [N, *shape], by the kind's first measure.
 
-        Lower is nearer.
+        A smaller value is nearer.
         """
 
     def shown(self, x: Tensor) -> list[str]:

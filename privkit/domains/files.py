@@ -1,4 +1,4 @@
-"""Files of datasets: a missing or damaged one, or a bad row, is refused in one sentence."""
+"""Files of datasets: a missing or damaged file or a bad row is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 
 def need_root(name: str, root: Path | None, inside: str) -> Path:
-    """The data root, or one sentence that says how to name it."""
+    """The data root; if it is None, an error of one sentence says how to name it."""
     if root is None:
         raise DataError(
             f"{name} needs a data root: pass --data-root DIR (or set PRIVKIT_DATA) to the folder that holds {inside}"
@@ -54,7 +54,7 @@ def check_exists(name: str, folder: Path, advice: str) -> None:
 
 
 def reason(error: Exception) -> str:
-    """The first sentence of an error, on one line. torchvision's second sentence is about Python arguments."""
+    """The first sentence of an error, on one line. In torchvision's errors, the second is about Python arguments."""
     return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__
 
 
@@ -87,7 +87,7 @@ _Row = TypeVar("_Row")
 
 
 class BadRow(Exception):
-    """A row that cannot be used: what is wrong with it, and how to repair it."""
+    """An unusable row: the message says what is wrong with it, and how to repair it."""
 
     def __init__(self, problem: str, cure: str) -> None:
         super().__init__(problem)
@@ -97,12 +97,12 @@ class BadRow(Exception):
 def good_rows(
     name: str, path: Path, rows: Iterable[tuple[str, Raw]], parse: Callable[[Raw], _Row], *, skip_bad: bool
 ) -> tuple[list[_Row], tuple[str, ...]]:
-    """The rows that can be read; a `DataError` if a row is bad, with the count of good ones; or if none is good.
+    """The rows that can be read; a `DataError` (with the count of good rows) if a row is bad, or if none is good.
 
     Args:
-        rows: the place of each row in the file, such as "line 7", and its bytes.
+        rows: pairs of a row's place in the file, such as "line 7", and its bytes.
         parse: turns bytes into a row, or raises `BadRow`.
-        skip_bad: whether bad rows are left out; otherwise the first is an error.
+        skip_bad: whether bad rows are left out; otherwise the first bad row is an error.
 
     Returns:
         The good rows, and a sentence on those that were left out, if any.
@@ -134,7 +134,7 @@ def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None)
     """The first `most` lines of a file in the data root, plain or compressed by gzip (.gz), each with its place.
 
     Raises:
-        DataError: with the dataset's name, if the file is missing, outside of the root or cannot be unpacked.
+        DataError: if the file is missing, outside of the root or cannot be unpacked; the message names the dataset.
     """
     advice = "put the whole file there, as it is or compressed by gzip (.gz)"
     path = file_inside(name, root, file, advice)

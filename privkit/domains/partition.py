@@ -1,4 +1,4 @@
-"""Which client holds which image, and the order in which an epoch takes them."""
+"""The assignment of images to clients, and the order in which an epoch takes them."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Partition(Protocol):
         """Distribute the images; a `UsageError` if there are too few images for this number of clients.
 
         Args:
-            labels: integers [N].
-            clients: n ≥ 1.
-            seed: of every draw.
+            labels: labels of the images, integers [N].
+            clients: number of clients, n ≥ 1.
+            seed: seed of every draw.
         """
 
 
@@ -39,7 +39,7 @@ class Iid(Checked):
     """Images are dealt out at random, independently of their labels; sizes differ by at most one.
 
     Attributes:
-        sizes: images of each client, or None for equal ones; images beyond their sum are unused.
+        sizes: number of images of each client, or None for equal numbers; images beyond their sum are unused.
 
     Source: CutMixSL §4 (all clients hold equally many images, chosen at random).
 
@@ -116,7 +116,7 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Round `proportions`·total to whole numbers that add up to the total, row by row: int64 [rows, n].
+    """Round `proportions`·total to whole numbers that add up to the total of each row: int64 [rows, n].
 
     Args:
         proportions: [rows, n], ≥ 0, each row summing to one.
@@ -130,11 +130,11 @@ def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
 
 
 def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
-    """A random fraction of the rows with the class shares of the whole, as for an attacker with 10 % of the images.
+    """A random fraction of the rows, with the class shares of all rows, for example an attacker's 10 % of the images.
 
     Args:
         labels: integers [N].
-        fraction: in (0, 1]; at least one row is taken.
+        fraction: share of the rows, in (0, 1]; at least one row is taken.
 
     Returns:
         Row numbers, int64, ascending.
@@ -167,7 +167,7 @@ def _require(images: int, clients: int, smallest: int) -> None:
 
 
 def _repair(owner: Rows, clients: int, smallest: int) -> None:
-    """Move images, in place and one by one, from the largest client to the smallest until nobody has too few."""
+    """Move images, in place and one by one, from the largest client to the smallest until no client has too few."""
     sizes = np.bincount(owner, minlength=clients)
     while sizes.min() < smallest:
         giver, taker = int(sizes.argmax()), int(sizes.argmin())
@@ -200,7 +200,7 @@ class ClientPartition:
         return self.sizes.double() / self.sizes.sum()
 
     def of(self, client: int) -> Tensor:
-        """The rows of one client, each once: int64 [sizes[client]]."""
+        """The rows of one client, int64 [sizes[client]]."""
         return self.rows[client, : int(self.sizes[client])]
 
     def to(self, device: torch.device) -> ClientPartition:
@@ -208,7 +208,7 @@ class ClientPartition:
 
 
 def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
-    """Rounds in which n clients together release about as many images as there are: ⌊images / (n·B)⌋.
+    """Number of rounds in an epoch, in which n clients release about all images once: ⌊images / (n·B)⌋.
 
     Raises:
         UsageError: if the images do not fill one round.
@@ -225,7 +225,8 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
     """The largest number of times that one image is released in an epoch: ⌈rounds·B / smallest share⌉.
 
-    Accountants charge every record this often. If shares differ, a small client's images are used several times.
+    Accountants charge every record for this many releases. If shares differ, a small client's images are used several
+    times.
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 
@@ -237,12 +238,12 @@ def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, 
     than B images.
 
     Args:
-        shares: on the generator's device.
+        shares: images of the clients, on the generator's device.
         batch_size: B ≥ 1, images per client and round.
-        rounds: R ≥ 1.
+        rounds: number of rounds, R ≥ 1.
 
     Returns:
-        int64 [R, n, B], row numbers of the private batch.
+        Row numbers of the private batch, int64 [R, n, B].
     """
     whole("batch_size", batch_size)
     whole("rounds", rounds)

@@ -1,4 +1,4 @@
-"""Private, auxiliary and test records: explicit, disjoint, seeded."""
+"""Private, auxiliary and test records: disjoint parts of a dataset, drawn with a seed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The three parts of one seed.
+    """The parts of a dataset for one seed.
 
     Attributes:
         private: the client's training images.
-        auxiliary: the adversary's images; no private or test image is among them.
+        auxiliary: the adversary's images, none of them private or test images.
         test: images on which the task's accuracy is measured.
         classes: number of labels.
-        validation: images on which every epoch of training is measured; None for none.
+        validation: images on which each epoch of training is evaluated; None if there are none.
     """
 
     private: Batch
@@ -41,7 +41,7 @@ class Splits:
 
     @property
     def parts(self) -> dict[str, Batch]:
-        """Name -> part, for the existing parts."""
+        """The existing parts by name."""
         parts = {"private": self.private, "auxiliary": self.auxiliary, "test": self.test, "validation": self.validation}
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -115,7 +115,7 @@ def spare(
 ) -> NDArray[np.int64]:
     """Rows of the training records that `split` leaves unused; rows next to the auxiliary ones come first.
 
-    Args: as of `split`.
+    Args: as in `split`.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
@@ -125,14 +125,14 @@ def spare(
 
 
 def without(batch: Batch, known: Batch) -> Batch:
-    """The records of a batch without those that are known already, since two datasets may share records."""
+    """The records of a batch that are not among the known ones, since two datasets may share records."""
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:
-    """A sentence on own records that equal private or attacked ones, and on the records that replaced them.
+    """A sentence on the adversary's records that equal private or attacked ones, and on their replacements.
 
     >>> left_out(38, "images", others=38)
     '38 own images that were drawn are private or attacked ones: left out, and 38 others took their place'

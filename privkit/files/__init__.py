@@ -1,1 +1,1 @@
-"""Files and a user's modules: limits on reading, atomic writing, checksums, and which files user code reads."""
+"""Files and users' modules: limits on reading, atomic writing, checksums, and the files that user code reads."""

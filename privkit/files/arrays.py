@@ -1,4 +1,4 @@
-"""Arrays of `*.npz` files, written whole, and unpacked only up to a size limit."""
+"""Arrays in `*.npz` files: written atomically, and unpacked only up to a size limit."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def read_arrays(
     wanted: Mapping[str, tuple[str, int]],
     optional: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of an npz file, all of one length.
+    """Arrays of an npz file, all of the same length.
 
     Args:
-        wanted: name -> numpy's kind of its numbers ("f", "u", "b", "U") and number of dimensions.
+        wanted: numpy's kind ("f", "u", "b", "U") and number of dimensions of each array, by name.
         optional: the same for arrays that the file may lack.
 
     Raises:
-        DamagedFile: if it is no such file, or unpacks to more than `_MOST_BYTES`.
+        DamagedFile: if it is not such a file, or unpacks to more than `_MOST_BYTES`.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -59,7 +59,7 @@ def read_arrays(
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """One array; the size in its header is compared with that in the archive before memory is taken.
+    """Read one array; before memory is allocated, the size in its header is compared with that in the archive.
 
     Raises:
         ValueError: if it holds objects, or its header claims more than the archive has.

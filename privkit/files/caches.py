@@ -1,4 +1,4 @@
-"""Places for libraries' caches and settings: the user's cache folder, never a run or the current folder.
+"""Places for libraries' caches and settings: always the user's cache folder, not a run folder or the current folder.
 
 A compiler's cache holds programs and pickles, and a plotting library's settings can name programs to start. A run
 folder may come from somebody else, so neither is read from there.
@@ -34,7 +34,7 @@ def cache_folder() -> Path:
 
 
 def use_own_caches() -> None:
-    """Move the caches of compilers and of the plotting library there, for this process and its children."""
+    """Move the caches of compilers and of the plotting library to `cache_folder`, for this process and its children."""
     for variable, name in _VARIABLES.items():
         if not os.environ.get(variable):
             os.environ[variable] = str(cache_folder() / name)
@@ -44,8 +44,8 @@ def use_own_caches() -> None:
 def plain_matplotlib() -> Iterator[None]:
     """A block in which matplotlib uses its defaults, whatever a `matplotlibrc` says.
 
-    When imported, matplotlib first reads a `matplotlibrc` of the current folder, and stops if it cannot. If there is
-    one, the import takes place in our cache folder.
+    On import, matplotlib first reads a `matplotlibrc` in the current folder, and fails if it cannot. If there is such a
+    file, it is imported from our cache folder instead.
     """
     use_own_caches()
     planted = os.path.lexists("matplotlibrc") and "matplotlib" not in sys.modules

@@ -31,7 +31,7 @@ _PATH = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*)(?::(.*))?", 
 
 
 class Untrusted(UsageError):
-    """A file names code that the command did not trust."""
+    """A file names code that the command was not told to trust."""
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
     """Refuse an import path outside the trusted modules, before anything is imported.
 
     Raises:
-        Untrusted: with what to add to the command.
+        Untrusted: if it is not trusted; the message says what to add to the command.
     """
     module, _, name = path.replace(":", ".").rpartition(".")
     if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
@@ -91,11 +91,11 @@ def imported(what: str, path: str) -> Any:
     """The object behind an import path.
 
     Args:
-        what: its name in an error, such as "the defense".
+        what: name of the object in errors, such as "the defense".
         path: "package.module:object", or "package.module.object".
 
     Raises:
-        UsageError: if it cannot be imported, with the reason and what to do; inside `only`, if it is not trusted.
+        UsageError: if it cannot be imported (with the reason and a remedy), or is not trusted inside `only`.
 
     >>> imported("the function", "math:sqrot")
     Traceback (most recent call last):
@@ -131,7 +131,7 @@ def imported(what: str, path: str) -> Any:
 
 
 def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> None:
-    """Refuse what a trusted module only imported, such as `load` of "from torch import load"."""
+    """Refuse an object that a trusted module only imported, such as `load` by "from torch import load"."""
     home = getattr(found, "__module__", None)
     if not isinstance(home, str) or not is_trusted(home, trusted):
         raise Untrusted(
@@ -146,7 +146,7 @@ def faults_of(what: str, part: object) -> Iterator[None]:
     """A block that turns an error of a user's own part into one sentence; errors of privkit's parts pass unchanged.
 
     Raises:
-        UsageError: with the part, its error and where it was raised.
+        UsageError: if the part raises an error; the message names part, error and place.
     """
     try:
         yield
@@ -162,7 +162,7 @@ def faults_of(what: str, part: object) -> Iterator[None]:
 
 
 def _cure(module: str, error: BaseException) -> str:
-    """What to do about an import that failed."""
+    """A sentence on how to repair an import that failed."""
     absent = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     if absent and f"{module}.".startswith(f"{absent}."):
         return f"run the command in the folder that holds {absent.partition('.')[0]}, or install its package"

@@ -1,8 +1,8 @@
-"""Files that a user's own code reads, seen by Python's audit hook, since its source may not name them.
+"""Files that a user's own code reads, observed by Python's audit hook, since the source may not name them.
 
-A file counts for each source file outside privkit that is on the call stack when the file is opened. The hook walks the
-stack outwards to the audit, the command line or the registry. If privkit alone opens a file, the hook finds no such
-source. It is installed with the first user part, so a run without one has no hook.
+A file is credited to each source file outside privkit that is on the call stack when it is opened. The hook walks the
+stack outwards to the audit, the command line or the registry. If privkit itself opens a file, the hook finds no such
+source. The hook is installed with the first user part, so a run without user parts has none.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe the files that a module outside privkit and its callees read. Call this before the import."""
+    """Observe the files that a module outside privkit and its callees read; call this before its import."""
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:
@@ -79,10 +79,10 @@ def begin() -> None:
 
 
 def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
-    """File -> SHA-256 of all files that these sources read, including those read by other sources that they ran.
+    """SHA-256, by path, of all files that these sources read, directly or through other sources that they ran.
 
     Args:
-        or_by_others: paths that also count if any other code read them.
+        or_by_others: paths that also count if other code read them.
 
     Raises:
         UsageError: if a file was edited after it was read, because numbers from both contents would be mixed.
@@ -108,7 +108,7 @@ def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[st
 
 
 def _hook(event: str, given: tuple[object, ...]) -> None:
-    """Note an opening; whatever happens here, the file is opened as if nobody looked."""
+    """Record the opening of a file; an error in this hook does not disturb the opening."""
     if event != "open" or getattr(_busy, "on", False):
         return
     _busy.on = True
@@ -123,7 +123,7 @@ def _hook(event: str, given: tuple[object, ...]) -> None:
 
 
 def _note(path: str, flags: int, frame: FrameType | None) -> None:
-    """Add an opening to what is known of its readers."""
+    """Record the opening of a file for each of its readers."""
     readers, called = _readers(frame)
     if not readers:
         return
@@ -148,9 +148,9 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
 
 
 def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
-    """Source files outside privkit that have a part in what happens, and whether privkit called them.
+    """The source files outside privkit on the stack, and whether privkit called them.
 
-    There are none where privkit opens a file on its own account, or for the data.
+    There are none if privkit opens a file for itself, or for the data.
     """
     files: set[str] = set()
     while frame is not None:
@@ -169,7 +169,7 @@ def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
 
 @lru_cache(maxsize=100_000)
 def _ignored(path: str) -> bool:
-    """Whether a path is of Python, of the system, or of an installed package, whose version says enough."""
+    """Whether a path belongs to Python, the system, or an installed package, which its version identifies."""
     installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
     return path.startswith("<frozen") or installed or _below(path, _places())
 

@@ -1,4 +1,4 @@
-"""Paths below a run folder: they stay inside it, contain no symbolic link, and only plain files are read.
+"""Paths below a run folder: they stay inside it and contain no symbolic link, and only plain files are read.
 
 A run folder may come from somebody else. `root` resolves the folder's own path once. A link or a ".." below it is then
 an attempt to escape, and is refused.
@@ -63,7 +63,7 @@ def check_folder(folder: Path) -> None:
     """Refuse a folder that is reached through a symbolic link, or through "..".
 
     Raises:
-        OSError: ELOOP.
+        OSError: ELOOP for such a folder.
     """
     if ".." in folder.parts or os.path.realpath(folder) != os.path.abspath(folder):
         raise OSError(errno.ELOOP, "its folder is a symbolic link, which a run folder never holds")
@@ -101,7 +101,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         most: the largest number of bytes; None for no limit.
 
     Raises:
-        OSError: if it is missing, no plain file, behind a link, or larger than `most`.
+        OSError: if it is missing, not a plain file, behind a link, or larger than `most`.
     """
     descriptor = open_file(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as handle:

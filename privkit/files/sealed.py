@@ -1,7 +1,7 @@
-"""Records of a run folder as JSON: each names what it belongs to, and has a checksum over all its fields.
+"""Records of a run folder as JSON: each names the unit that it describes, and has a checksum over all its fields.
 
-One record describes one unit: a run, a cell, a model, or an attack's controls. It is written last and lists the
-checksums of the unit's other files.
+A unit is a run, a cell, a model, or an attack's controls. Its record is written last and lists the checksums of its
+other files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AGAIN = "repeat the run's command to do that part anew"  # what to do once a dam
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The error that a file of the run could not be read. Its content is unknown, so the advice is never to delete it.
+    """The message that a file of the run could not be read. As its content is unknown, deletion is not advised.
 
     Args:
         unit: folder of the cell or model whose record lists the file; None if no record does.
@@ -29,7 +29,7 @@ def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
 
 
 class Broken(ValueError):
-    """Bytes that are not record, or another one than was written; the message completes "FILE ..."."""
+    """Bytes that are not a record, or not the one that was written; the message completes "FILE ..."."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
@@ -43,7 +43,7 @@ def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
-    """Fields of a sealed record, after its checksum was checked and removed.
+    """The fields of a sealed record; its checksum is checked and removed.
 
     Args:
         data: JSON text, with any spacing and order of keys.
@@ -78,15 +78,15 @@ def digest(data: bytes) -> str:
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Name -> SHA-256, of the files that exist."""
+    """SHA-256, by name, of the files that exist."""
     return {name: digest(read_bytes(path)) for name in names if (path := folder / name).exists()}
 
 
 def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Files that differ from a record's list, each with the difference; empty if all are intact.
+    """Files that differ from a record's list, each with a description of the difference; empty if all are intact.
 
     Args:
-        files: name, or path below the folder -> SHA-256, from the record.
+        files: SHA-256 in the record, by name or path below the folder.
     """
     changes = []
     for name, known in files.items():
@@ -106,7 +106,7 @@ def checked_bytes(path: Path, known: str | None) -> bytes:
     """Bytes of a file, checked against the SHA-256 in a record.
 
     Raises:
-        DamagedFile: if the record lists no such file (`known` is None), or the bytes are not those that it lists.
+        DamagedFile: if the record does not list the file (`known` is None), or lists another SHA-256.
     """
     try:
         data = read_bytes(path)

@@ -27,7 +27,7 @@ _HOST = crc32(platform.node().encode())
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A block that turns a full disk or a forbidden folder into one sentence."""
+    """A block that turns the error of a full disk or a forbidden folder into one sentence."""
     try:
         yield
     except OSError as error:
@@ -43,9 +43,9 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Write a file atomically: to a temporary file beside it, flushed to disk, then renamed over it.
+    """Write a file atomically: write a temporary file beside it, flush it to disk, and rename it.
 
-    Its folder is made if necessary, but not the one above, so that a removed run folder is not partly recreated.
+    Its folder is made if necessary, but no folder above, so that a removed run folder is not partly recreated.
 
     Args:
         flush: False for a file that is checked on reading and may be missing after a power failure.
@@ -67,7 +67,7 @@ def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """The temporary name of a file that this process writes."""
+    """The temporary name under which this process writes a file."""
     return path.with_name(f".{path.name}.{os.getpid()}{_HOST}.tmp")
 
 
@@ -77,7 +77,7 @@ def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -
 
 
 def present_bytes(path: Path, most: int | None = None) -> bytes | None:
-    """The content of a file of the run; None if there is none.
+    """The content of a file of the run; None if the file does not exist.
 
     Raises:
         DamagedFile: if it cannot be read.
@@ -91,13 +91,13 @@ def present_bytes(path: Path, most: int | None = None) -> bytes | None:
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """Fields of a record; None if there is none.
+    """The fields of a record; None if its file does not exist.
 
     Args:
         **identity: fields with the values that the reader expects.
 
     Raises:
-        DamagedFile: if it differs from what was written, or belongs to something else.
+        DamagedFile: if the record was changed, or belongs to another unit.
     """
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
@@ -109,7 +109,7 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
     """Append one line with a single write; a kill leaves at most a truncated last line.
 
     Args:
-        flush: whether to wait until it is on disk, so that it survives a power failure.
+        flush: whether to wait until the line is on disk, so that it survives a power failure.
     """
     with writing(path):
         make_folder(path.parent)
@@ -129,7 +129,7 @@ def append_line(path: Path, line: str, *, flush: bool = True) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file of the run, if it is there."""
+    """Remove a file of the run, if it exists."""
     with writing(path):
         if path.parent.is_dir():
             check_folder(path.parent)
@@ -137,7 +137,7 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> int:
-    """Delete temporary files of killed writes below a folder and count them. Call it only under the folder's lock."""
+    """Delete temporary files that killed processes left below a folder, and count them. Requires the folder's lock."""
     swept = 0
     for place, _, names in os.walk(folder):
         for name in filter(TEMPORARY.fullmatch, names):
@@ -148,7 +148,7 @@ def sweep(folder: Path) -> int:
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, lists and dicts, after a line with their checksum and their owner."""
+    """Write tensors, numbers, strings, lists and dicts, behind a line with their checksum and their owner."""
     import torch
 
     buffer = io.BytesIO()
@@ -178,7 +178,7 @@ def read_state(path: Path) -> bytes | None:
 
 
 def load_state(path: Path) -> dict[str, Any] | None:
-    """Read what `save_state` wrote; None if there is no file. Never unpickles an object.
+    """Read what `save_state` wrote, without unpickling objects; None if there is no file.
 
     Raises:
         DamagedFile: if the file was damaged since, or was written for another cell or model.
@@ -201,7 +201,7 @@ def load_state(path: Path) -> dict[str, Any] | None:
 
 
 def _holds_nan(state: Any) -> bool:
-    """Whether any tensor in it holds NaN; no stage saves such a state."""
+    """Whether a tensor in the state holds NaN; states with NaN are not saved."""
     import torch
 
     if isinstance(state, torch.Tensor):
@@ -227,10 +227,10 @@ def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:
-    """Read weights into a module; a `DamagedFile` if the file is missing or no longer what was written.
+    """Read weights into a module; a `DamagedFile` if the file is missing or was changed.
 
     Args:
-        known: what `save_module` returned.
+        known: SHA-256 that `save_module` returned.
     """
     from safetensors.torch import load
 

@@ -1,4 +1,4 @@
-"""TOML from a user, up to the size of a configuration; larger or deeper text is refused in a sentence."""
+"""Reads TOML from a user; text larger or deeper than a configuration is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHOLE = 1 << 63  # whole numbers of TOML have 64 bits
 
 
 class TomlError(ValueError):
-    """Text that is not TOML, or too much of it; the message completes "FILE is not valid TOML: ..."."""
+    """Text that is not TOML, or is too long; the message completes "FILE is not valid TOML: ..."."""
 
 
 class TooMuch(TomlError):
@@ -27,7 +27,7 @@ def read_text(path: Path) -> str:
     Raises:
         OSError: if it cannot be read, or is a device or a folder.
         TooMuch: if it is larger than `_MOST_BYTES`.
-        TomlError: if it is not an UTF-8.
+        TomlError: if it is not UTF-8.
     """
     with path.open("rb") as handle:
         mode = os.fstat(handle.fileno()).st_mode

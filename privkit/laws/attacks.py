@@ -39,7 +39,7 @@ class Run:
 
 
 class _Watched:
-    """An attack that keeps its runs, also those of its stand-in in control experiments."""
+    """An attack whose runs are recorded, with the runs of its stand-in in control experiments."""
 
     def __init__(self, attack: Any, runs: list[Run]) -> None:
         self._attack, self._runs = attack, runs
@@ -49,7 +49,7 @@ class _Watched:
 
     @property
     def mounting(self) -> Mounting[Any, Any]:
-        """The attack's own mounting, with its stand-in watched, too."""
+        """The attack's mounting, in which its stand-in is recorded, too."""
         mounting: Mounting[Any, Any] = self._attack.mounting
         control = mounting.control
         if control is None:
@@ -67,26 +67,26 @@ class _Watched:
 
 
 class Mounted:
-    """An attack in its control experiments, which run when a law needs them."""
+    """An attack and its control experiments, which run when a law first needs them."""
 
     def __init__(self, attack: AnyAttack) -> None:
         self.attack: Any = attack
 
     @cached_property
     def tried(self) -> tuple[tuple[Control, ...], list[Run]]:
-        """Both controls, and the runs in them."""
+        """Both control experiments, and the attack's runs in them."""
         runs: list[Run] = []
         watched: Any = _Watched(self.attack, runs)
         return goal_of(self.attack).controls(watched, 0, _observed(images())[0]), runs
 
     def control(self, place: int) -> str:
-        """How one of the controls failed; empty if it passed."""
+        """How the control with this number failed; empty if it passed."""
         control = self.tried[0][place]
         return "" if control.passed else control.detail
 
 
 def _tensors(observation: Any) -> dict[str, Tensor]:
-    """Name -> tensor of what an attack is given: its fields, the views' and the weights of segments."""
+    """The tensors given to an attack, by name: fields of the observation and its views, and weights of segments."""
     held = {name: value for name, value in vars(observation).items() if name != "views"}
     for number, view in enumerate(observation.views):
         held |= {f"views[{number}].{name}": value for name, value in vars(view).items()}
@@ -97,7 +97,7 @@ def _tensors(observation: Any) -> dict[str, Tensor]:
 
 
 def _numbers(output: Any) -> Tensor:
-    """The numbers of an output; none of what is not an output, which the controls refuse."""
+    """The numbers of an attack's output; empty for other objects, which the controls refuse."""
     numbers = getattr(output, "images", getattr(output, "values", None))
     return numbers.clone() if isinstance(numbers, Tensor) else torch.empty(0)
 
@@ -139,7 +139,7 @@ def _same_seed_same_bits(mounted: Mounted) -> str:
 
 
 def _leaves_what_it_is_given(mounted: Mounted) -> str:
-    """The attack leaves its records, labels, releases and weights unchanged; otherwise an audit refuses its row."""
+    """The attack must not change its records, labels, releases and weights; otherwise an audit refuses its row."""
     edited = next((run.edited for run in mounted.tried[1] if run.edited), "")
     return f"it changes {edited} in place; compute on a copy, such as {edited}.clone()" if edited else ""
 

@@ -19,13 +19,13 @@ def _parts(pools: Pools) -> dict[str, Pool]:
 
 
 def _rows(pool: Pool) -> NDArray[np.int64]:
-    """Rows all over a part, not in their order."""
+    """Some row numbers from all over a part, not in ascending order."""
     spread = np.unique(np.linspace(0, len(pool) - 1, min(_LOOKED_AT, len(pool))).astype(np.int64))
     return spread[::-1].copy()
 
 
 def _records_are_of_one_form(pools: Pools) -> str:
-    """Each part has records. `Batch` checks shape, type and range of those taken."""
+    """Each part has records; when they are taken, `Batch` checks their shape, type and range."""
     shapes = {}
     for name, pool in _parts(pools).items():
         if not len(pool):

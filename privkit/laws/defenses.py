@@ -49,7 +49,7 @@ def generator(seed: int = 0) -> Generator:
 def inputs(
     defense: Defense, *, messages: int = 2, batch: int = 3, channels: int = 3, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Data in [0, 1] and labels of the shapes that a defense takes, drawn from a generator of their own."""
+    """Random data in [0, 1] and labels of the shapes that a defense takes, drawn from a separate generator."""
     draws = generator(99)
     lead = (messages, defense.group, batch) if defense.group > 1 else (messages, batch)
     shape = (channels, SIDE, SIDE) if defense.level == "input" else (TOKENS, WIDTH)
@@ -61,20 +61,19 @@ def inputs(
 def applied(
     defense: Defense, data: Tensor, labels: Tensor, draws: Generator, present: Tensor | None = None
 ) -> tuple[Release, Receipt]:
-    """A release and its receipt, which are refused if they have no row for each record; arguments as of `apply`."""
+    """The release and receipt of `apply` (with its arguments), refused if some record has no row."""
     batch = data.shape[2] if defense.group > 1 else data.shape[1]
     return returned(defense.name, defense.apply(data, labels, draws, present), (len(data), batch))
 
 
 def equal(a: Release, b: Release) -> bool:
-    """Whether two releases are equal bit for bit, including public weights."""
+    """Whether two releases are equal bit for bit, including their weights."""
     pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
     return all(x is y is None or (x is not None and y is not None and same(x, y)) for x, y in pairs)
 
 
 def called(law: str, defense: Defense) -> str:
-    """The name of a law, with a remark if the stage satisfies it in a special way: it draws nothing, or declares
-    another gradient."""
+    """The name of a law, worded differently for a stage that draws nothing or declares another gradient."""
     if law == SEEDED and not draws(defense):
         return UNSEEDED
     return STRAIGHT if law == DERIVATIVE and defense.straight_through else law
@@ -99,7 +98,7 @@ def _draws_from_its_generator_alone(defense: Defense) -> str:
 
 
 def _effects_name_its_randomness(defense: Defense) -> str:
-    """A stage that declares its effects and draws says how it draws, and how its noise is switched off."""
+    """A stage that declares effects and draws random numbers declares how, and how its noise is switched off."""
     effects = defense.effects
     if effects is None:
         return ""
@@ -118,7 +117,7 @@ def _effects_name_its_randomness(defense: Defense) -> str:
 
 
 def _moves_what_it_permutes(defense: Defense) -> str:
-    """A stage that declares that it permutes moves something, for some seed."""
+    """A stage that declares "permutes" moves a token for some seed."""
     if "permutes" not in (defense.effects or ()):
         return ""
     z, y = inputs(defense)
@@ -131,7 +130,7 @@ def _moves_what_it_permutes(defense: Defense) -> str:
 
 
 def _gradients_keep_shape_and_seed(defense: Defense) -> str:
-    """`on_gradient` keeps shape and type, and draws from its generator alone."""
+    """`on_gradient` keeps shape and type, and draws only from its generator."""
     gradient = torch.randn(2, 3, TOKENS, WIDTH, generator=generator(9))
     draws = generator()
     before = draws.get_state()
@@ -147,7 +146,7 @@ def _gradients_keep_shape_and_seed(defense: Defense) -> str:
 
 
 def _leaves_everything_else_alone(defense: Defense) -> str:
-    """Torch's global generator and the inputs stay unchanged, and the defense's networks follow their seed."""
+    """Torch's global generator and the inputs stay unchanged, and the seed determines the defense's networks."""
     z, y = inputs(defense)
     kept, state = (z.clone(), y.clone()), torch.random.get_rng_state()
     applied(defense, z, y, generator())
@@ -212,7 +211,7 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
 
 
 def _empty_seats_count_nothing(defense: Defense) -> str:
-    """Data on an empty seat of a group change nothing; with every seat taken, `present` changes nothing."""
+    """Data on an empty seat of a group have no effect; if every seat is taken, `present` has no effect."""
     if defense.group == 1:
         return ""
     z, y = inputs(defense)
@@ -227,7 +226,7 @@ def _empty_seats_count_nothing(defense: Defense) -> str:
 
 
 def _receipts_make_certificates(defense: Defense) -> str:
-    """A receipt gives a JSON certificate for any number of releases; an ε is claimed only as differential privacy."""
+    """A receipt gives a certificate in JSON for any number of releases; only differential privacy claims an ε."""
     z, y = inputs(defense)
     receipt = applied(defense, z, y, generator())[1]
     for count in _COUNTS:
@@ -243,7 +242,7 @@ def _receipts_make_certificates(defense: Defense) -> str:
 
 
 def _receipt_is_what_was_done(defense: Defense) -> str:
-    """The receipt is true: its orders were applied, its noise is there, and canaries do not refute its ε."""
+    """The receipt is true: its orders were applied, its noise was added, and canaries do not refute its ε."""
     if found := contradiction(stages_of(defense), doubted=stages_of(defense)):
         return found
     if defense.level != "smashed" or defense.group > 1:
@@ -265,7 +264,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In every allowed chain with another registered stage, no record moves the release further than charged."""
+    """In every allowed chain with another registered stage, a record changes the release by at most the charge."""
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()
@@ -280,7 +279,7 @@ def _no_chain_exceeds_its_charge(defense: Defense) -> str:
 
 
 def _refuses_bad_shapes(defense: Defense) -> str:
-    """Smashed data without messages or records are refused in a sentence with their shape."""
+    """Smashed data without messages or records are refused with a sentence that names their shape."""
     for shape in ((4,), (2, 3)):
         try:
             defense.apply(torch.zeros(shape), torch.zeros(shape[:1], dtype=torch.int64), generator())

@@ -1,4 +1,4 @@
-"""Laws of a metric of images: one value for each image, and the best value for an equal image."""
+"""Laws of an image metric: it gives one value for each image, and equal images get the best value."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _declares_name_and_direction(metric: ImageMetric) -> str:
 
 
 def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
-    """Values [N] are finite, depend on their own image alone and are reproducible; the images stay unchanged."""
+    """Values [N] are finite and reproducible, each depends only on its own image, and the images stay unchanged."""
     truth, guess = _images()
     kept = truth.clone(), guess.clone()
     given = values(metric, truth, guess)
@@ -45,7 +45,7 @@ def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
 
 
 def _is_best_where_images_are_equal(metric: ImageMetric) -> str:
-    """Equal images have the best value in the direction that it declares, and images further away a worse one."""
+    """Equal images get the best value in the metric's declared direction, and more distant images a worse value."""
     truth, guess = _images()
     sign = 1 if metric.higher_is_closer else -1
     equal, apart = sign * values(metric, truth, truth), sign * values(metric, truth, guess)

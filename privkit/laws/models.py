@@ -30,7 +30,7 @@ def _records(domain: Domain, count: int) -> Tensor:
 
 
 def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, **options: Any) -> SplitModel:
-    """Both segments, with the class names of the laws."""
+    """Build both segments, with the number of classes that the laws use."""
     one: Any = replace(spec, **options) if options else spec  # type: ignore[type-var]
     split: SplitModel = one.build(domain, CLASSES, positions=True, seed=seed)
     return split
@@ -65,7 +65,7 @@ def gives_logits(spec: ModelSpec, domain: Domain) -> str:
 
 
 def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
-    """The seed gives the weights, and torch's global generator stays as it is."""
+    """The seed determines the weights, and torch's global generator stays unchanged."""
     state = torch.random.get_rng_state()
     first, again, other = (built(spec, domain, seed=seed) for seed in (0, 0, 1))
     if not torch.equal(torch.random.get_rng_state(), state):
@@ -84,9 +84,9 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 
 
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
-    """At every cut both segments together compute the same function, and a later cut moves weights to the client.
+    """At every cut, the two segments together compute the same function, and a later cut moves weights to the client.
 
-    The `cuts` are tried in their order, all if none are named, with other options of the model.
+    The `cuts` (all if none are named) are tried in their order, with other `options` of the model.
     """
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""

@@ -1,4 +1,4 @@
-"""All laws of one part, by its kind, including those for every kind: options, docstring, JSON."""
+"""All laws of one part: those of its kind, and those of every kind (options, docstring, JSON)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_frozen(component: Component, kind: str) -> str:
 
 
 def _is_documented(component: Component, kind: str) -> str:
-    """The docstring says in one line what the part is, and explains each option."""
+    """The docstring's first line says what the part is, and each option is explained."""
     spec = component.spec
     text = docstrings.text(spec).partition("\n")[0]
     if len(text) < _SHORTEST or docstrings.text(spec) == inspect.cleandoc(object.__doc__ or ""):
@@ -90,12 +90,12 @@ def kind_of(given: str) -> str:
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Each law of a part, with a sentence on how it is broken; the text is empty if the law holds.
+    """Each law of a part, with a sentence on how the part breaks it; empty if the law holds.
 
     Args:
         given: the part, as the command line takes it.
         kind: one of `KINDS`.
-        dataset: whose records a model reads, as the command line takes it; None for images of usual sizes.
+        dataset: dataset whose records a model reads, as the command line takes it; None for images of usual sizes.
     """
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself
@@ -105,7 +105,7 @@ def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = 
 
 
 def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | None) -> Iterator[tuple[str, str]]:
-    """The laws of its kind alone; arguments as of `laws`."""
+    """The laws of the part's kind only; arguments as in `laws`."""
     home = load(f"privkit.laws.{kind}:LAWS")
     if kind == "datasets":
         pools = component.spec.open(root, download=False, train_images=1)
@@ -136,7 +136,7 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
-    """Each law with how it is broken; an error that ends several of them is told once."""
+    """Each law with a sentence on how it is broken; an error that ends several laws is reported once."""
     first: dict[str, str] = {}
     for law, broken in laws.items():
         try:
@@ -153,7 +153,7 @@ def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[st
 
 
 def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
-    """A law of two things: a component and its kind, or a model and the records that it reads."""
+    """Apply a law with two arguments: a component and its kind, or a model and the records that it reads."""
     return law(part, second)
 
 

@@ -1,4 +1,4 @@
-"""Metrics, one value for each example, with a declared data range; callers choose how values are reduced."""
+"""Metrics: each gives one value per example and declares its data range; callers choose how to reduce the values."""
 
 METRICS: dict[str, str] = {
     "accuracy": "privkit.metrics.classification:accuracy",

@@ -15,13 +15,13 @@ CONFIDENCE = 0.95
 
 
 def _delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
-    """A statistic's interval from each record's influence on it; None without spread, or at an end of the range.
+    """A statistic's interval, from the records' influences on it; None without spread, or at an end of the range.
 
-    The variance of the statistic is that of the mean influence. The half width is transformed to the logit scale of the
-    range, and the limits are transformed back; on (-1, 1) this is Fisher's z.
+    The statistic's variance is that of the mean influence. The interval is computed on the logit scale of the range and
+    transformed back; on (-1, 1) this is Fisher's z.
 
     Args:
-        influence: [N], derivative of the statistic in the weight of each record, of mean zero.
+        influence: derivative of the statistic by the weight of each record, [N], with mean zero.
 
     Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
     """
@@ -44,7 +44,7 @@ def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> 
 
 
 def _error_limit(n: int, looks: int = 1) -> float:
-    """Clopper–Pearson's upper limit of an error rate without errors in n ≥ 1 trials; `looks` limits hold jointly."""
+    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 faultless trials; `looks` such limits hold jointly."""
     return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 
@@ -66,7 +66,7 @@ class TaskScores:
 
     @property
     def defined(self) -> dict[str, Interval]:
-        """Name -> score, without undefined ones."""
+        """The defined scores by name."""
         scores = {"accuracy": self.accuracy, "mcc": self.mcc, "auc": self.auc}
         return {name: score for name, score in scores.items() if score is not None}
 
@@ -75,8 +75,9 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     """Accuracy, MCC and AUC of a classifier.
 
     Args:
-        scores: [N, L], one for each class, higher for likelier ones; with several labels per record, above 0 means yes.
-        labels: [N], the class of each record; or [N, L] of 0 and 1, several labels per record.
+        scores: scores [N, L] of each class, higher for likelier classes; with several labels per record, above 0 means
+            yes.
+        labels: the class of each record, [N], or several labels per record, as 0 and 1 in [N, L].
 
     >>> found = task_scores(np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1]))
     >>> round(found.accuracy.value, 3), found.mcc.value, found.auc.value
@@ -97,9 +98,9 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
 
 
 def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
-    """Share of right tokens of texts [N, T] (id 0 is padding and does not count), with its interval over texts.
+    """Share of right tokens in texts [N, T], with its interval over texts; id 0 is padding and does not count.
 
-    The interval is over texts since the tokens of one text are not independent.
+    The interval treats texts as independent, since the tokens of one text are not.
 
     >>> token_scores(np.array([[3, 4], [5, 0]]), np.array([[3, 9], [5, 0]])).accuracy.value
     0.6666666666666666
@@ -114,7 +115,7 @@ def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
 
 
 def accuracy(labels: Whole, predicted: Whole) -> Interval:
-    """Share of right classes [N], or of right labels [N, L], with its exact interval over records.
+    """Share of right classes [N], or of right labels [N, L], with an interval over records, exact for classes.
 
     Source: Clopper and Pearson 1934.
     """
@@ -128,7 +129,7 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     rate is Clopper–Pearson's upper limit, at the observed class shares.
 
     Args:
-        labels: [N], 0..classes−1; or [N, L], several labels per record, which are then resampled together.
+        labels: classes [N], 0..classes−1, or several labels per record [N, L], which are then resampled together.
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
     without errors are derived.
@@ -157,13 +158,13 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
 
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
-    """Area under the ROC curve of scores [N, L] and targets [N, L], the mean over classes, one against the rest.
+    """Area under the ROC curve of scores [N, L] for targets [N, L], each class against the rest, averaged over classes.
 
     Ties count one half. If all pairs are ranked right, the limit of each class is Clopper–Pearson's for its number of
     disjoint pairs, and all limits hold jointly. None if no class has both kinds of records.
 
-    Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (what each
-    record contributes to one area; their mean over classes is derived).
+    Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (the
+    contribution of each record to one area; the mean over classes is derived).
     """
     from scipy.stats import rankdata
 

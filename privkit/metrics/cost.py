@@ -24,8 +24,8 @@ def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     """Share of the smashed data that a client sends, on average over messages and clients.
 
     Args:
-        weights: `Release.weights`, float [M, k, T]; None without masks.
-        present: bool [M, k], the seats that are taken; None for all.
+        weights: weights of a release, float [M, k, T] (`Release.weights`); None without masks.
+        present: the taken seats, bool [M, k]; None if all are taken.
     """
     if weights is None:
         return 1.0
@@ -36,14 +36,14 @@ def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
 def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: torch.device) -> int:
     """The largest number of bytes in use while `work` runs, resident tensors included.
 
-    On CUDA it is `max_memory_allocated` (whose running maximum is reset), after one run that is not counted, so that
-    cuBLAS has its workspace already. A CPU has no such counter: every tensor that an operation returns is counted from
-    then until its storage is freed. This equals the peak in torch's profiler, except for temporary memory inside one
-    kernel (as in convolutions), which depends on the processor.
+    On CUDA it is `max_memory_allocated` (whose running maximum is reset), after an uncounted run in which cuBLAS
+    allocates its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its
+    storage is freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in
+    convolutions), which depends on the processor.
 
     Args:
-        work: called once on a CPU and twice on CUDA; it must free what it allocates.
-        resident: tensors that are there before and during the work, such as weights and images.
+        work: function to measure, called once on a CPU and twice on CUDA; it must free what it allocates.
+        resident: tensors that exist before and during the work, such as weights and images.
 
     Source: torch.cuda.max_memory_allocated; the CPU's meter is torch.distributed._tools.MemTracker without its module
     hooks.
@@ -109,25 +109,25 @@ def costs_of(
     averaged_every: int | None = None,
     companion: nn.Module | None = None,
 ) -> Costs:
-    """Count the costs of one client with torch's own counters; the modules are copied and stay as they are.
+    """Count the costs of one client with torch's own counters, on copies of the modules.
 
     Args:
-        lower: everything with weights that runs at one client, record -> smashed data.
-        record: [1, ...] on the device of `lower`.
+        lower: everything with weights that runs at one client; it maps a record to smashed data.
+        record: one record [1, ...] on the device of `lower`.
         trained: whether the client's segment gets a gradient.
-        batch_size: images at a time, for the peak memory.
-        kept: share in [0, 1] of the smashed data that travels (`privkit.metrics.cost`).
-        gradient: "unicast" sends back the kept share of the gradient, "broadcast" and "average" send the whole.
+        batch_size: images per batch, for the peak memory.
+        kept: share of the smashed data that is sent, in [0, 1]; see `sent_share`.
+        gradient: "unicast" returns the kept share of the gradient; "broadcast" and "average" return all of it.
         label_bytes: bytes of a label; 0 if the server holds the labels.
         seed_bytes: bytes of the masks' seed for a client and round.
         averaged_every: rounds between two averages of the lower segments; None for never.
-        companion: a network that the client trains beside the task, smashed data -> anything: a simulated attacker.
+        companion: a network on smashed data that the client trains beside the task, such as a simulated attacker.
 
     Raises:
         ValueError: for shares, sizes or names that are not allowed.
 
-    Source: DP-CutMixSL §3 (what travels are the ones of the mask) and appendix B (unicast and broadcast); CutMixSL §3.1
-    (masks as a seed); torch.utils.flop_counter (two operations a multiply-accumulate).
+    Source: DP-CutMixSL §3 (positions with mask 1 are sent) and appendix B (unicast and broadcast); CutMixSL §3.1 (masks
+    as a seed); torch.utils.flop_counter (two operations a multiply-accumulate).
 
     >>> cost = costs_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), torch.zeros(1, 1, 2, 2), trained=True, kept=0.5)
     >>> cost.bytes_up, cost.client_macs, cost.client_training_macs
@@ -169,7 +169,7 @@ def _check(
 
 
 def _travelling(lower: nn.Module) -> int:
-    """Numbers that FedAvg moves: trained weights, and running statistics."""
+    """Count of the numbers that FedAvg sends: trained weights and running statistics."""
     trained = sum(p.numel() for p in lower.parameters() if p.requires_grad)
     weights = dict(lower.named_parameters())
     return trained + sum(
@@ -178,7 +178,7 @@ def _travelling(lower: nn.Module) -> int:
 
 
 def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tuple[int, int, int]:
-    """Numbers in one image's smashed data; multiply-accumulates forward; and in a whole training step."""
+    """Count of numbers in an image's smashed data, and multiply-accumulates of a forward pass and a training step."""
     from torch.utils.flop_counter import FlopCounterMode  # it loads triton
 
     lower.eval()  # no dropout, and no batch statistics of a single image
@@ -190,7 +190,7 @@ def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tupl
 
 
 def _backward(smashed: Tensor, companion: nn.Module | None) -> None:
-    """What the client computes when a gradient of the smashed data comes in, and for its companion."""
+    """The client's backward pass for a gradient of the smashed data, and for its companion."""
     roots = [smashed] if companion is None else [smashed, companion(smashed)]
     roots = [root for root in roots if root.requires_grad]
     if roots:
@@ -198,7 +198,7 @@ def _backward(smashed: Tensor, companion: nn.Module | None) -> None:
 
 
 def _peak(lower: nn.Module, companion: nn.Module | None, record: Tensor, batch_size: int, trained: bool) -> int:
-    """Two training steps on one batch: AdamW's moments are there from the second on."""
+    """Peak memory in bytes of two training steps on one batch; AdamW's moments exist from the second step on."""
     modules = nn.ModuleList([lower] if companion is None else [lower, companion])
     modules.train(trained or companion is not None)
     modules.zero_grad(set_to_none=True)
@@ -219,7 +219,7 @@ def _peak(lower: nn.Module, companion: nn.Module | None, record: Tensor, batch_s
 
 @contextmanager
 def _countable() -> Iterator[None]:
-    """Attention as plain matrix products: torch's counter knows not every device's fused kernel."""
+    """A block with attention as plain matrix products, since torch's counter does not know all fused kernels."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -1,4 +1,4 @@
-"""Checks of the setting `features`, before anything is loaded."""
+"""Checks of the setting `features`, before a network is loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TRUNKS = ("alex", "vgg", "squeeze")  # of LPIPS
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise `UsageError`, with what is allowed, for two networks of one kind and for unknown trunks."""
+    """Raise `UsageError` for two networks of one kind or an unknown trunk; the message says what is allowed."""
     kinds = [network_kind(name) for name in names]
     if len(kinds) > len(set(kinds)):
         allowed = "one network, one lpips:TRUNK and one classifier at most"

@@ -1,4 +1,4 @@
-"""Feature networks for perceptual and identity metrics: chosen by the user, frozen, and named with their weights."""
+"""Feature networks for perceptual and identity metrics: chosen by the user, frozen, and named with a hash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ELSEWHERE = (
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureNetwork:
-    """A frozen network from images to features; no gradient passes.
+    """A frozen network from images to features, computed without gradients.
 
     >>> network = FeatureNetwork(label="mean color", body=lambda x: x.mean((2, 3)))
     >>> network(torch.full((2, 1, 4, 4), 0.5)).tolist()
@@ -46,7 +46,8 @@ class FeatureNetwork:
         """Features, float32 [N, F] on the images' device; a `UsageError` if the images have another form or hold NaN.
 
         Args:
-            images: [N, C, H, W] in [0, 1]; C is 1 (repeated three times) or 3. Resized bilinearly, antialiased.
+            images: images [N, C, H, W] in [0, 1]; C is 1 (repeated three times) or 3. They are resized bilinearly with
+                antialiasing.
         """
         if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
@@ -64,20 +65,20 @@ class FeatureNetwork:
 
 
 def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNetwork:
-    """The network that a user names.
+    """The feature network with a name given by the user.
 
     Args:
-        name: "timm:MODEL" or "torchvision:MODEL" (pretrained weights, from their own caches or the network; the input
-            of the classifier), "file:PATH" (TorchScript, [N, 3, H, W] in [0, 1] -> [N, F]; where the module has a whole
-            number `image_size`, images are resized to it), "embedded" (EfficientNet-Lite0 from two packages: ImageNet
-            features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
+        name: "timm:MODEL" or "torchvision:MODEL" (pretrained weights, from the library's cache or a download; features
+            are the classifier's input), "file:PATH" (TorchScript, [N, 3, H, W] in [0, 1] -> [N, F]; if the module has a
+            whole number `image_size`, images are resized to it), "embedded" (EfficientNet-Lite0 from two packages:
+            ImageNet features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
 
     Raises:
         UsageError: if there is no such network, or it does not give one row of features per image.
         DataError: if weights, file or packages are missing; the message names alternatives.
 
-    Source: Yao et al., patch shuffling, §V-A take a ResNet18 of ImageNet for CIFAR-10 and FaceNet for faces; Schroff et
-    al. 2015.
+    Source: Yao et al., patch shuffling, §V-A, take a ResNet18 of ImageNet for CIFAR-10, and FaceNet (Schroff et al.
+    2015) for faces.
     """
     kind, _, rest = name.partition(":")
     makers = {"timm": _timm, "torchvision": _torchvision, "file": _file, "embedded": _embedded, "dlib": _dlib}
@@ -152,7 +153,7 @@ def _embedded(_: str, device: torch.device) -> FeatureNetwork:
 
 
 def _dlib(_: str, device: torch.device) -> FeatureNetwork:
-    """dlib's face descriptor, 128 numbers, with the weights in a package."""
+    """dlib's face descriptor of 128 numbers; its weights come from a package."""
     try:
         import dlib
         from face_recognition_models import face_recognition_model_location
@@ -181,7 +182,7 @@ class _Pooled(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, 3, S, S] -> [N, 1280]."""
+        """Images [N, 3, S, S] -> features [N, 1280]."""
         maps: Tensor = self.model.extract_features(images)
         return maps.mean((2, 3))
 

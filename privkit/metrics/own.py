@@ -44,7 +44,7 @@ def check_metric(metric: ImageMetric) -> None:
 
 
 def column(metric: ImageMetric) -> str:
-    """The name of its values in rows, tables and gates."""
+    """The name of the metric's values in rows, tables and gates."""
     return PREFIX + metric.name
 
 
@@ -52,7 +52,7 @@ def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
     """One value per image, [N], for truth and guess [N, C, H, W] in [0, 1].
 
     Raises:
-        UsageError: if the metric fails, or gives something else than a finite number for each image.
+        UsageError: if the metric fails, or does not give a finite number for each image.
     """
     with faults_of(f"metric {metric.name}", metric):
         given = np.asarray(metric(truth.cpu().numpy().copy(), guess.cpu().numpy().copy(), data_range=1.0))

@@ -1,4 +1,4 @@
-"""The metrics that feature networks and a user's own metrics add to every reconstruction."""
+"""Metrics of reconstructions by feature networks, and a user's own metrics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Perception:
     def of(
         cls, names: Sequence[str], device: torch.device, own: Mapping[str, ImageMetric] = MappingProxyType({})
     ) -> Perception:
-        """Load what a user named.
+        """Load the networks and metrics that a user named.
 
         Args:
             names: at most one feature network (see `feature_network`), one "lpips:alex", "lpips:vgg" or
@@ -53,7 +53,7 @@ class Perception:
                 -> [N, L].
 
         Raises:
-            UsageError: for two of a kind, or an unknown name.
+            UsageError: for two networks of one kind, or an unknown name.
             DataError: if weights or packages are missing.
 
         >>> Perception.of([], torch.device("cpu")).labels
@@ -74,7 +74,7 @@ class Perception:
 
     @property
     def directions(self) -> dict[str, bool]:
-        """Own metric -> whether a higher value is closer."""
+        """For each of the user's own metrics, whether a higher value is closer."""
         return {column(metric): metric.higher_is_closer for metric in self.own.values()}
 
     @property
@@ -83,10 +83,10 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """A copy for a seed's images: its classifier is checked, or trained on labeled images that are not attacked.
+        """A copy for the images of a seed; its classifier is checked, or trained on labeled, not attacked images.
 
         Raises:
-            UsageError: if images have several labels each, or the file's classifier has other classes.
+            UsageError: if images have several labels each, or a classifier from a file has other classes.
         """
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
@@ -96,13 +96,14 @@ class Perception:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names with their weights' hash or version, for the row."""
+        """Names of the networks with the hash or version of their weights, for the report's row."""
         names = [one.label for one in (self.network, self.classifier) if one is not None]
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """Network -> hash of its weights. A classifier that is trained here has none: it follows from seed and
-        images."""
+        """Hash of each network's weights, by name, without a classifier trained here, which follows from seed and
+        images.
+        """
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:
@@ -113,12 +114,12 @@ class Perception:
         return hashes
 
     def packages(self) -> set[str]:
-        """Packages that compute the metrics, beside torch."""
+        """The packages besides torch that compute the metrics."""
         kind = "" if self.network is None else self.network.label.partition(":")[0]
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Metric -> one value per image, for [N, C, H, W] in [0, 1]; without labels [N] nothing is classified."""
+        """Values [N] by metric, for images [N, C, H, W] in [0, 1]; without labels [N] guesses are not classified."""
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}
@@ -129,7 +130,7 @@ class Perception:
         return values | {column(metric): own_values(metric, truth, guess) for metric in self.own.values()}
 
     def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
-        """In words: the F-SIM of different originals, and how many originals the classifier recognizes."""
+        """Sentences on the F-SIM of different originals, and on the share that the classifier recognizes."""
         sentences = []
         if self.network is not None:
             floors = f_sim_floors(truth, labels, self.network)

@@ -1,4 +1,4 @@
-"""Perceptual, identity and recognition metrics, one value per image, by networks that the user names."""
+"""Perceptual, identity and recognition metrics by networks that the user names, with one value per image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     """Feature similarity per image: |cosine| of the features of an original and its guess; higher is closer.
 
-    Read it beside its floors (`f_sim_floors`): unrelated pictures are far from 0.
+    Compare it with its floors (`f_sim_floors`): even unrelated pictures have values far above 0.
 
     Returns:
         float64 [N], in [0, 1]; 0 if all features are 0.
@@ -41,10 +41,10 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
     """Mean |cosine| over all pairs of different originals of one class, and of different classes.
 
-    A guess that scores no more than these reveals at most the class of the picture.
+    A guess with no higher score than these reveals at most the class of the picture.
 
     Returns:
-        "same_class" and "other_class"; one without a pair is left out.
+        Means by "same_class" and "other_class"; a key without pairs is left out.
 
     Source: privkit's own, for F-SIM as in `f_sim`.
     """
@@ -65,13 +65,13 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 
 
 def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Whether a guess gives its original away: 1 or 0 an image; the mean is the share of identities.
+    """Whether a guess identifies its original, 1 or 0 per image; the mean is the share of identified originals.
 
-    A guess counts if, by cosine, the nearest of all originals is its own (rank-1 identification). The floor of a guess
-    at random is 1/N.
+    A guess counts if its own original is, by cosine, the nearest of all originals (rank-1 identification). A random
+    guess counts with probability 1/N.
 
     Args:
-        network: of features; for people's identities one for faces.
+        network: feature network; for people's identities, a network for faces.
 
     Source: Yao et al., patch shuffling, §V-A ("ID"). They train a classifier on every person of the dataset; here the
     nearest original replaces it.
@@ -88,10 +88,10 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
 
 def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
-    """LPIPS distance per image; lower is closer, 0 for a copy. Pictures below 64 pixels per side are enlarged first.
+    """LPIPS distance per image; lower is closer, and 0 is a copy. Pictures below 64 pixels per side are enlarged first.
 
     Args:
-        net: "alex", "vgg" or "squeeze"; to be stated in the row with the version, 0.1.
+        net: "alex", "vgg" or "squeeze"; the report's row must name it with the version, 0.1.
 
     Raises:
         DataError: without the package `lpips`, or if the weights of its trunk (torchvision's) are not available.
@@ -132,7 +132,7 @@ def _lpips_model(net: str) -> Any:
 
 
 def _lpips_input(images: Tensor) -> Tensor:
-    """Images in [−1, 1], in color and large enough."""
+    """Images scaled to [−1, 1], in color, and enlarged if necessary."""
     images = images.float().expand(-1, 3, -1, -1)
     smallest = min(images.shape[2:])
     if smallest < _LPIPS_SIDE:
@@ -162,12 +162,12 @@ _JITTER = 0.1  # standard deviation of the noise on the images it learns from: g
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
-    """Whether the classifier assigns the original's class to the guess: 1 or 0 per image; the mean is an accuracy.
+    """Whether the classifier assigns the original's class to the guess, 1 or 0 per image; the mean is an accuracy.
 
-    Read it beside its floor and its ceiling (`recognized_floors`).
+    Compare it with its floor and its ceiling (`recognized_floors`).
 
     Args:
-        classifier: images -> one score per class.
+        classifier: network from images to one score per class.
 
     Source: Zhang et al. 2020, "The secret revealer", §4.1 ("attack accuracy"), who judge guesses by a classifier, too.
     """
@@ -178,10 +178,10 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """The ceiling, which is the classifier's accuracy on the originals, and the floor of guessing another original.
+    """The ceiling (the classifier's accuracy on the originals) and the floor (if another original is guessed).
 
     Returns:
-        "originals", and "other_originals": the mean over all pairs of different originals.
+        The accuracy on "originals", and for "other_originals" the mean over all pairs of different originals.
 
     Source: privkit's own.
     """
@@ -197,10 +197,10 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
     Args:
         known: labeled images, one label each.
-        seed: of its weights and batches; the same seed gives the same bits.
+        seed: seed of its weights and batches; the same seed gives the same bits.
 
     Raises:
-        UsageError: if the records have several labels each, or there are none.
+        UsageError: if the records have several labels each, or there are no records.
     """
     _check_one_label(known)
     if not len(known):

@@ -22,19 +22,19 @@ class SplitModel:
     """A network cut in two.
 
     Attributes:
-        lower: the client's segment, records [N, ...] -> smashed data [N, T, D], [N, C', H', W'] or [N, D].
-            Normalisation lives in it. The segments of n clients can be run as one, by `torch.func.vmap` over their
-            stacked weights and images.
+        lower: the client's segment, records [N, ...] -> smashed data [N, T, D], [N, C', H', W'] or [N, D]. It contains
+            the normalisation. `torch.func.vmap` over stacked weights and images can run the segments of n clients as
+            one.
         upper: the server's segment, smashed data -> logits [N, classes]; see `predicts`.
-        hides_places: whether permuting the patches of an image only permutes its tokens, as every permutation count
-            assumes; None if this is unknown. It may be False for a model built without positions: if patches overlap,
-            tokens reveal their neighbors, and a jigsaw solver can reassemble a shuffled image. Tests check this claim
-            for privkit's own models; an audit measures it for any other model.
+        hides_places: whether a permutation of an image's patches only permutes its tokens, as every permutation count
+            assumes; None if unknown. It can be False even without position embedding: tokens of overlapping patches
+            reveal their neighbors, and a jigsaw solver can reassemble a shuffled image. Tests check this claim for
+            privkit's own models; an audit measures it for any other model.
         other_tokens: number of tokens that represent no patch (a class token, registers), if places are hidden.
         predicts: what the model predicts: "labels", or "texts" for logits [N, T, words] of the next token at each
-            place; `upper` then has that loss (`privkit.training.losses.next_token`).
+            place; `upper` then has the matching loss (`privkit.training.losses.next_token`).
         class_token: who owns the class token. "server": the upper segment adds it, and it never crosses. "client": it
-            is token 0 of the smashed data [N, T+1, D]. "none": there is none, or the model is a user's own.
+            is token 0 of the smashed data [N, T+1, D]. "none": there is none, or the model is a user's.
     """
 
     lower: nn.Module
@@ -49,9 +49,8 @@ class ModelSpec(Protocol):
     """A frozen specification that builds a `SplitModel`.
 
     Attributes:
-        domain: the records that it reads: "images", "tokens", "tables" or "any".
-        quick_attacks: a specification may name attacks that `--attack auto` mounts because of this model, on every
-            defense.
+        domain: kind of records that it reads: "images", "tokens", "tables" or "any".
+        quick_attacks: names of attacks that `--attack auto` adds for this model, on every defense.
     """
 
     domain: ClassVar[str]
@@ -60,10 +59,10 @@ class ModelSpec(Protocol):
         """Build the segments with seeded weights.
 
         Args:
-            domain: what a record is, of the kind that this model reads.
+            domain: domain of the records, of the kind that this model reads.
             classes: number of labels.
             positions: whether the lower segment may embed positions; shuffling defenses forbid it.
-            seed: of the initial weights; the global generator is left as it was.
+            seed: seed of the initial weights; the global generator is left unchanged.
 
         Raises:
             UsageError: if the segments cannot be built, or the lower one embeds positions although `positions` is
@@ -94,7 +93,7 @@ class NamedCuts(Checked):
 
 
 class EvenHeads(NamedCuts):
-    """Base of the transformers in which each attention head has an equal part of a token's width."""
+    """Base of transformers whose attention heads each have an equal part of a token's width."""
 
     width: int
     heads: int

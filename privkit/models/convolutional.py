@@ -1,4 +1,4 @@
-"""Convolutional networks as a chain of named pieces, cut behind one of them."""
+"""Convolutional networks: chains of named pieces, cut behind one of the pieces."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from privkit.torch_utils.seeded import seeded
 
 
 def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
-    """Cut a chain after the piece called `cut`, which may be any but the last.
+    """Cut a chain after the piece called `cut`, which may be any piece but the last.
 
-    The pieces, name -> module in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so
+    The pieces, modules by name in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so
     smashed data reveal their places.
     """
     names = list(pieces)
@@ -35,7 +35,7 @@ _MAPS, _WIDTH = (32, 64), 256
 
 @dataclass(frozen=True, kw_only=True)
 class Cnn(NamedCuts):
-    """Two convolutions of 3×3, one pooling, and two linear layers, with tanh between them.
+    """Two 3×3 convolutions, one pooling, and two linear layers, with tanh between them.
 
     Smashed data lie in [−1, 1] at every cut. An image of 28 pixels has 12,544 of them at "pool" and 256 at "fc".
     There are 3,232,906 weights for grey 28-pixel images of ten classes.
@@ -80,10 +80,11 @@ _SMALLEST = 12  # pixels per side, which leave 1×1 after the second pooling
 
 @dataclass(frozen=True, kw_only=True)
 class LeNet5(NamedCuts):
-    """LeNet-5: two convolutions of 5×5 with poolings, and three linear layers; tanh between them.
+    """LeNet-5: two 5×5 convolutions with poolings, and three linear layers, with tanh between them.
 
-    Images below 32 pixels are padded by two, as 28-pixel digits were. The second convolution sees all six maps, and the
-    output is linear, as in every later implementation: 61,706 weights on grey 28- or 32-pixel images.
+    Images below 32 pixels are padded by two pixels, as LeCun et al. padded 28-pixel digits. The second convolution
+    reads all six maps and the output is linear, as in later implementations; there are 61,706 weights on grey 28- or
+    32-pixel images.
 
     Attributes:
         cut: last layer of the lower segment: "conv1", "pool1", "conv2", "pool2", "fc1" or "fc2", with the tanh behind
@@ -128,10 +129,10 @@ _STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 51
 
 @dataclass(frozen=True, kw_only=True)
 class Vgg16(NamedCuts):
-    """VGG-16 with one linear classifier, as CIFAR has it.
+    """VGG-16 with one linear classifier, as is usual for CIFAR.
 
-    Thirteen convolutions of 3×3 and five poolings; their spatial mean goes to the classifier, instead of the ImageNet
-    network's two layers of 4096. Poolings round up, so that 28 pixels are enough for all five.
+    Thirteen 3×3 convolutions and five poolings are followed by the spatial mean and the classifier, without the
+    ImageNet network's two layers of 4096 units. Poolings round up, so that 28 pixels suffice for all five.
 
     Attributes:
         cut: last layer of the lower segment: "pool1" (after two convolutions and one pooling) to "pool5".

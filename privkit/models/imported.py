@@ -1,4 +1,4 @@
-"""A user's own segments by import path, and a test of whether their tokens reveal their places."""
+"""A user's own segments by import path, and a test whether their tokens reveal their places."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
 
 @torch.no_grad()
 def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool | None, int]:
-    """Whether permuting the patches of an image, or the tokens of a sequence, only permutes the segment's output.
+    """Whether a permutation of an image's patches, or of a sequence's tokens, only permutes the segment's output.
 
-    A shuffle hides the order of tokens only if no token tells its own place. Tokens may represent the patches in any
-    order. Some may represent no patch, such as a class token: these must stay in their place. The patches are those of
-    the finest grid over the image with at most as many patches as there are tokens. A position embedding fails the
-    test, and so do overlapping patches, which reveal their neighbors. The test cannot distinguish the two. It runs a
-    copy of the segment, and draws from the global generator if the segment does.
+    A shuffle hides the order of tokens only if no token reveals its own place. Tokens may represent the patches in any
+    order. Tokens that represent no patch, such as a class token, must keep their place. The patches are those of the
+    finest grid over the image with at most as many patches as there are tokens. The test fails for a position
+    embedding, and for overlapping patches, which reveal their neighbors; it cannot distinguish the two. It runs a copy
+    of the segment, which draws from the global generator if the segment does.
 
     Args:
         lower: the lower segment, on the CPU.
-        batch: records of the batches in which it is measured, at least three.
+        batch: number of records in a measured batch, at least three.
 
     Returns:
         Whether places are hidden, and the number of tokens that stand for no patch (0 unless places are hidden). The
@@ -91,7 +91,7 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
 
 
 def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
-    """Rows and columns of the patches that tokens may stand for, or the length of a sequence; see `told_places`."""
+    """Rows and columns of the patches that tokens may represent, or the length of a sequence; see `told_places`."""
     if tokens.ndim != 3:
         return None
     count = tokens.shape[1]
@@ -111,7 +111,7 @@ def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
 
 
 def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
-    """A sequence [1, T] in another order, or an image [1, C, H, W] with the patches of a grid in another order."""
+    """A sequence [1, T], or an image [1, C, H, W] with the patches of a grid, in another order."""
     if record.ndim == 2:
         return record[:, order]
     (_, c, h, w), (rows, columns) = record.shape, grid
@@ -121,11 +121,11 @@ def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
 
 
 class _Imported(ABC):
-    """Segments of a user's own.
+    """Segments that a user wrote.
 
     They are called with those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that they
-    take. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower segment
-    whose tokens tell their places is refused, since a shuffle would not hide their order (`privkit.models.imported`).
+    accept. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower segment
+    whose tokens reveal their places is refused, since a shuffle would not hide their order (`told_places`).
     """
 
     domain: ClassVar[str] = "any"
@@ -133,11 +133,11 @@ class _Imported(ABC):
     @property
     @abstractmethod
     def paths(self) -> tuple[str, ...]:
-        """What is imported; the first one makes the lower segment."""
+        """The import paths; the first one makes the lower segment."""
 
     @abstractmethod
     def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:
-        """The lower and the upper segment, built with those keywords that they accept."""
+        """The lower and the upper segment, built with the keywords that they accept."""
 
     def imports(self) -> set[str]:
         places = {path.replace(":", ".").rpartition(".")[0] for path in self.paths}

@@ -28,11 +28,11 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace(Checked):
-    """A language model of Hugging Face: a decoder or an encoder with a classifier of the last place, or a causal model.
+    """A language model of Hugging Face: a decoder or encoder with a classifier at the last place, or a causal model.
 
-    The client has the embeddings and the first blocks; tokens [N, T, D] cross the cut. The model's own forward runs
-    both segments, so positions and masks are the model's; there is no dropout. Padding is a token like any other, since
-    the server does not know the mask. In a causal model padding does not affect the words before it.
+    The client has the embeddings and the first blocks; tokens [N, T, D] cross the cut. The model's own forward method
+    runs both segments, so positions and masks are the model's; there is no dropout. Padding counts as an ordinary
+    token, since the server does not know the mask; in a causal model it does not affect the words before it.
 
     Nothing is downloaded, unpickled or run from the folder. Needs the package transformers (extra `language`).
 
@@ -40,13 +40,13 @@ class HuggingFace(Checked):
         path: a folder with config.json. With model.safetensors, whole or in parts, the weights are loaded; with
             config.json alone, the seed draws them. With tokenizer.json, the dataset must be read by this tokenizer;
             otherwise ids of the dataset are those of the model.
-        block: blocks of the client, from 0 (embeddings alone) to all that the model has.
+        block: number of the client's blocks, from 0 (only embeddings) to all blocks of the model.
         lora: rank of adapters in all linear layers of the client's blocks, which are then the client's only trained
-            weights; 0 for no adapters, and all of the client's weights learn. Needs the package peft (extra
+            weights; with 0 there are no adapters, and all client weights are trained. Needs the package peft (extra
             `language`).
-        task: "label": a new linear layer predicts it from the last place. "next_token": the model's own head predicts
-            it from each place, among the tokens of the dataset. Texts are then the labels, so the protocol must keep
-            labels at the clients.
+        task: "label": a new linear layer predicts the label from the last place. "next_token": the model's own head
+            predicts the next token from each place, among the tokens of the dataset. Texts are then the labels, so the
+            protocol must keep labels at the clients.
 
     Source: Wolf et al. 2020, "Transformers: state-of-the-art natural language processing"; Hu et al. 2022, "LoRA".
 
@@ -64,7 +64,7 @@ class HuggingFace(Checked):
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """See `ModelSpec`: an attack that reads the next token from its gradient."""
+        """An attack that reads the next token from its gradient; see `ModelSpec`."""
         return ("tail_inversion",) if self.task == "next_token" else ()
 
     def files(self) -> list[Path]:
@@ -72,11 +72,11 @@ class HuggingFace(Checked):
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """See `ModelSpec.build`. The model keeps its own positions and ignores `positions`; `hides_places` is measured.
+        """Build the segments, as in `ModelSpec.build`; `positions` is ignored, and `hides_places` is measured.
 
         Raises:
             UsageError: if a package, the folder or its weights are missing, if texts or vocabulary do not fit the
-                model, or if it cannot be cut there.
+                model, or if the model cannot be cut behind this block.
         """
         with seeded(torch.device("cpu"), seed):
             whole = self._read()
@@ -94,7 +94,7 @@ class HuggingFace(Checked):
 
     @torch.no_grad()
     def _own_head(self, whole: Any, ids: Tensor, domain: Tokens) -> nn.Linear:
-        """The head of a causal model, for the dataset's tokens; it starts as the model's and learns by itself."""
+        """A separate head for the dataset's tokens, initialized from the causal model's head."""
         own, text = whole.get_output_embeddings(), ids[domain.random(1, Generator().manual_seed(0))]
         states = whole.base_model(input_ids=text, use_cache=False).last_hidden_state
         first = whole.base_model(input_ids=text[:, : (domain.length + 1) // 2], use_cache=False).last_hidden_state
@@ -172,7 +172,7 @@ class HuggingFace(Checked):
         return (Path(self.path) / "tokenizer.json").is_file()
 
     def _ids(self, config: Any, domain: Tokens) -> Tensor:
-        """The model's id of each of the dataset's ids."""
+        """The model's id for each id of the dataset."""
         if not self._own_ids:
             return torch.arange(len(domain.vocabulary))
         from tokenizers import Tokenizer
@@ -193,7 +193,7 @@ class HuggingFace(Checked):
         return torch.tensor([padding, unknown, *(known[token] for token in domain.vocabulary[2:])])
 
     def _cut(self, base: Any, head: nn.Linear, domain: Tokens) -> SplitModel:
-        """Both segments; on one text they must give what the uncut model gives."""
+        """Both segments, after a check on one text that they give the same as the uncut model."""
         try:
             most = len(_blocks(base)[1])
             if self.block > most:
@@ -217,7 +217,7 @@ class HuggingFace(Checked):
         return SplitModel(lower=lower, upper=upper, hides_places=places, predicts=predicts)
 
     def _adapt(self, lower: nn.Module) -> None:
-        """LoRA in the linear layers of the blocks; everything else is frozen."""
+        """Add LoRA adapters to the linear layers of the blocks, and freeze all other weights."""
         try:
             from peft import LoraConfig, inject_adapter_in_model
         except ImportError:
@@ -261,7 +261,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
-    """Name and value of the list of blocks: the one with most weights."""
+    """Name and value of the list of blocks, which is the module list with the most weights."""
     lists = [(name, part) for name, part in network.named_modules() if isinstance(part, nn.ModuleList)]
     if not lists:
         raise UsageError("hf needs a model whose blocks are a list of modules, and this one has no such list")
@@ -269,10 +269,10 @@ def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 class _Door(nn.Module):
-    """A block, or none, at which tokens enter or leave the model's own forward.
+    """A wrapper of a block (or of none) by which tokens enter or leave the model's own forward method.
 
     Attributes:
-        tokens: None, or what replaces the input; afterwards, the output.
+        tokens: tokens that replace the input, or None; after a call, the output.
     """
 
     def __init__(self, block: nn.Module | None) -> None:
@@ -288,7 +288,7 @@ class _Door(nn.Module):
         return output
 
     def take(self) -> Tensor:
-        """The output of the last call, once."""
+        """Return the output of the last call and forget it."""
         tokens, self.tokens = self.tokens, None
         assert tokens is not None
         return tokens
@@ -298,8 +298,8 @@ class _Segment(nn.Module):
     """A copy of the model with some of its blocks, without dropout.
 
     Args:
-        blocks: those that stay, one of them a door.
-        first: number of the first one in the whole model.
+        blocks: the blocks that stay, one of them a `_Door`.
+        first: number of the first of these blocks in the whole model.
     """
 
     def __init__(self, base: nn.Module, blocks: list[nn.Module], first: int) -> None:
@@ -321,7 +321,7 @@ class _Segment(nn.Module):
 
 
 class _Lower(_Segment):
-    """Client: ids [N, T] -> tokens [N, T, D] behind its blocks."""
+    """The client's segment: ids [N, T] -> tokens [N, T, D] behind its blocks."""
 
     def __init__(self, base: nn.Module, block: int) -> None:
         below = list(_blocks(base)[1])[:block]
@@ -333,7 +333,7 @@ class _Lower(_Segment):
 
 
 class _Upper(_Segment):
-    """Server: tokens [N, T, D] -> logits of the last place or of every one, by the other blocks and the final norm."""
+    """The server's segment: tokens [N, T, D] -> logits of the last or every place, by other blocks and final norm."""
 
     def __init__(self, base: nn.Module, block: int, head: nn.Linear, *, every: bool) -> None:
         above = list(_blocks(base)[1])[block:]
@@ -344,7 +344,7 @@ class _Upper(_Segment):
             self.loss = next_token
 
     def states(self, tokens: Tensor) -> Tensor:
-        """[N, T, D] -> [N, T, D]. What the model's forward embeds anew is replaced at the door."""
+        """Tokens [N, T, D] -> states [N, T, D]; at the door, `tokens` replace what the forward method made of them."""
         self.door(0).tokens = tokens
         try:
             states: Tensor = self.base(inputs_embeds=tokens, use_cache=False).last_hidden_state

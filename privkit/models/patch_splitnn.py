@@ -1,4 +1,4 @@
-"""Patch SplitNN: each patch of an image goes through a network of its own, and the server joins their feature maps."""
+"""Patch SplitNN: each patch of an image passes through its own network, and the server joins the feature maps."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class _SharedConv(nn.Conv2d):
 class SharedNorm(nn.BatchNorm2d):
     """One batch normalization that processes P patches one after another.
 
-    So each patch is normalized by its own batch, and the running statistics move P times per step.
+    So each patch is normalized by the statistics of its own batch, and running statistics are updated P times per step.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
-        """[N, P·C, h, w] -> the same shape."""
+        """Feature maps [N, P·C, h, w] -> the same shape."""
         patches = maps.shape[1] // self.num_features
         assert self.weight is not None
         assert self.running_mean is not None
@@ -63,7 +63,7 @@ class SharedNorm(nn.BatchNorm2d):
 
 
 def shared(network: nn.Module) -> nn.Module:
-    """The network with its convolutions and normalizations shared by all patches; it is changed in place."""
+    """Make all patches share the network's convolutions and normalizations; the network is changed in place."""
     for part in network.modules():
         if type(part) is nn.Conv2d:
             part.__class__ = _SharedConv
@@ -73,7 +73,7 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """P networks of one architecture as one network on stacked channels; the first network is changed in place.
+    """Turn P networks of one architecture into one network on stacked channels; the first network is changed in place.
 
     >>> networks = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)) for _ in range(2)]
     >>> one_a_patch(networks)(torch.rand(5, 6, 8, 8)).shape
@@ -103,7 +103,7 @@ _HIDDEN = (512, 256)  # widths inside AdaptationNet, table 1
 
 
 class Patches(nn.Module):
-    """Cut images into overlapping square patches on the channel axis, and drop some of each image in training.
+    """Cut images into square patches, stacked as channels, and drop some patches of each image in training.
 
     Args:
         drop: share of the patches of each training image that are set to zero.
@@ -114,7 +114,7 @@ class Patches(nn.Module):
         self.patch, self.stride, self.drop = patch, stride, drop
 
     def forward(self, images: Tensor) -> Tensor:
-        """[N, C, H, W] in [0, 1] -> [N, P·C, p, p] in [-1, 1], patches row by row."""
+        """Images [N, C, H, W] in [0, 1] -> patches [N, P·C, p, p] in [-1, 1], row by row."""
         cut = centered(images).unfold(2, self.patch, self.stride).unfold(3, self.patch, self.stride)
         patches = cut.permute(0, 2, 3, 1, 4, 5).flatten(1, 2)
         if self.training and (dropped := int(patches.shape[1] * self.drop)):
@@ -124,7 +124,7 @@ class Patches(nn.Module):
 
 
 class Concatenate(nn.Module):
-    """Place the feature maps of P = g·g patches where the patches lie in the image.
+    """Arrange the feature maps of P = g·g patches as the patches lie in the image.
 
     If patches overlap, the joined map is larger than the map of the whole image.
     """
@@ -134,7 +134,7 @@ class Concatenate(nn.Module):
         self.grid = grid
 
     def forward(self, maps: Tensor) -> Tensor:
-        """[N, g·g·C, h, w] -> [N, C, g·h, g·w]."""
+        """Feature maps [N, g·g·C, h, w] -> one map [N, C, g·h, g·w]."""
         g = self.grid
         cells = maps.unflatten(1, (g, g, -1)).permute(0, 3, 1, 4, 2, 5)
         joined: Tensor = cells.flatten(4, 5).flatten(2, 3)
@@ -145,8 +145,8 @@ class WithAdaptation(nn.Module):
     """The server's network with AdaptationNet beside it, which classifies every patch separately during training.
 
     Args:
-        adaptation: feature maps [N, P·C, h, w] -> logits of the patches [N, P·L, 1, 1].
-        weight: of the patches' loss, α·M/P (equations 1 and 2).
+        adaptation: network from feature maps [N, P·C, h, w] to logits of the patches [N, P·L, 1, 1].
+        weight: weight of the patches' loss, α·M/P (equations 1 and 2).
     """
 
     def __init__(self, rest: nn.Module, adaptation: nn.Module, patches: int, weight: float) -> None:
@@ -154,14 +154,14 @@ class WithAdaptation(nn.Module):
         self.rest, self.adaptation, self.patches, self.weight = rest, adaptation, patches, weight
 
     def forward(self, maps: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """[N, P·C, h, w] -> logits [N, L]; in training those of the patches [N, P, L], too."""
+        """Feature maps [N, P·C, h, w] -> logits [N, L]; in training, also the patches' logits [N, P, L]."""
         logits: Tensor = self.rest(maps)
         if not self.training:
             return logits
         return logits, self.adaptation(maps).flatten(1).unflatten(1, (self.patches, -1))
 
     def loss(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-        """L_lower + α·(M/P)·Σ L_upper of each record (equations 1 and 2): [rows]."""
+        """The loss L_lower + α·(M/P)·Σ L_upper of each record, [rows] (equations 1 and 2)."""
         if isinstance(outputs, Tensor):
             return cross_entropy(outputs, labels, reduction="none")
         logits, of_patches = outputs
@@ -172,19 +172,20 @@ class WithAdaptation(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSplitNN(NamedCuts):
-    """A ResNet whose first layers see one patch each; the server joins their feature maps.
+    """A ResNet whose first layers each see one patch; the server joins their feature maps.
 
     The paper calls the first layers *upper* models; they are the lower segment here. Its output [N, P·C, h, w] holds
-    the feature maps of patch 1, then of patch 2, …: `split_parts:parts=P` puts each patch into a storage of its own.
+    the feature maps of patch 1, then of patch 2, …: `split_parts:parts=P` puts each patch into a separate storage.
 
     Attributes:
         depth: 18 (the paper) or 20, CIFAR's small ResNet; see `ResNet`.
         cut: last layer of the patches' networks: "stem", "stage1" (the paper), "stage2" or, of depth 18, "stage3".
         patch: side of a patch in pixels.
-        stride: between patches; smaller than `patch` where they overlap.
-        models: M, 1 for one network that sees all patches, or as many as patches; None for the latter.
-        adaptation: AdaptationNet of Patch SplitNN+: "none", "shared" by all patches (as released) or "own" for each.
-        alpha: weight α of its loss; the paper has 1 on CIFAR-10, .6 on CIFAR-100 and .3 on PCam.
+        stride: pixels from one patch to the next; if it is smaller than `patch`, patches overlap.
+        models: M, the number of networks: 1 for all patches, or one for each patch (None means this).
+        adaptation: AdaptationNet of Patch SplitNN+: "none", "shared" by all patches (as released), or "own" for one per
+            patch.
+        alpha: weight α of AdaptationNet's loss; the paper has 1 on CIFAR-10, .6 on CIFAR-100 and .3 on PCam.
         drop: share of each training image's patches that are set to zero, in [0, 1).
 
     Source: Mabuchi and Ishikawa, "Patch-based Privacy Preserving Neural Network for Vision Tasks", §3, tables 1 to 4.
@@ -212,7 +213,7 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """g, the number of patches in a row and in a column.
+        """The number g of patches in a row, which is also that in a column.
 
         Raises:
             UsageError: if the image is not a square, or patches of this size and stride do not reach its edge exactly.
@@ -273,7 +274,7 @@ class PatchSplitNN(NamedCuts):
 
 
 def _adaptation_net(channels: int, side: int, classes: int) -> nn.Module:
-    """AdaptationNet of one patch, table 1; a linear layer on [N, F] is a convolution that covers its map."""
+    """AdaptationNet of one patch (table 1); its linear layer is written as a convolution that covers the whole map."""
     half = (side + 1) // 2
     first, second = _HIDDEN
     return nn.Sequential(

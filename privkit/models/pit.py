@@ -19,7 +19,7 @@ _DEPTHS, _HEADS, _BASE_WIDTH = (2, 6, 4), (2, 4, 8), 32
 
 
 class _Lower(nn.Module):
-    """Client: normalisation, patch embedding, positions, and the first stages, which need the class token."""
+    """The client's segment: normalisation, patch embedding, positions, and first stages (with the class token)."""
 
     def __init__(self, pit: Any, stages: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Lower(nn.Module):
 
 
 class _Upper(nn.Module):
-    """Server: class token (if no stage ran before), the remaining stages, norm and classifier."""
+    """The server's segment: class token (if the client runs no stage), the remaining stages, norm and classifier."""
 
     def __init__(self, pit: Any, stages: int) -> None:
         super().__init__()
@@ -64,12 +64,12 @@ class _Upper(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Pit(NamedCuts):
-    """PiT-Ti: three stages of transformer blocks with a pooling of the tokens between them.
+    """PiT-Ti: three stages of transformer blocks, with a pooling of tokens between stages.
 
     Attributes:
-        patch: side of a patch in pixels; None is the published 16 from 64 pixels per side on, and 4 below.
-        stride: pixels from one patch to the next; None is half the patch, as published. Below `patch`, patches overlap,
-            and tokens reveal their neighbors.
+        patch: side of a patch in pixels; None is the published 16 for sides of 64 pixels or more, and 4 below.
+        stride: pixels from one patch to the next; None is half the patch, as published. If it is smaller than `patch`,
+            patches overlap, and tokens reveal their neighbors.
         cut: last layer of the lower segment: "embedding" (tokens; the server owns the class token), or "stage1" to
             "stage3" (tokens with the client's class token in front, since a stage cannot run without it).
 

@@ -26,12 +26,12 @@ Pooling = Literal["mean", "max"]
 
 
 def _tanh(inplace: bool = False) -> nn.Module:
-    """A tanh for timm, which asks for one in place."""
+    """A tanh as activation for timm, whose request for an in-place one is ignored."""
     return nn.Tanh()
 
 
 class _Shortcut(nn.Module):
-    """Every second pixel, and zeros in the new channels: He et al.'s option A, which has no weights."""
+    """A shortcut without weights (He et al.'s option A): every second pixel, and zeros in the new channels."""
 
     def forward(self, maps: Tensor) -> Tensor:
         return functional.pad(maps[:, :, ::2, ::2], (0, 0, 0, 0, 0, maps.shape[1]))
@@ -41,14 +41,14 @@ class _Shortcut(nn.Module):
 class ResNet(NamedCuts):
     """A residual network of basic blocks, or of bottlenecks at depth 50.
 
-    Depths 18 and 50 have a stem of 3×3 without pooling below 64 pixels per side, as is usual on CIFAR (patch SplitNN,
-    table 4), and the ImageNet stem above. Depth 20 is the CIFAR network of 0.27 million weights; its shortcuts have
-    none.
+    For images below 64 pixels per side, depths 18 and 50 have a 3×3 stem without pooling, as is usual on CIFAR (patch
+    SplitNN, table 4); otherwise they have the ImageNet stem. Depth 20 is the CIFAR network of 0.27 million weights; its
+    shortcuts have no weights.
 
     Attributes:
         depth: 18 or 50 (four stages), or 20 (three).
-        activation: "relu", or "tanh", which also follows the pooling: smashed data lie in [−1, 1] at every cut.
-        pooling: "mean" over the last maps, or "max", which leaves 2×2 maxima of each.
+        activation: "relu", or "tanh", which also follows the pooling, so that smashed data lie in [−1, 1] at every cut.
+        pooling: "mean" over each of the last maps, or "max", which leaves 2×2 maxima of each map.
         cut: last layer of the lower segment: "stem", "stage1", ..., or "pool" (the pooled vector [N, D], before the
             classifier, where accurate_sl cuts).
 
@@ -81,7 +81,7 @@ class ResNet(NamedCuts):
 def pieces(
     depth: Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
-    """The network as a chain: name -> stem, stages, pool and head, with fresh weights; arguments as in `ResNet`."""
+    """The network as a chain of named pieces (stem, stages, pool, head), freshly drawn; arguments as in `ResNet`."""
     from timm.models import resnet
 
     channels, height, width = shape

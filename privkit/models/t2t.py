@@ -20,7 +20,7 @@ _LONG = 512  # tokens above which attention is fused, as T² weights per image w
 
 
 class _TokenTransformer(nn.Module):
-    """One attention layer with one head that also changes the size of tokens; the values are its residual."""
+    """One attention layer with one head that also changes the size of tokens; its values serve as the residual."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _TokensToToken(nn.Module):
         self.project = nn.Linear(_TOKEN * self.splits[2][0] ** 2, width)
 
     def grid(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """Number of tokens of the output (down, across)."""
+        """The grid of output tokens (down, across)."""
         _, height, width = image_shape
         for kernel, stride, pad in self.splits:
             height, width = ((side + 2 * pad - kernel) // stride + 1 for side in (height, width))
@@ -76,7 +76,7 @@ def _soft_split(stride: int) -> tuple[int, int, int]:
 
 
 class Whole(nn.Module):
-    """The uncut network's parts, under the authors' names."""
+    """The parts of the uncut network, under the authors' names."""
 
     def __init__(self, spec: T2tVit, channels: int, classes: int, stride: int) -> None:
         super().__init__()
@@ -102,14 +102,14 @@ class T2tVit(NamedCuts):
 
     Attributes:
         width: token size D: 384 for T2T-ViT-14, 512 for T2T-ViT-24.
-        depth: blocks: 14 or 24.
-        heads: a divisor of width: 6 or 8.
-        mlp_ratio: hidden layer of a block's MLP in units of D.
-        stride: of the first soft split; None is the published 4 from 64 pixels per side on, and 1 below.
-        cut: last layer of the lower segment: "tokens" (tokens-to-token and positions: the edge of the patch-shuffling
-            paper), "block1", "block2", ...
+        depth: number of blocks: 14 or 24.
+        heads: number of attention heads, a divisor of width: 6 or 8.
+        mlp_ratio: width of the hidden layer of a block's MLP, in units of D.
+        stride: stride of the first soft split; None is the published 4 for sides of 64 pixels or more, and 1 below.
+        cut: last layer of the lower segment: "tokens" (tokens-to-token and positions, as at the edge in the
+            patch-shuffling paper), "block1", "block2", ...
         class_token: who owns the class token. "server" adds it to the smashed data, so blocks below the cut do not see
-            it. "client" puts it in front of its tokens before positions are added, so T+1 tokens cross.
+            it. "client" puts it in front of the tokens before positions are added, so T+1 tokens cross.
         checkpoint: the authors' state dict (.safetensors, or .pth read with weights_only). Their released weights scale
             the blocks' attention by D^(−1/2), not (D/heads)^(−1/2); queries are rescaled on loading.
 
@@ -169,7 +169,7 @@ class T2tVit(NamedCuts):
         return SplitModel(lower=lower, upper=upper, hides_places=False, class_token=self.class_token)
 
     def _load(self, net: Whole, path: str) -> None:
-        """Load the authors' weights; a classifier of another size is left as it is."""
+        """Load the authors' weights; a classifier of another size is not loaded."""
         state = {name.removeprefix("module."): value for name, value in read_weights(path).items()}
         for name in [name for name in state if name.startswith("blocks.") and name.endswith(".qkv.weight")]:
             query, rest = state[name][: self.width], state[name][self.width :]

@@ -21,11 +21,11 @@ from privkit.torch_utils.seeded import seeded
 class _TableMlp(NamedCuts):
     """Categories are embedded, dense columns pass unchanged, and hidden layers of one width follow.
 
-    Smashed data are vectors [N, D]: a defense that moves tokens cannot run on them.
+    Smashed data are vectors [N, D], on which a defense that moves tokens cannot run.
 
     Attributes:
         width: units of each hidden layer.
-        depth: hidden layers in both segments together.
+        depth: number of hidden layers in both segments together.
         embedding: size of the vector of a category.
         cut: last layer of the lower segment: "embedding", "layer1", "layer2", ...
 
@@ -59,7 +59,7 @@ class _TableMlp(NamedCuts):
 
 
 class Columns(nn.Module):
-    """Dense columns on [−1, 1] beside one embedding for each categorical column."""
+    """Dense columns scaled to [−1, 1], followed by an embedding of each categorical column."""
 
     offsets: Tensor
 
@@ -87,24 +87,24 @@ _SPREAD = 0.1  # standard deviation of the fields' vectors at the start
 class _Difm(NamedCuts):
     """Dual input-aware factorization machine: each column of a table is a field, and each field a token.
 
-    Field i has a weight w_i and a vector v_i: those of its category, or, for a dense column, those of the column times
-    its value. Two networks see all fields: attention between the vectors (the vector-wise part), and a perceptron on
-    their numbers (the bit-wise part). Each gives every field a factor; their sum multiplies w_i and v_i. The prediction
-    layer is a factorization machine, a sum over fields, so its output does not depend on their order. There are two
-    labels.
+    Field i has a weight w_i and a vector v_i. They belong to its category, or, in a dense column, to the column and are
+    multiplied by its value. Two networks read all fields: attention between the vectors (the vector-wise part), and a
+    perceptron on their numbers (the bit-wise part). Each gives every field a factor; w_i and v_i are multiplied by the
+    sum of both factors. The prediction layer is a factorization machine, a sum over fields, so its output does not
+    depend on their order. There are two labels.
 
-    A shuffle hides little here, since every field has vectors of its own: `hides_places` is False.
+    A shuffle hides little, since the vectors of a field reveal the field: `hides_places` is False.
 
     Attributes:
         embedding: size of v_i.
-        heads: of the attention.
+        heads: number of attention heads.
         head_width: size of each head.
         width: units of each hidden layer of the bit-wise part.
         depth: hidden layers of the bit-wise part.
         cut: last layer of the lower segment. "embedding": fields cross, [N, T, 1 + embedding]. "vector": fields cross
-            with their bit-wise factor and their attended vector. Each field has a map of its own to its vector-wise
-            factor; behind a shuffle, all fields share one map. "factors": fields cross, multiplied by their factors;
-            only the prediction layer is the server's.
+            with their bit-wise factor and their attended vector. The vector-wise factor of each field comes from a
+            separate map; behind a shuffle, all fields share one map. "factors": fields cross, multiplied by their
+            factors; the server has only the prediction layer.
 
     Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those
     of the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and
@@ -132,7 +132,8 @@ class _Difm(NamedCuts):
         """Build both segments. See `ModelSpec.build`.
 
         Raises:
-            UsageError: if there are not two labels, or a shuffle would scramble the bit-wise part of the server.
+            UsageError: if there are not two labels, or a shuffle would scramble the input of the server's bit-wise
+                part.
         """
         if classes != 2:
             raise UsageError(
@@ -159,7 +160,7 @@ class _Difm(NamedCuts):
 
 
 class _Fields(nn.Module):
-    """Weight and vector of every field: a category's own, a dense column's times its value."""
+    """Weight and vector of every field: those of its category, or those of its dense column times the value."""
 
     offsets: Tensor
 
@@ -177,7 +178,7 @@ class _Fields(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Vector-wise part: every field attends to all; no place enters, so that permuted fields give permuted tokens."""
+    """Vector-wise part: attention between all fields without positions, so permuted fields give permuted tokens."""
 
     def __init__(self, vector: int, heads: int, size: int) -> None:
         super().__init__()
@@ -187,7 +188,7 @@ class _Attention(nn.Module):
         )
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[N, T, vector] -> [N, T, heads·size]."""
+        """Vectors [N, T, vector] -> attended vectors [N, T, heads·size]."""
         query, key, value = (
             layer(vectors).unflatten(2, (self.heads, -1)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
@@ -209,16 +210,16 @@ class _DualNetwork(nn.Module):
         self.attention, self.bit_wise = attention, bit_wise
 
     def forward(self, fields: Tensor) -> Tensor:
-        """[N, T, 1 + vector] -> fields, bit-wise factor and attended vector, [N, T, 1 + vector + 1 + attended]."""
+        """Fields [N, T, 1 + vector] -> field, bit-wise factor, attended vector, [N, T, 1 + vector + 1 + attended]."""
         vectors = fields[..., 1:]
         return torch.cat([fields, self.bit_wise(vectors.flatten(1)).unsqueeze(2), self.attention(vectors)], 2)
 
 
 class _Reweighted(nn.Module):
-    """Fields times the sum of their two factors.
+    """Multiplies fields by the sum of their two factors.
 
-    The vector-wise factor of a field is read from all T attended vectors by their places (`by_place`), as published;
-    else from its own one, by a map that all fields share.
+    With `by_place`, as published, the vector-wise factor of a field is read from all T attended vectors in their
+    places; otherwise from the field's own vector, by a map that all fields share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:
@@ -227,7 +228,7 @@ class _Reweighted(nn.Module):
         self.vector_wise = nn.Linear(*((fields * attended, fields) if by_place else (attended, 1)), bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[N, T, 1 + vector + 1 + attended] -> [N, T, 1 + vector]."""
+        """Tokens [N, T, 1 + vector + 1 + attended] -> fields [N, T, 1 + vector]."""
         fields, bit_wise, attended = tokens.tensor_split([self.field, self.field + 1], 2)
         vector_wise = (
             self.vector_wise(attended.flatten(1)).unsqueeze(2) if self.by_place else self.vector_wise(attended)
@@ -244,7 +245,7 @@ class _FactorizationMachine(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, fields: Tensor) -> Tensor:
-        """[N, T, 1 + vector] -> logits [N, 2], the first of which is 0: their softmax is the machine's sigmoid."""
+        """Fields [N, T, 1 + vector] -> logits [N, 2]; the first is 0, so their softmax is the machine's sigmoid."""
         weights, vectors = fields[..., 0], fields[..., 1:]
         pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
         click = self.bias + weights.sum(1) + pairs

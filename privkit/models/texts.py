@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class _TextMlp(NamedCuts):
-    """Token embedding, the mean over all places, and one hidden layer, with tanh between them.
+    """Token embedding, mean over all places, and one hidden layer, with tanh between them.
 
     Padding is embedded as zeros and counts in the mean, since the server does not know the mask.
 
@@ -72,14 +72,14 @@ _LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LS
 class Recurrent(NamedCuts):
     """Token embedding, recurrent layers, and a linear classifier on the state after the last token.
 
-    Padding is embedded as zeros and moved in front of the text, so that the last state follows the last token directly.
-    torch cannot batch recurrent layers over clients: several clients run one after another, and the row says so.
+    Padding is embedded as zeros and moved in front of the text, so that the last state directly follows the last token.
+    torch cannot batch recurrent layers over clients, so clients run one after another, and the row says so.
 
     Attributes:
         kind: "lstm", "gru" or "rnn" (tanh).
         embedding: size of a token's vector.
         width: size of the state.
-        depth: recurrent layers, one on top of the other.
+        depth: number of stacked recurrent layers.
         cut: last layer of the lower segment: "embedding" sends tokens [N, T, embedding], "state" sends vectors
             [N, width].
 
@@ -111,7 +111,7 @@ class Recurrent(NamedCuts):
 
 
 class _EmbeddedLast(nn.Module):
-    """Embedding of a sequence whose padding was moved from its end to its front."""
+    """Embedding of a sequence, with its padding moved from the end to the front."""
 
     def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ RNN = Recurrent(kind="rnn")  # the same with a plain recurrent layer
 class Transformer(EvenHeads):
     """Token and position embedding, then blocks of attention in both segments, and the mean over tokens.
 
-    Padding is embedded as zeros without a position, and crosses the cut like any token, since the server does not know
+    Padding is embedded as zeros without a position. It crosses the cut like any token, since the server does not know
     the mask.
 
     Attributes:
@@ -192,7 +192,7 @@ class Transformer(EvenHeads):
 
 
 class _TokenLower(nn.Module):
-    """Client: embedding of tokens and positions, and the first blocks."""
+    """The client's segment: embedding of tokens and positions, and the first blocks."""
 
     def __init__(self, embedding: nn.Embedding, positions: nn.Parameter | None, blocks: nn.Sequential) -> None:
         super().__init__()
@@ -225,9 +225,9 @@ class Albert(EvenHeads):
         width: size of a token's vector.
         depth: encoder layers.
         heads: attention heads, a divisor of width.
-        checkpoint: model.safetensors of a published ALBERT for pretrained weights. The dataset then needs its
-            `tokenizer`, whose vocabulary the weights know.
-        cut: last layer of the lower segment: "pool", the only one.
+        checkpoint: model.safetensors of a published ALBERT for pretrained weights. The dataset's option `tokenizer`
+            must then name its tokenizer, whose vocabulary the weights expect.
+        cut: last layer of the lower segment; "pool" is the only choice.
 
     Source: Lan et al. 2020, "ALBERT", table 1 (base, with the dropout of version 2: none); accurate_sl, Table 1.
     """

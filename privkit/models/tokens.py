@@ -1,4 +1,4 @@
-"""Transformers in two segments with tokens between them. Blocks have timm's names and weights, drawn or read."""
+"""Transformers in two segments with tokens between them. Names of weights and their random values are timm's."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention, each head over an equal part of the width.
+    """Multi-head attention; each head has an equal part of the width.
 
     Attributes:
-        fused_attn: whether torch's fused kernel computes it; otherwise plain products do.
+        fused_attn: whether torch's fused kernel is used; otherwise attention is computed by plain products.
     """
 
     def __init__(self, width: int, heads: int, qkv_bias: bool) -> None:
@@ -56,8 +56,8 @@ class Block(nn.Module):
     """A transformer's block, normalised before attention and before the MLP.
 
     Args:
-        heads: a divisor of width.
-        mlp_ratio: hidden layer of the MLP in units of D.
+        heads: number of attention heads, a divisor of width.
+        mlp_ratio: width of the MLP's hidden layer, in units of D.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words", equations 2 and 3; names of weights are timm's.
     """
@@ -76,7 +76,7 @@ class Block(nn.Module):
 
 
 class UncutVit(nn.Module):
-    """The parts of a ViT before it is cut, equal to timm's `VisionTransformer` for the same arguments and seed."""
+    """The parts of an uncut ViT, equal to timm's `VisionTransformer` with the same arguments and seed."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class UncutVit(nn.Module):
 
 
 def draw(weight: Tensor) -> None:
-    """Draw weights from a normal distribution of deviation .02 in place, with the same numbers for a seed as in timm.
+    """Draw weights in place from a normal distribution of deviation .02; a seed gives the same numbers as in timm.
 
-    Source: the inverse of the error function, as in timm's `trunc_normal_`; torch's own has drawn other numbers since.
+    Source: the inverse of the error function, as in timm's `trunc_normal_`; newer torch versions draw other numbers.
     """
     with torch.no_grad():
         weight.uniform_(-1, 1).erfinv_().mul_(0.02 * sqrt(2)).clamp_(-2, 2)  # ±1 would become infinite
@@ -145,9 +145,9 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
     """Flattened patches of images, row by row: [N, T, C·side²], each patch in the order of a convolution's weight.
 
     Args:
-        images: [N, C, H, W]; pixels beyond the last whole patch are left out.
+        images: images [N, C, H, W]; pixels beyond the last whole patch are left out.
         side: pixels per side of a patch.
-        stride: pixels from one patch to the next; patches overlap where it is below `side`.
+        stride: pixels from one patch to the next; if it is smaller than `side`, patches overlap.
 
     >>> patches(torch.arange(16.0).view(1, 1, 4, 4), 2, 2)[0, 1]
     tensor([2., 3., 6., 7.])
@@ -157,9 +157,10 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 
 
 class PatchLinear(nn.Module):
-    """A patch embedding by convolution as one matrix product, with the convolution's weights under timm's name.
+    """A patch embedding as one matrix product, with the weights of timm's convolution under the same name.
 
-    Under `torch.func.vmap` over n clients it is one batched product; a convolution becomes one of n groups.
+    Under `torch.func.vmap` over n clients, it becomes one batched product; a convolution would become one with n
+    groups.
     """
 
     def __init__(self, proj: nn.Conv2d) -> None:
@@ -172,9 +173,9 @@ class PatchLinear(nn.Module):
 
 
 def stackable(module: nn.Module) -> nn.Module:
-    """Replace fused attention in blocks, ours and timm's, by plain products, in place.
+    """Replace fused attention by plain products, in place, in our blocks and timm's.
 
-    torch has no batching rule for fused attention on a CPU, and would compute n stacked clients one by one.
+    torch has no batching rule for fused attention on a CPU, so n stacked clients would be computed one by one.
     """
     for part in module.modules():
         if hasattr(part, "fused_attn"):
@@ -183,7 +184,7 @@ def stackable(module: nn.Module) -> nn.Module:
 
 
 class Lower(nn.Module):
-    """Client: normalisation, patch embedding, class token (if it owns it), position embedding and the first blocks."""
+    """The client's segment: normalisation, patch embedding, class token (if the client's), positions, first blocks."""
 
     pos_embed: Tensor | None
 
@@ -209,7 +210,7 @@ class Lower(nn.Module):
 
 
 class Upper(nn.Module):
-    """Server: class token (if it owns it), the remaining blocks, norm and classifier."""
+    """The server's segment: class token (if the server's), the remaining blocks, norm and classifier."""
 
     def __init__(
         self,
@@ -236,8 +237,7 @@ class Upper(nn.Module):
 
 
 class FirstBlock(nn.Module):
-    """A model's first block above the cut, which the client runs: it is frozen, and the class token stands beside the
-    tokens."""
+    """The first block above the cut, run by the client: it is frozen and also holds the class token."""
 
     def __init__(self, block: nn.Module, cls_token: Tensor | None) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class FirstBlock(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """[N, T, D] -> [N, T, D]: the class token takes part and is dropped, since the server adds one of its own."""
+        """Tokens [N, T, D] -> [N, T, D]; the class token takes part and is dropped, as the server adds its own."""
         if self.cls_token is None:
             return self.block(tokens)  # type: ignore[no-any-return]
         return self.block(torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1))[:, 1:]  # type: ignore[no-any-return]
@@ -258,13 +258,13 @@ def has_block(upper: nn.Module) -> TypeGuard[Upper]:
 
 
 def first_block(upper: nn.Module) -> FirstBlock:
-    """Take the first block off the server's segment, with the weights that it has: a checkpoint's, if one was loaded.
+    """Remove the first block from the server's segment and return it with its weights (from the checkpoint, if loaded).
 
     Raises:
-        UsageError: if it has no block.
+        UsageError: if the segment has no block.
 
-    Source: the released code of patch shuffling, whose edge ends with the first of T2T-ViT-24's blocks and whose cloud
-    has the other 23.
+    Source: the released code of patch shuffling, in which the edge runs the first of T2T-ViT-24's blocks and the cloud
+    the other 23.
     """
     if not has_block(upper):
         raise UsageError(
@@ -302,7 +302,7 @@ def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, neede
     """Load the weights that fit; the weights of a classifier of another size are skipped.
 
     Args:
-        path: of the file, for the error.
+        path: path of the file, for the error.
         needed: prefixes of names that must exist with the model's shapes; a `UsageError` otherwise.
         fit: what the file must fit, for the error, such as "width=96, depth=4".
     """

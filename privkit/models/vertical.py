@@ -1,4 +1,4 @@
-"""A vertical split: several parties hold different columns of the same records, and the server joins what they send."""
+"""A vertical split: several parties hold different columns of the same records, and the server joins their outputs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Ranges = tuple[tuple[int, int], ...]  # columns that one party holds: from, up t
 
 
 class Parties(nn.Module):
-    """The parties' segments: each reads its columns of a record, and their outputs stand side by side.
+    """The parties' segments: each reads its columns of a record, and their outputs are concatenated.
 
     Args:
-        segments: of each party, its columns [N, ..., columns] -> [N, width].
+        segments: segment of each party, from its columns [N, ..., columns] to [N, width].
     """
 
     def __init__(self, ranges: Sequence[Ranges], segments: Sequence[nn.Module]) -> None:
@@ -37,12 +37,12 @@ class Parties(nn.Module):
         self.ranges, self.segments = tuple(ranges), nn.ModuleList(segments)
 
     def forward(self, records: Tensor) -> Tensor:
-        """[N, ..., columns] -> [N, parties·width], party after party."""
+        """Records [N, ..., columns] -> outputs [N, parties·width], party after party."""
         columns = [torch.cat([records[..., a:b] for a, b in own], -1) for own in self.ranges]
         return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
 
     def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
-        """The records as the named parties (numbered from 0) know them: other columns are 0.
+        """The records as the parties with these numbers (from 0) know them: other columns are 0.
 
         >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
         >>> parties.of(torch.ones(1, 4), [1])
@@ -60,7 +60,7 @@ def parties_of(lower: nn.Module) -> Parties | None:
 
 
 class Join(nn.Module):
-    """The parties' outputs [N, parties·width] joined: as they are, or added up to [N, width]."""
+    """Joins the parties' outputs [N, parties·width]: leaves them concatenated, or adds them up to [N, width]."""
 
     def __init__(self, parties: int, aggregate: str) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Join(nn.Module):
 
 
 def _strip(channels: int, width: int) -> list[nn.Module]:
-    """Three layers on a strip of an image; each cut between them is one vector."""
+    """The three layers of a party on its strip of an image; the cut may lie behind each of them."""
     return [
         nn.Sequential(Centered(), nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU()),
         nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4)),
@@ -80,7 +80,7 @@ def _strip(channels: int, width: int) -> list[nn.Module]:
 
 
 def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: int) -> Parties:
-    """The server's share of the strips: of each party's vector, maps [C, H, W], the layers behind the cut."""
+    """The layers behind the cut, which the server runs on each party's vector, reshaped to maps [C, H, W]."""
     size = prod(maps)
     ranges = [((size * number, size * (number + 1)),) for number in range(len(strips))]
     return Parties(ranges, [nn.Sequential(nn.Unflatten(1, maps), *strip[cut:]) for strip in strips])
@@ -90,16 +90,16 @@ def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: 
 class Vertical(Checked):
     """One segment per party; the server joins their outputs and classifies them.
 
-    Images are cut into strips from left to right, tables into runs of columns, dense and categorical ones alike. If a
-    table names its parties (`party_files`), each party holds the columns of its file. The smashed data [N,
+    Images are cut into strips from left to right, tables into runs of columns (dense and categorical ones together). If
+    a table names its parties (`party_files`), each party holds the columns of its file. The smashed data [N,
     parties·width] are vectors. `split_parts:parts=P` with as many parts as parties gives each party's output a name, so
     that `--parts part_1` audits the first party: its columns, its segment and its gradients.
 
     Attributes:
-        parties: how many hold columns; the server, or another party at it, holds the labels.
-        width: of each party's output behind its three layers.
+        parties: number of parties that hold columns; the labels are at the server, or at another party there.
+        width: width of each party's output behind its three layers.
         hidden: units of the server's hidden layer.
-        aggregate: "concatenate" or "sum", at the server, who sees each output.
+        aggregate: how the server, who sees each output, joins them: "concatenate" or "sum".
         cut: the last layer that a party of images computes, 1 to 3: the first or second convolution, or the linear
             layer. The server computes the remaining layers before it joins, so the whole network is the same for each
             cut. With 1 or 2, a party sends its feature maps as one vector.
@@ -173,7 +173,7 @@ class Vertical(Checked):
         return held, lowers
 
     def _held(self, parties: Sequence[int]) -> list[Ranges]:
-        """Each party's runs among columns whose holders are known."""
+        """Each party's runs of columns, from the party of each column."""
         if (holders := max(parties) + 1) != self.parties:
             cure = f"use parties={holders}" if holders > 1 else "use another model, or give another party columns"
             raise UsageError(f"parties={self.parties} need as many holders of columns, not {holders}; {cure}")
@@ -185,7 +185,7 @@ class Vertical(Checked):
         return held
 
     def _runs(self, count: int, of: str) -> list[tuple[int, int]]:
-        """The parties' runs of so many columns, as equal as possible, the first ones longer."""
+        """The parties' runs of `count` columns, as equal as possible, the first ones longer."""
         if count < self.parties:
             raise UsageError(f"parties={self.parties} need as many {of}, and a record has {count}")
         return [(int(part[0]), int(part[-1]) + 1) for part in torch.arange(count).tensor_split(self.parties)]

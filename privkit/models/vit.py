@@ -25,13 +25,14 @@ class Vit(EvenHeads):
         width: token size D.
         depth: blocks in both segments together.
         heads: attention heads, a divisor of width.
-        grid: desired number of patches a side; the patch size is the divisor of the image side that comes nearest.
-            A prime side has 1 and itself: 17 pixels are one patch. Ignored if `patch` is given.
+        grid: desired number of patches per side; the patch size is the divisor of the image side that comes nearest to
+            it. A prime side has only the divisors 1 and itself, so 17 pixels make one patch. Ignored if `patch` is
+            given.
         patch: side of a patch in pixels, a divisor of the image side; None takes it from `grid`.
         cut: last layer of the lower segment: "embedding" (patches and positions), "block1", "block2", ...
         pool: "avg" over tokens, or "token" for a class token.
         class_token: who owns the class token, with pool="token". "server" adds it to the smashed data, without a
-            position, so blocks below the cut do not see it. "client" puts it in front of its tokens before positions
+            position, so blocks below the cut do not see it. "client" puts it in front of the tokens before positions
             are added, so that T+1 tokens cross (DP-CutMixSL §3.A).
         checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
@@ -119,7 +120,7 @@ class Vit(EvenHeads):
         return SplitModel(lower=lower, upper=upper, hides_places=not positions, class_token=owner)
 
     def _load(self, vit: Any, path: str) -> None:
-        """Load a timm checkpoint; positions are resampled, a classifier of another size is left as it is."""
+        """Load a timm checkpoint; positions are resampled, and a classifier of another size is not loaded."""
         from timm.models.vision_transformer import checkpoint_filter_fn
 
         state = read_weights(path)
@@ -136,7 +137,7 @@ class Vit(EvenHeads):
 
 
 def _timms() -> Any:
-    """timm's own network of the same parts, which knows the layouts of many checkpoints."""
+    """timm's network with the same parts; its loader knows the layouts of many checkpoints."""
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer

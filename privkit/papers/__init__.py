@@ -1,5 +1,4 @@
-"""One folder per paper: its formulas as published, its printed numbers, its experiments, and our results beside
-them."""
+"""One folder per paper, with its published formulas, its printed numbers, its experiments and our results."""
 
 from __future__ import annotations
 

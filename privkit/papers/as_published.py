@@ -1,4 +1,4 @@
-"""The papers' own formulas for a specification: the ε that would have been claimed, and whether it is a bound."""
+"""The papers' own formulas for a specification: the ε that the paper would claim, and whether it is a bound."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def as_published(
     """The published claim about a mechanism.
 
     Args:
-        mechanism: the same specification as for `answer.epsilon`.
-        delta: in (0, 1).
-        paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and
-            Table 11's reading for Laplace noise). None takes "accurate_sl" for Laplace noise and for smashed data that
-            are sent alone, without labels, mixing or sampling; otherwise "dp_cutmixsl".
+        mechanism: specification, as for `answer.epsilon`.
+        delta: δ in (0, 1).
+        paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and Table
+            11's reading for Laplace noise). None takes "accurate_sl" for Laplace noise, and for smashed data sent
+            without labels, mixing or sampling; otherwise "dp_cutmixsl".
         order: Rényi order of DP-CutMixSL's formulas, > 1; None takes the one with the least ε at `delta`.
 
     Returns:
-        A certificate; `sound` is False, with the objection, if the formula is not a bound for this mechanism. A
-        mechanism for which the paper has no formula raises ValueError.
+        A certificate; if the formula is not a bound for this mechanism, `sound` is False and the objection is named. If
+        the paper has no formula for the mechanism, a ValueError is raised.
 
     Source: DP-CutMixSL, Theorem 1 and Corollary 1; accurate split learning, Theorem 3.5 and Table 11.
 
@@ -118,7 +118,7 @@ def _setting(mechanism: SplitMechanism) -> GroupRelease:
 
 
 def _accurate_sl(mechanism: SplitMechanism, delta: float) -> Certificate:
-    """Theorem 3.5 at the L2 diameter (Table 11's figures with their factor 2), or its reading for Laplace noise."""
+    """Theorem 3.5 at the L2 diameter (as in Table 11, with its factor 2), or Table 11's formula for Laplace noise."""
     if mechanism.labels is not None or not isinstance(mechanism.mixing, NoMixing):
         raise ValueError("accurate split learning releases smashed data without labels and without mixing")
     if not isinstance(mechanism.participation, EveryRound):

@@ -1,4 +1,4 @@
-"""The contract of a paper in this package, and of one claim beside our result."""
+"""The contract of a paper in this package, and of one claim with our result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Basis = Literal["reduced", "formula", "print"]
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedClaim:
-    """One claim of a paper beside our result."""
+    """One claim of a paper with our result."""
 
     claim: str  # the paper's statement and its place
     published: float | None = None  # its number, or None without one
@@ -47,7 +47,7 @@ class Paper:
 
     @property
     def folder(self) -> Path:
-        """Where the paper's files lie."""
+        """The folder of the paper's files."""
         return Path(str(files(f"privkit.papers.{self.name}")))
 
     @property
@@ -67,16 +67,16 @@ class Paper:
 
     @cache  # noqa: B019 - one object a paper, which lives as long as the program
     def comparisons(self) -> tuple[ComparedClaim, ...]:
-        """The paper's claims beside our results; the first call takes a second or less."""
+        """The paper's claims with our results; the first call takes a second or less."""
         return tuple(self._module("comparisons").comparisons())
 
     @property
     def effects(self) -> ModuleType | None:
-        """The module that judges pairs of runs, as `accurate_sl.effects`; None if the paper's orderings suffice."""
+        """The module that judges pairs of runs, such as `accurate_sl.effects`; None if the orderings suffice."""
         return self._module("effects") if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
-        """File name -> figure, including those of a given run folder's models; empty if the paper has none."""
+        """Functions that draw figures, by file name, with those of a given run's models; empty without figures."""
         if not self.pictures:
             return {}
         module = self._module("figures")

@@ -1,4 +1,4 @@
-"""For every number that a paper prints: our evidence about it, or the reason why there is none."""
+"""Coverage of a paper: for every printed number, our evidence about it, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class CoverageEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Covered:
-    """An entry and its state."""
+    """An entry with one state and the printed numbers that have it."""
 
     entry: CoverageEntry  # the entry
     state: State  # the best state that it can show
@@ -74,7 +74,7 @@ class Coverage:
 
     @cached_property
     def run(self) -> Mapping[str, frozenset[str]]:
-        """Methods of the orderings that were run, and the quantities of these orderings."""
+        """For each method of an ordering that was run, the quantities of its orderings."""
         found: dict[str, set[str]] = {}
         for one in on_record(self.paper):
             if one.verdict != "not run":
@@ -83,9 +83,9 @@ class Coverage:
         return {name: frozenset(quantities) for name, quantities in found.items()}
 
     def state(self, entry: CoverageEntry, value: PrintedValue | None = None) -> State | None:
-        """The best state that an entry can show for one of its printed numbers; None if it shows nothing.
+        """The best state of the evidence in an entry for one of its printed numbers; None if there is no evidence.
 
-        A figure without numbers has no `value`: any quantity of its methods will do.
+        A figure without numbers has no `value`; any quantity of its methods counts as evidence.
         """
         found: list[State | None] = []
         for pattern in entry.claims:
@@ -105,8 +105,9 @@ class Coverage:
         return min(shown, key=STATES.index, default=None)
 
     def covered(self) -> Iterator[Covered]:
-        """Every entry that shows something, once for each of its states. A number counts for the entry with the best
-        state; among equal ones for the first."""
+        """Every entry with evidence, once for each of its states. A number counts for the entry with the best state, or
+        the first of several.
+        """
         own: dict[tuple[int, State], list[PrintedValue]] = {}
         for value in printed_values(self.paper):
             matching = [place for place, entry in enumerate(self.entries) if entry.matches(value)]
@@ -130,7 +131,7 @@ class Coverage:
 
 @cache
 def coverage(name: str) -> Coverage:
-    """What became of every number that a paper prints; a `UsageError` if there is no such paper.
+    """The coverage of every number that a paper prints; a `UsageError` if there is no such paper.
 
     >>> coverage("cutmixsl").missing()
     ()
@@ -140,7 +141,7 @@ def coverage(name: str) -> Coverage:
 
 
 def configuration(name: str, entry: CoverageEntry) -> Path:
-    """The file of an entry's experiment; a `UsageError` if the paper has none of this name."""
+    """The file of an entry's experiment; a `UsageError` if the paper has no such experiment."""
     known = {path.stem: path for path in paper(name).experiments}
     if entry.experiment not in known:
         raise UsageError(f"{name} has no experiment {entry.experiment!r}; it has {', '.join(known)}")

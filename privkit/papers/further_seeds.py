@@ -1,9 +1,9 @@
-"""When an ordering counts as decided: by its first three seeds, or by a number of new ones that is fixed beforehand.
+"""Rules that decide an ordering: by its first three seeds, or by new seeds whose number is fixed beforehand.
 
-Three seeds decide large differences. For a smaller difference, their mean and spread tell how many seeds would decide
-it. That number of *new* seeds is run, and they alone are judged, once. The first three only chose the number, and no
-seeds are added until a verdict pleases. Each of the two tests has an error of 5 %: equal methods are called unequal in
-9 % of cases (simulated).
+Three seeds decide large differences. For a smaller difference, their mean and spread show how many seeds would decide
+it. This number of *new* seeds is run, and only these are judged, once. The first three only determine the number, so
+seeds cannot be added until a verdict pleases. Each of the two tests has an error of 5 %; equal methods are called
+unequal in 9 % of cases (simulated).
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ _MOST = 10_000
 
 
 def seeds_to_decide(gaps: Collection[float]) -> int | None:
-    """Number of seeds with which a Student interval excludes 0 with probability .8, if mean and spread are those of
-    `gaps`.
+    """Number of seeds with which Student's interval excludes 0 with probability .8, for the mean and spread of `gaps`.
 
     Args:
-        gaps: two or more differences of the same seeds.
+        gaps: two or more differences between runs with equal seeds.
 
     Returns:
-        At least 2; None above 10,000, as for differences whose mean is 0.
+        A number from 2 to 10,000; None if more are needed, as for differences with mean 0.
 
     Source: the power of the two-sided t test, by the noncentral t distribution; Julious 2004.
 
@@ -59,9 +58,9 @@ def decided(gaps: Collection[float]) -> bool:
 
 
 def needed_seeds(gaps: Mapping[int, float]) -> int | None:
-    """Number of new seeds for an ordering, from the differences of its first three: 0 if these decide it.
+    """Number of new seeds for an ordering, from the differences of its first three seeds; 0 if these decide it.
 
-    None if fewer than two of the first three were run, or if 10,000 seeds would be too few.
+    None if fewer than two of the first three were run, or more than 10,000 seeds would be needed.
     """
     first = [gaps[seed] for seed in PILOT if seed in gaps]
     if len(first) < 2:
@@ -70,8 +69,7 @@ def needed_seeds(gaps: Mapping[int, float]) -> int | None:
 
 
 def counted(gaps: Mapping[int, float]) -> dict[int, float]:
-    """The differences that count: those of the new seeds if all needed seeds were run, otherwise those of the first
-    three.
+    """The differences that count: of the new seeds if all that are needed were run, otherwise of the first three seeds.
 
     >>> counted({0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02})
     {0: 0.04, 1: 0.01, 2: 0.03}

@@ -21,13 +21,14 @@ _PATCH, _CLASSES = 4, 10
 
 
 def mixed_pictures(methods: Mapping[str, str]) -> Figure:
-    """A row of pictures for images, and one for smashed data: the two originals, then each method's message.
+    """A row of pictures for images and a row for smashed data: the two originals, then each method's message.
 
     Images are two digits that ship with privkit. Smashed data are the tokens of an untrained patch embedding with
-    positions, as wide as a patch has pixels (D_p = P²·C), and each is drawn in the place of its patch.
+    positions. A token has as many numbers as a patch has pixels (D_p = P²·C), and is drawn in the place of its patch.
 
     Args:
-        methods: title -> a defense of smashed data with its options, such as "random_cutmix"; it mixes two, or none.
+        methods: defenses of smashed data with their options, such as "random_cutmix", by title; they mix two images or
+            none.
 
     Source: DP-CutMixSL Figs. 5 and 12, CutMixSL Figs. 4 and 10.
     """
@@ -59,7 +60,7 @@ def mixed_pictures(methods: Mapping[str, str]) -> Figure:
 
 
 def _two_digits() -> Tensor:
-    """[2, 1, 28, 28], of different classes."""
+    """Two digits of different classes, [2, 1, 28, 28]."""
     pool = parse("datasets", "digits").spec.open(None, download=False, train_images=2).train
     labels = pool.targets()
     images: Tensor = pool.take(np.array([0, int(np.flatnonzero(labels != labels[0])[0])])).x
@@ -67,7 +68,7 @@ def _two_digits() -> Tensor:
 
 
 def _on_images(defense: Defense) -> Defense:
-    """The same at the input layer, on squares as large as a token's, without leaving the range of images."""
+    """The same defense at the input layer, on squares as large as a token's patch, within the range of images."""
     options = {"level": "input", "patch": _PATCH, "bound": 1.0, "signed": False}
     own = {field.name for field in fields(defense)}  # type: ignore[arg-type]
     return replace(defense, **{name: value for name, value in options.items() if name in own})  # type: ignore[type-var]

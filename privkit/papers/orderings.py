@@ -1,6 +1,6 @@
-"""Orderings of methods that papers publish, judged on the rows of audits: do they show that A is more accurate than B?
+"""Published orderings of methods ("A is more accurate than B"), judged on the rows of audits.
 
-An ordering compares one quantity, the accuracy or the error of an attack, with the larger value first.
+An ordering compares one quantity (the accuracy, or the error of an attack); the method with the larger value is first.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A quantity of one method, seed by seed."""
+    """A quantity of one method, measured for each seed."""
 
     method: str  # its name in the paper's orderings
     quantity: str  # one of `QUANTITIES`
@@ -80,7 +80,7 @@ class Measured:
 
     @property
     def interval(self) -> Interval | None:
-        """Mean over seeds with a 95 % interval that stays in the quantity's range; None below two seeds."""
+        """Mean over seeds with a 95 % interval inside the quantity's range; None for fewer than two seeds."""
         from privkit.reports.seed_intervals import over_values
 
         if len(self.values) < 2:
@@ -90,7 +90,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An ordering and the verdict of the rows on it."""
+    """An ordering with its verdict on the rows of audits."""
 
     ordering: _Ordering  # the published statement
     published: float | None  # the printed difference, or None
@@ -117,7 +117,7 @@ def orderings(paper: str) -> tuple[_Ordering, ...]:
 
 
 def on_other_data(method: str) -> bool:
-    """Whether a method was run on embedded digits, a dataset that no paper uses.
+    """Whether a method was run on embedded digits, which are not the data of any paper.
 
     >>> on_other_data("SL, digits"), on_other_data("PSL")
     (True, False)
@@ -126,12 +126,12 @@ def on_other_data(method: str) -> bool:
 
 
 def needed(paper: str) -> dict[tuple[str, str], None]:
-    """Every method and quantity of a paper's orderings, once each, in their order."""
+    """Every pair of method and quantity in a paper's orderings, once each, in order."""
     return {(name, one.quantity): None for one in orderings(paper) for name in (one.better, one.worse)}
 
 
 def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Quantities of a row that an ordering of the paper needs; methods that name the row's attack come first."""
+    """Quantities of a row that orderings of the paper need; those of methods that name the row's attack come first."""
     methods = _toml("privkit.papers", "methods.toml")
     matching = [(name, quantity) for name, quantity in needed(paper) if _is(row, methods[name])]
     attacked = [(name, quantity) for name, quantity in matching if "attack" in methods[name]]
@@ -139,10 +139,10 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The values of a paper's methods among the rows of audits, as `audit_rows` returns them.
+    """The values of a paper's methods, from rows of audits as `audit_rows` returns them.
 
     Raises:
-        UsageError: if two rows of one method and seed have different values, since they come from different runs.
+        UsageError: if two rows of one method and seed have different values, and so come from different runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
     measurements = []
@@ -170,15 +170,15 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
 
 
 def recorded(paper: str) -> dict[Size, list[Measured]]:
-    """The values of a paper's methods on the rows that ship with the package, for each size."""
+    """The values of a paper's methods in the rows that ship with the package, by size."""
     return {size: [replace(one, size=size) for one in measured(paper, audit_rows(size=size))] for size in ROWS_OF}
 
 
 def on_record(paper: str) -> list[Judged]:
     """The verdict on each ordering of a paper, on the rows that ship with the package.
 
-    The verdict is that of the largest size at which both methods have all of the first three seeds. An ordering that
-    these seeds leave open is judged by new seeds alone; see `further_seeds.counted`.
+    The verdict is from the largest size at which both methods have all of the first three seeds. An ordering that these
+    seeds leave open is judged only by new seeds; see `further_seeds.counted`.
 
     >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
     True
@@ -199,11 +199,11 @@ def ordering_verdicts(
     measurements: Sequence[Measured],
     counted: Callable[[Mapping[int, float]], Mapping[int, float]] = dict,
 ) -> list[Judged]:
-    """The verdict on each ordering of a paper, from differences of the same seeds.
+    """The verdict on each ordering of a paper, from differences between runs with equal seeds.
 
     Args:
-        measurements: of its methods, as `measured` returns them.
-        counted: which of the differences count, from all of them by seed; all by default.
+        measurements: measurements of its methods, as `measured` returns them.
+        counted: selects the differences (by seed) that count; by default, all.
     """
     from privkit.reports.seed_intervals import over_values
 
@@ -247,7 +247,7 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """The rows of a run folder or of a file of JSON lines; by default the rows of this size that ship with the package.
+    """The rows of a run folder or a file of JSON lines; by default, the rows of this size that ship with the package.
 
     Raises:
         UsageError: if there is no such file, or a line is not a row.

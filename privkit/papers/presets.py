@@ -1,4 +1,4 @@
-"""The papers' own settings by name: an audit starts from them; a configuration and flags override them."""
+"""The papers' own settings by name: an audit starts from them, and a configuration and flags override them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.settings.resolve import read_toml
 
 
 def presets() -> dict[str, Path]:
-    """Name -> the file of its settings, of all papers."""
+    """The files of all papers' presets, by name."""
     return {path.stem: path for name in PAPERS for path in paper(name).presets}
 
 
@@ -36,14 +36,14 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def preset_settings(path: Path) -> dict[str, Any]:
-    """Settings of a file, in the place of those of the preset that it names with `preset`."""
+    """The settings of a file; if it names a preset with `preset`, they override the preset's settings."""
     given = read_toml(path)
     named = given.pop("preset", None)
     return given if named is None else overridden(preset(str(named)), given)
 
 
 def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a preset, with a user's settings in their place; `training` is replaced option by option.
+    """Settings of a preset, overridden by a user's settings; `training` is overridden option by option.
 
     >>> overridden({"seed": [0], "training": {"batch_size": 128}}, {"training": "learning_rate=0.1"})
     {'seed': [0], 'training': {'batch_size': 128, 'learning_rate': 0.1}}

@@ -34,7 +34,7 @@ _TINY: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One cell that a published ordering needs."""
+    """One cell that a published ordering or effect needs."""
 
     experiment: str  # its configuration, such as cutmixsl/table_2_small
     config: AuditConfig  # an audit of this cell alone
@@ -48,10 +48,10 @@ def work(
     """The cells of an experiment that some ordering of a paper needs, method by method.
 
     Args:
-        experiment: its name, such as cutmixsl/table_2_small.
+        experiment: name of the experiment, such as cutmixsl/table_2_small.
         changes: settings that replace the experiment's; the rows still name the experiment's data and model.
-        judged: the paper whose orderings count; that of the experiment unless named.
-        runs: (experiment, defense) of further runs, whose rows also name the experiment.
+        judged: the paper whose orderings count; by default, the experiment's paper.
+        runs: pairs (experiment, defense) of further runs, whose rows also name the experiment.
     """
     judged = judged or experiment.partition("/")[0]
     settings = {**PUBLISHED_WORK, **preset_settings(path)}
@@ -80,7 +80,7 @@ def work(
 
 
 def measure_cell(one: Work, out: Path) -> dict[str, Any]:
-    """Run a cell and return its row with the quantities; a `UsageError` if it has no result."""
+    """Run a cell and return its row with the quantities of the orderings; a `UsageError` if it has no result."""
     run = run_audit(one.config, out=out / one.config.fingerprint)
     (row,) = run.rows
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
@@ -96,10 +96,10 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
-    """The cells behind a table: their method is in one of its orderings, or their run in one of its effects.
+    """The cells behind a table, whose method is in one of its orderings or whose run is in one of its effects.
 
-    Below the paper's scale, reduced experiments of other papers count as well, because papers share methods. A
-    `UsageError` if the paper has no such table, or it needs no audit.
+    Below the paper's scale, reduced experiments of other papers count as well, because papers share methods. If the
+    paper has no such table, or the table needs no audit, a `UsageError` is raised.
     """
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
@@ -136,15 +136,15 @@ def reproduce(
     out: Path | str = "privkit-runs/reproduce",
     progress: Progress | None = None,
 ) -> Reproduced:
-    """Measure a table of a paper, or continue to.
+    """Measure a table of a paper, or continue an interrupted measurement.
 
     Args:
-        table: as `privkit papers NAME --coverage` lists it.
-        scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, "medium" with the paper's
-            network as well, or "paper".
+        table: name of the table, as `privkit papers NAME --coverage` lists it.
+        scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, "medium" also with the paper's
+            network, or "paper".
 
     Raises:
-        UsageError: if there is no such paper, table or scale, or nothing in the table can be measured; it says why.
+        UsageError: if there is no such paper, table or scale, or the table cannot be measured; the message says why.
     """
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
@@ -168,7 +168,7 @@ def methods_of(name: str, one: Work) -> set[tuple[str, str]]:
 
 
 def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in place of an experiment's own, for digits in seconds per cell."""
+    """Settings that replace an experiment's own, for digits, so that a cell takes seconds."""
     model = str(settings.get("model", ""))
     cut = "embedding" if "cut=embedding" in model else "block1"
     small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
@@ -185,7 +185,7 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_not(name: str, table: str, scale: Scale) -> str:
-    """Why nothing in a table is measured, and what to do."""
+    """A sentence on why nothing in a table can be measured, and what to do."""
     entries = [entry for entry in coverage(name).entries if entry.table == table]
     files = dict.fromkeys(f"{entry.experiment}.toml" for entry in entries if entry.experiment)
     if files:

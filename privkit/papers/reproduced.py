@@ -36,7 +36,7 @@ class Reproduced:
     orderings: tuple[Judged, ...]  # the verdict on each printed ordering
 
     def verdict(self, method: Measured) -> str:
-        """Whether the printed number lies in the measured interval. At a smaller scale no number is compared."""
+        """Whether the printed number lies in the measured interval; below the paper's scale it is not compared."""
         number, interval = self.published.get((method.method, method.quantity)), method.interval
         if number is None or interval is None:
             return ""
@@ -66,7 +66,7 @@ def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str,
 
 @cache
 def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Paper and table -> the rows at tiny scale that ship with the package, with seconds, machine and date."""
+    """The rows at tiny scale that ship with the package, by paper and table, with seconds, machine and date."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in (files("privkit.papers") / "tiny.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -75,7 +75,7 @@ def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def tiny_verdicts(name: str) -> dict[tuple[str, str], OrderingVerdict]:
-    """Table and claim of each ordering of a paper -> its verdict on the committed rows at tiny scale."""
+    """Verdicts on a paper's orderings from the shipped rows at tiny scale, by table and claim."""
     of_tables = [
         judged_rows(name, table, "tiny", rows).orderings for (own, table), rows in committed().items() if own == name
     ]
@@ -90,13 +90,13 @@ def tables(name: str) -> list[str]:
 
 
 def claim_patterns(name: str, table: str) -> list[str]:
-    """Patterns of the claims behind a table."""
+    """Patterns that match the claims behind a table."""
     entries = (entry for entry in coverage(name).entries if entry.table == table)
     return [f"{table},*", *(pattern for entry in entries for pattern in entry.claims)]
 
 
 def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[ComparedClaim]:
-    """The claims behind a table; claims of effects are judged on the rows, if effects were measured."""
+    """The claims behind a table; claims of effects are judged on the given rows, if these measured effects."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
     anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
     shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()

@@ -1,4 +1,4 @@
-"""What holds of a paper, what fails, and what is still open: three sentences, made from the verdicts."""
+"""Three sentences on a paper, made from the verdicts: what holds, what fails, and what is still open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own prin
 
 
 def three_sentences(name: str) -> tuple[str, str, str]:
-    """What holds, what fails, and what is open, of a paper's statements, numbers, orderings and effects.
+    """What holds, fails and is open among a paper's statements, numbers, orderings and effects, a sentence each.
 
     Raises:
         UsageError: if there is no such paper.
@@ -64,7 +64,7 @@ def three_sentences(name: str) -> tuple[str, str, str]:
 
 
 def _data(name: str) -> str:
-    """Where a paper's methods ran on other data than its own: "on digits"."""
+    """Words for a paper whose methods ran on digits instead of its own data; empty for other papers."""
     return " on digits in the place of its own data" * any(on_other_data(method) for method, _ in needed(name))
 
 
@@ -73,7 +73,7 @@ def _sentence(lead: str, *parts: str) -> str:
 
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
-    """For each basis without runs: the places of the claims with these verdicts, as "Table 11 (2 of 24)"."""
+    """For each basis without runs, the places in the paper of claims with these verdicts, as "Table 11 (2 of 24)"."""
     for basis, by in words.items():
         of_basis = [one for one in compared if one.basis == basis]
         places = dict.fromkeys(_place(one.claim) for one in of_basis if one.verdict in verdicts)
@@ -87,5 +87,5 @@ def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verd
 
 
 def _place(claim: str) -> str:
-    """Where the paper says so: "Table 11: CNN on MNIST, …" -> "Table 11"."""
+    """The place of a claim in the paper: "Table 11: CNN on MNIST, …" -> "Table 11"."""
     return re.split("[:,]", claim, maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""Every number that a paper prints, as data, in `values.csv` of its folder."""
+"""Every number that a paper prints, read from `values.csv` in its folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PrintedValue:
 
 @cache
 def printed_values(paper: str) -> tuple[PrintedValue, ...]:
-    """All printed numbers of a paper, named as its folder, in its own order.
+    """All printed numbers of a paper (the name of its folder), in the paper's order.
 
     >>> len(printed_values("dp_cutmixsl")) > 100
     True
@@ -40,7 +40,7 @@ def printed_values(paper: str) -> tuple[PrintedValue, ...]:
 
 
 def deviations(paper: str) -> tuple[PrintedValue, ...]:
-    """Printed settings that the paper's experiments do not take; `note` says why.
+    """Printed settings from which our experiments of the paper deviate; `note` says why.
 
     >>> [one.column for one in deviations("cutmixsl")]
     ['images a client']

@@ -1,1 +1,1 @@
-"""Parts by name: tables, entry points and import paths."""
+"""Parts by name: from tables, entry points and import paths."""

@@ -21,7 +21,7 @@ def text(part: object) -> str:
 
 
 def source(part: object) -> str:
-    """The source that a docstring names, in one line; empty without one.
+    """The source that a docstring names, in one line; empty if it names none.
 
     >>> from privkit.attacks.scores.leak import roc_points
     >>> source(roc_points)
@@ -34,7 +34,7 @@ def source(part: object) -> str:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Field -> its meaning, from the "Attributes" section of a class and of its base classes.
+    """The meaning of each field, from the "Attributes" sections of a class and its base classes.
 
     >>> from privkit.shared.interval import Interval
     >>> meanings(Interval)["n"]

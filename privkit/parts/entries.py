@@ -1,4 +1,4 @@
-"""Parts in words: the entries of `privkit list` and `privkit describe`."""
+"""Descriptions of parts: the entries of `privkit list` and `privkit describe`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privkit.parts.registry import NAME, load, part_table, plug_ins
 
 
 def misnamed(kind: str) -> list[str]:
-    """Plug-ins of one kind that are left out: their names would not fit into paths, tables or commands."""
+    """Plug-ins of one kind that are left out because their names do not fit into paths, tables or commands."""
     return sorted({entry.name for entry in plug_ins(kind) if not NAME.match(entry.name)})
 
 
@@ -37,10 +37,10 @@ def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
 
 
 def describe_part(name: str, target: Any) -> dict[str, Any]:
-    """One entry of `part_entries`. It also accepts what a plug-in brings.
+    """One entry of `part_entries`, for a registered part or an object from a plug-in.
 
     Raises:
-        UsageError: if it is neither a class, a function nor a dataclass.
+        UsageError: if the object is neither a class, a function nor a dataclass.
     """
     spec = dataclasses.is_dataclass(target)
     if not (spec or isinstance(target, type) or callable(target)):
@@ -56,7 +56,7 @@ def describe_part(name: str, target: Any) -> dict[str, Any]:
 
 
 def _allowed(target: Any) -> dict[str, str]:
-    """What each option may be, as its annotation says; of a model, its cut layers, too."""
+    """The allowed values of each option, from its annotation; for a model, also its cut layers."""
     try:
         words = allowed(target if isinstance(target, type) else type(target))
     except (NameError, TypeError) as error:  # of a plug-in

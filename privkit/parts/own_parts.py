@@ -1,4 +1,4 @@
-"""A user's own part by its import path: the attributes that it must have, and the part that a function stands for."""
+"""A user's own part by its import path: checks of its attributes, and the part that a function stands for."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_own_name(name: str, names: Container[str]) -> bool:
     """Whether a name is the import path of a user's own part.
 
     Raises:
-        UsageError: if options of a registered part have no value.
+        UsageError: if it is a registered part with options that lack a value.
     """
     registered, colon, rest = name.partition(":")
     if colon and registered in names:
@@ -45,7 +45,7 @@ def is_own_name(name: str, names: Container[str]) -> bool:
 
 
 def kinds_of(target: object) -> list[str]:
-    """The kinds of parts that a user's own object may be.
+    """The kinds of parts to which a user's own object can belong.
 
     >>> from privkit.defenses.denoising import Masking
     >>> kinds_of(Masking), kinds_of(len)
@@ -57,7 +57,7 @@ def kinds_of(target: object) -> list[str]:
 
 
 def own(kind: str, path: str) -> Any:
-    """A user's own part: a dataclass or an object of one, with the defaults.
+    """A user's own part: a dataclass, or an object of one, which gives the defaults.
 
     Raises:
         UsageError: if it cannot be imported, or is not a part of this kind.

@@ -1,4 +1,4 @@
-"""From names to parts: looks a name up in the tables and in entry points, and suggests the nearest one on a miss."""
+"""From names to parts: a name is looked up in tables and entry points; if it is unknown, the nearest is suggested."""
 
 from __future__ import annotations
 
@@ -50,18 +50,18 @@ class Component:
     stages: tuple[Component, ...] = ()  # of a chain of defenses; empty for everything else
 
     def to_json(self) -> dict[str, Any]:
-        """Name and every field, including defaults; for a chain, those of its stages."""
+        """Name and all fields, including defaults; for a chain, the fields of its stages."""
         if self.stages:
             return {"name": self.name, "stages": [stage.to_json() for stage in self.stages]}
         return {"name": self.name, **dataclasses.asdict(self.spec)}
 
     def replace(self, **changes: Any) -> Component:
-        """The same component with other fields; the label stays what the user wrote."""
+        """The same component with changed fields; the label stays as the user wrote it."""
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
 
 
 def load(target: str) -> Any:
-    """The object behind "module:object"; a `UsageError` if it cannot be imported, for any reason."""
+    """The object behind "module:object"; a `UsageError` if it cannot be imported for any reason."""
     module, _, name = target.partition(":")
     watch(module)
     try:
@@ -77,7 +77,7 @@ def load(target: str) -> Any:
 
 @cache
 def part_table(kind: str) -> Mapping[str, str]:
-    """Name -> "module:object" of one kind, entry points included; privkit's own names win."""
+    """The parts of one kind, "module:object" by name, with entry points; privkit's own names take precedence."""
     if kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     foreign = {entry.name: entry.value for entry in plug_ins(kind) if NAME.match(entry.name)}
@@ -90,7 +90,7 @@ def plug_ins(kind: str) -> Iterable[EntryPoint]:
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:
-    """The installed package whose entry point brings a name -> its version; empty for privkit's own names.
+    """The installed package whose entry point brings a name, with its version; empty for privkit's own names.
 
     >>> distribution("defenses", "batch_shuffle")
     {}
@@ -104,8 +104,8 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 
     Args:
         given: `name`, `name:key=value,key=value`, or a mapping with a "name" key; the name may be the import path of a
-            user's own part, `module:object`. Defenses may be a chain: stages
-            joined by `+`, each with its place behind an `@`, a list of stages, or a mapping with "stages".
+            user's own part, `module:object`. Defenses may be a chain: stages joined by `+`, each optionally with a
+            place behind `@`; a list of stages; or a mapping with "stages".
 
     Raises:
         UsageError: for an unknown name or key (with a suggestion), or a value that is not allowed.
@@ -200,7 +200,7 @@ def stages_given(given: Any) -> list[Any] | None:
 
 
 def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]:
-    """Name and options of `name:key=value,…`; with `placed`, an `@place` behind them is the option `place`.
+    """Name and options of `name:key=value,…`; with `placed`, a final `@place` gives the option `place`.
 
     The name may be an import path, `module:object`.
 
@@ -216,7 +216,7 @@ def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]
 
 
 def _placed(name: str, default: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """Options without the place of a defense that has only one."""
+    """The options; a `place` is checked and removed if the defense can run at only one place."""
     if "place" not in options or any(field.name == "place" for field in dataclasses.fields(default)):
         return options
     place = options.pop("place")
@@ -238,7 +238,7 @@ def _chain(stages: Sequence[Component]) -> Component:
 
 
 def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
-    """A frozen dataclass from its class (or from an instance that gives the defaults) and options.
+    """Make a frozen dataclass from its class (or from an instance that gives the defaults) and options.
 
     Args:
         options: field values; unknown names and wrong types are errors.
@@ -273,10 +273,10 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 
 
 def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
-    """`key=value,key=value` with TOML values; a bare word is a string.
+    """Read `key=value,key=value` with TOML values; a bare word is a string.
 
     Args:
-        what: the setting, if it has options and no name.
+        what: name of the setting, if it has options but no part's name.
 
     >>> read_options("keep=.5,order=auto", "keep=.5,order=auto")
     {'keep': 0.5, 'order': 'auto'}
@@ -292,7 +292,7 @@ def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
 
 
 def split_options(text: str) -> list[str]:
-    """The texts between commas; a list in brackets stays whole.
+    """Split a text at commas; a list in brackets stays whole.
 
     >>> split_options(".1,[2,3]")
     ['.1', '[2,3]']
@@ -301,7 +301,7 @@ def split_options(text: str) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """A TOML value, or the text itself where it is none."""
+    """The TOML value of a text, or the text itself if it is none."""
     try:
         parsed = parse_toml(f"v = {_BARE_POINT.sub('0.', text)}")
     except TooMuch as error:
@@ -312,7 +312,7 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """A value as it is written on the command line.
+    """A value in the notation of the command line.
 
     >>> as_written(None), as_written(True), as_written((1, 2))
     ('none', 'true', '[1,2]')

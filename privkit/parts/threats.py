@@ -1,4 +1,4 @@
-"""The verdicts of a run under each threat model, and which registered attacks it did not try."""
+"""The verdicts of a run under each threat model, with the registered attacks that it did not try."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
 
 @cache
 def _known() -> dict[str, list[KnownOutcome]]:
-    """Defense with default options -> attacks to which it fell in privkit's own table."""
+    """The attacks to which each defense with default options fell in privkit's own table, by defense."""
     found: dict[str, list[KnownOutcome]] = {}
     with MEASURED.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -46,7 +46,7 @@ def _known() -> dict[str, list[KnownOutcome]]:
 
 @cache
 def _registered(records: str) -> dict[str, tuple[str, ...]]:
-    """Threat model -> attacks on such records by their default options; attacks that ask something else together."""
+    """Attacks on these records by the threat model of their default options; attacks with other goals in one group."""
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(set(part_table("attacks")) - CONSTANT_ATTACKS):
         try:
@@ -61,8 +61,8 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
 def threat(attack: str) -> tuple[str, tuple[str, ...]]:
     """An attack's threat model by its default options, and the domains of the records that it reads.
 
-    An attack with another goal than reconstruction has no threat model and reads all domains. A `UsageError` if there
-    is no such attack.
+    An attack with another goal than reconstruction has no threat model and reads all domains. An unknown attack raises
+    a `UsageError`.
 
     >>> threat("black_box"), threat("canaries")
     (('query', ('images', 'tables')), ('labels, members, canaries', ()))
@@ -77,6 +77,6 @@ def threat(attack: str) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def _indexed() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """`threat` of privkit's own attacks as shipped, so that a run can be read without loading an attack and torch."""
+    """Results of `threat` for privkit's attacks, from a file, so that reading a run loads neither attacks nor torch."""
     with INDEX.open(encoding="utf-8", newline="") as file:
         return {row["attack"]: (row["threat_model"], tuple(row["domains"].split())) for row in csv.DictReader(file)}

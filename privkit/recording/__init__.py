@@ -1,4 +1,4 @@
-"""Recordings: a folder with what crossed the cut in a training, for an audit without that training.
+"""Recordings: folders with the tensors that crossed the cut in a training, for an audit without this training.
 
-`docs/reference/recording.md` describes the folder. A user writes it with `privkit.Recorder`, or by hand.
+`docs/reference/recording.md` describes such a folder. A user writes it with `privkit.Recorder`, or by hand.
 """

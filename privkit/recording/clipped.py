@@ -1,4 +1,4 @@
-"""Whether releases lie in the declared clip set, up to the declared noise on them."""
+"""Tests whether releases lie in the declared clip set, up to the declared noise."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
     """A sentence if releases lie further outside the declared clip set than the noise can carry them; else empty.
 
-    An honest release is refuted with probability at most `LEVEL`: noise moves a point no further out of a convex set
-    than the noise's own length.
+    An honest release is refuted with probability at most `LEVEL`, because noise moves a point out of a convex set by at
+    most the noise's length.
     """
     clip = mechanism.smashed
     if isinstance(clip, Known | Categories):
@@ -33,7 +33,7 @@ def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
 
 
 def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism) -> str:
-    """Of a ball, in all rows together and in each, or each patch; it has a sensitivity for Gaussian noise alone."""
+    """`beyond` for a ball: tests all rows (or patches) together and each alone; a ball implies Gaussian noise."""
     found, norms = [], []
     for view in recording.views:
         sent = view.smashed.double()
@@ -54,7 +54,7 @@ def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism
 
 
 def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: SplitMechanism) -> str:
-    """Of a range, in each number."""
+    """`beyond` for a range: tests each number."""
     least, largest = (clip.low, clip.high) if isinstance(clip, Clamp) else (0.0, 1.0)
     count = sum(view.smashed.numel() for view in recording.views)
     reach = log(count / (2 * LEVEL)) if law_of(mechanism) == "laplace" else float(-ndtri(LEVEL / (2 * count)))
@@ -71,10 +71,9 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
 
 
 def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
-    """Whether releases follow the replay beyond the border of the clip set.
+    """A sentence if releases follow the replay beyond the border of the clip set; else empty.
 
-    If the lower segment was recorded without the clipping, its outputs leave the set, but the releases stop at the
-    border.
+    The outputs of a lower segment that was recorded without its clipping leave the set, but its releases do not.
     """
     over = (one.clean - inside).double()
     reach = float(over.square().sum())
@@ -99,7 +98,7 @@ def clipped_to(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
 
 
 def _in_ball(clip: Ball | PatchBall, clean: Tensor) -> Tensor:
-    """The nearest points of the ball, or of that of each patch."""
+    """The nearest points in the ball, or in the ball of each patch."""
     rows = clean.clamp(min=0) if clip.nonnegative else clean
     if isinstance(clip, PatchBall) and clean.ndim == 3 and clean.shape[1] == clip.patches:
         shrunk: Tensor = clip.radius / rows.norm(dim=2, keepdim=True).clamp(min=clip.radius)
@@ -115,7 +114,7 @@ def law_of(mechanism: SplitMechanism) -> Law:
 
 
 def scale_of(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) -> Tensor:
-    """The declared scale of the noise on every number of rows [N, ...], float64: it may be any number above 0."""
+    """The declared scale of the noise on every number of rows [N, ...], float64, since it may be any number above 0."""
     scale = torch.tensor(mechanism.noise.smashed, dtype=torch.float64)
     if mechanism.noise.site == "mixer" or weights is None or weights.shape[1] == 1:
         return scale.expand(released.shape)

@@ -1,4 +1,4 @@
-"""Test of a recording's declared mechanism against its data: what the data refute, and what remains untested."""
+"""Tests of a recording's declared mechanism against its data: which claims they refute, and which remain untested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LARGER = 1.5  # times the declared noise from which on a difference is not take
 
 @dataclass(kw_only=True)
 class Compared:
-    """The result of comparing a declaration with data; each test adds to it."""
+    """The result of comparing a declaration with data; each test adds its finding."""
 
     refuted: list[str] = field(default_factory=list)  # sentences that begin "the recording declares …, but …"
     checked: list[str] = field(default_factory=list)  # compared declarations that are not refuted
@@ -39,7 +39,7 @@ class Compared:
 
     @property
     def sentence(self) -> str:
-        """What was checked and what was not."""
+        """A sentence on what was checked and what was not."""
         told = (("checked", self.checked), ("not checked", self.unchecked))
         return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
 
@@ -58,8 +58,8 @@ def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain:
     lower ε but leave no trace in a release, such as a frozen lower model; they are listed as not checked.
 
     Args:
-        recording: whole, with a mechanism.
-        ask: images -> the clients' output before the noise; None if unknown.
+        recording: the whole recording, with a mechanism.
+        ask: maps images to the clients' output before the noise; None if unknown.
         why: the reason, if `ask` is None.
         plain: whether the noise was added last, to the release itself. False if a recorded defense adds it to images,
             or changes the noisy data; then the noise cannot be tested.
@@ -97,7 +97,7 @@ def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain:
 
 
 def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Rounds and releases, of what one unit has in the file."""
+    """Test the declared numbers of rounds and releases against those of one unit in the file."""
     described, rounds = recording.description, recording.pass_rounds
     often = recording.most_released
     if mechanism.unit == "client" or mechanism.participation.rate < 1:
@@ -120,7 +120,7 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Whether as few take part in a round as is credited."""
+    """Test whether as few units take part in a round as the charge assumes."""
     part, described = mechanism.participation, recording.description
     if part.rate == 1:
         return
@@ -144,7 +144,7 @@ def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) 
 
 
 def _mixing(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Whether as many are mixed as is credited, with such shares."""
+    """Test whether as many clients are mixed, and with such shares, as the charge assumes."""
     group, mixed = mechanism.mixing.group, recording.description.mixed
     if group == 1:
         return
@@ -163,7 +163,7 @@ def _mixing(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _apart(recording: Recording, ask: Ask | None, why: str, found: Compared) -> None:
-    """Whether the lower segment carries a record into the rows of others, in a batch as large as the recorded ones."""
+    """Test whether a record affects other rows in the lower segment, in a batch of the recorded size."""
     sent, seats = recording.description.replay, recording.members_of(-1)[:, 0]
     what = f"that records do not meet in the lower segment in {'eval' if sent is None else sent.mode} mode"
     known = len(recording.truth) and bool((seats >= 0).all())
@@ -199,7 +199,7 @@ def _form(recording: Recording, mechanism: SplitMechanism, found: Compared) -> N
 def _noise(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], why: str, found: Compared
 ) -> None:
-    """Whether what was released holds the declared noise, about what the clip set allows."""
+    """Test whether releases have the declared noise around data in the clip set."""
     clip, noise = mechanism.smashed, mechanism.noise
     if isinstance(clip, Categories):
         _answers(recording, clip, noise.smashed, rounds, why, found)
@@ -231,7 +231,7 @@ def _noise(
 
 
 def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
-    """Whether releases vary less than their noise must: about the mean of other rows, which has no part of it."""
+    """A sentence if releases vary less than their noise, around the mean of other rows, which is independent of it."""
     order = torch.randperm(len(released), generator=Generator().manual_seed(0))
     halves = order.chunk(2) if len(order) >= 8 else (order,)
     for number, own in enumerate(halves):
@@ -244,8 +244,9 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 def _replayed(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
-    """Whether the difference to the replay is the declared noise, in all rounds and in the last one: a sentence if it
-    is not, its size in the last round over that of the noise, and of how many numbers that is."""
+    """Test whether the difference from the replay is the declared noise, in all rounds and in the last: a sentence if
+    it is not, the ratio of its size to the noise's in the last round, and the count of numbers there.
+    """
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []
     for number, one in rounds.items():
@@ -275,7 +276,7 @@ def _replayed(
 def _answers(
     recording: Recording, clip: Categories, flip: float, rounds: dict[int, Replay], why: str, found: Compared
 ) -> None:
-    """Whether released answers are categories, and are replaced as often as is declared."""
+    """Test whether released answers are categories, and are replaced at the declared rate."""
     released = torch.cat([view.smashed for view in recording.views])
     fits = bool(((released == released.round()) & (released >= 0) & (released < clip.classes)).all())
     said = f"{clip.classes} categories, but other numbers were released"
@@ -291,7 +292,7 @@ def _answers(
 
 
 def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Whether labels that travel lie in their declared range and got their declared noise."""
+    """Test whether released labels lie in their declared range and have their declared noise."""
     sent = [view.labels for view in recording.views if view.labels is not None]
     if mechanism.labels is None or mechanism.noise.labels is None:
         return
@@ -322,7 +323,7 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and their scales as vectors; of very long ones drawn places, the same for every round."""
+    """Rows and their scales as vectors; very long vectors are reduced to drawn places, the same in every round."""
     flat, scales = rows.flatten(1), scale.flatten(1)
     if flat.shape[1] > _LONGEST:
         places = torch.randperm(flat.shape[1], generator=Generator().manual_seed(1))[:_LONGEST]
@@ -331,7 +332,7 @@ def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor, Tensor]:
-    """Rows of all rounds and their scales, as many as are tested on both sides."""
+    """A random choice of rows from all rounds with their scales, enough for both halves of a test."""
     views = recording.views
     sizes = [len(view.smashed) for view in views]
     width = min(_LONGEST, views[0].smashed[0].numel())

@@ -1,7 +1,6 @@
-"""Files of a recording, which may come from a stranger: only plain files of limited size, and no pickles.
+"""Files of a recording, which may come from a stranger: only plain files of limited size are read, and no pickles.
 
-A pickle is refused and not loaded, since reading one can run any code. Sizes are compared with limits before memory is
-allocated.
+A pickle is refused, since loading one can run any code. Sizes are compared with limits before memory is allocated.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Files:
     """The files of a recording, each compared with the checksums of its `recording.json`.
 
     Args:
-        listed: file -> SHA-256, from the recording.
+        listed: SHA-256 of each file in the recording, by name.
         every: whether each file must be listed.
     """
 
@@ -60,7 +59,7 @@ class Files:
         return data
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file; a `DataError` also for pickles, other formats, and what unpacks to too much."""
+        """The tensors of one file; a `DataError` also for pickles, other formats, and files that unpack to too much."""
         path = self.folder / name
         data = self.content(name)
         if is_pickle(data) or not name.endswith(_ENDINGS):
@@ -101,10 +100,10 @@ def is_pickle(data: bytes) -> bool:
 
 
 def archived(data: bytes) -> list[str]:
-    """Names of the members of an archive, none of which is unpacked; a `BadZipFile` for another file.
+    """Names of the members of an archive, without unpacking; a `BadZipFile` for other files.
 
     Raises:
-        ValueError: if it is too large, its members are encrypted or packed in a rare way, or two have one name.
+        ValueError: if it is too large, members are encrypted or packed in a rare way, or two members share a name.
     """
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:
         raise ValueError(f"it has more than {_MOST_MEMBERS} members")

@@ -23,11 +23,11 @@ _MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
 def network(
     described: Network, files: Files, domain: Domain, *, trust: Sequence[str] = (), training: bool = False
 ) -> nn.Module:
-    """A segment whose weights take no gradients, fixed in evaluation mode or in training mode.
+    """A segment with frozen weights, fixed in evaluation mode or in training mode.
 
     Args:
-        domain: what a record is, for a builder that asks for it.
-        trust: modules that the command named; other import paths are refused (`privkit.files.import_path.only`).
+        domain: domain of the records, for a builder that asks for it.
+        trust: modules that the command trusts; other import paths are refused (`privkit.files.import_path.only`).
 
     Raises:
         UsageError: if the builder is not trusted, cannot be imported or called, or its weights do not fit.
@@ -69,9 +69,9 @@ def _built(described: Network, files: Files, domain: Domain) -> nn.Module:
 class _Program(nn.Module):
     """A TorchScript or exported program as a module without parameters.
 
-    Programs refuse methods such as `train` that attacks call.
+    This wrapper is needed because programs refuse methods such as `train`, which attacks call.
 
-    The modules inside stay in their mode.
+    The modules inside keep their mode.
     """
 
     def __init__(self, program: nn.Module) -> None:
@@ -89,7 +89,7 @@ class _Program(nn.Module):
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Stop code that registers more modules and weights than a segment has."""
+    """A block that stops code which registers more modules and weights than a segment has."""
     found = {"numbers": 0, "parts": 0}
 
     def count(owner: nn.Module, name: str, value: object) -> None:

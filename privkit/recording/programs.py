@@ -1,4 +1,4 @@
-"""Segments of a recording that are programs: TorchScript that only computes, or an exported one that is trusted."""
+"""Segments of a recording that are programs: TorchScript that only computes, or a trusted exported program."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _REACHES_OUT = frozenset(
 
 
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
-    """A TorchScript program, or an exported one, neither of which may hold a pickled object.
+    """Load a TorchScript or exported program; neither may contain a pickled object.
 
-    TorchScript may call operators that compute, and no others. torch's reader of exported programs evaluates text, so
-    the command must trust this reader by name.
+    TorchScript may call only operators that compute. torch's reader of exported programs evaluates text, so the command
+    must trust this reader by name.
 
     Raises:
         Untrusted: if it is an exported program, and the command does not trust the reader.
@@ -98,9 +98,9 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 def _strange(held: dict[str, bytes]) -> str:
-    """What a TorchScript file has that no segment needs; empty if nothing.
+    """Content of a TorchScript file that a segment does not need; empty if there is none.
 
-    torch finds members whatever the case of their names, so two may not differ in it alone.
+    torch ignores the case of members' names, so two names may not differ only in case.
     """
     for member in held:
         folder, _, inside = member.partition("/")
@@ -114,10 +114,10 @@ def _strange(held: dict[str, bytes]) -> str:
 
 
 def _scripted(held: dict[str, bytes]) -> tuple[nn.Module, frozenset[str]]:
-    """The module, compiled and not run, and every operator that any function of it calls.
+    """The module, compiled but not run, and all operators that its functions call.
 
-    The archive is written anew from the members that were looked at: torch and zipfile can see different ones in one
-    file. Operators are read from compiled graphs, since text can name them in many ways.
+    The archive is written anew from the checked members, since torch and zipfile can see different members in one file.
+    Operators are read from compiled graphs, since text can name them in many ways.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -133,7 +133,7 @@ def _scripted(held: dict[str, bytes]) -> tuple[nn.Module, frozenset[str]]:
 
 
 def _called(block: Any) -> Iterator[str]:
-    """Kinds of all nodes of a graph or a block, and of those inside them; objects in C++ by their type."""
+    """Kinds of all nodes in a graph or block, at any depth; for objects in C++, their type."""
     for node in block.nodes():
         yield node.kind()
         yield from (f"class::{made.type()}" for made in node.outputs() if "torch.classes" in str(made.type()))
@@ -144,7 +144,7 @@ def _called(block: Any) -> Iterator[str]:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """Every `torch.load` inside refuses objects: that of an exported program would take them."""
+    """A block in which every `torch.load` refuses objects, which the reader of exported programs would accept."""
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:

@@ -1,4 +1,4 @@
-"""A recording in memory: read from its folder, and refused if its tensors do not fit together."""
+"""A recording in memory, read from its folder and refused if its tensors do not fit together."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class Recording:
 
     @property
     def domain(self) -> Domain:
-        """What a private record is."""
+        """The domain of a private record."""
         return self.truth.domain
 
     @property
     def record(self) -> str:
-        """The noun for one of them."""
+        """The noun for one private record."""
         return self.domain.records.removesuffix("s")
 
     @property
@@ -83,13 +83,13 @@ class Recording:
 
     @property
     def round_rows(self) -> int:
-        """Images of one round, over all clients."""
+        """Number of images in one round, over all clients."""
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """The last rounds of each pass and the first own records, as far as a budget allows; at least one round.
+        """The last rounds of each pass and the first of the adversary's records, within a budget; at least one round.
 
-        The recorded segments have the weights at the end of the training; earlier rounds were made with other weights.
+        The recorded segments have the weights of the end of training; earlier rounds were made with other weights.
         """
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
@@ -111,23 +111,23 @@ class Recording:
 
     @property
     def pass_rounds(self) -> int:
-        """Rounds of one pass."""
+        """Number of rounds in one pass."""
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the given number of passes, the last pass first: the recorded segments have its weights."""
+        """The rounds of `passes` passes, the last pass first, since the recorded segments have its weights."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
-        """The mechanism with further passes of the attacked records; the recorded mechanism counts only the first pass.
+        """The mechanism that also counts further passes of the attacked records; the recorded one counts only one pass.
 
         A further pass adds its rounds for a client, and its releases for a record. In a shuffled run each of these adds
         an epoch, since an epoch is charged as one release.
 
         Args:
-            passes: that an attack reads, at most those that were recorded.
+            passes: number of passes that an attack reads, at most those recorded.
         """
         if self.mechanism is None:
             return None
@@ -142,11 +142,11 @@ class Recording:
 
     @property
     def most_released(self) -> int | None:
-        """How often one record is released in a pass; None if no true one is known.
+        """How often one record is released in a pass; None if no true record is known.
 
-        It is the largest number of rows of one true record. Without `truth.members` records are numbered by row, and
-        equal ones count as one. Since a dataset may hold a record twice, a number counts only if at least one record in
-        ten reaches it.
+        It is the largest number of rows of one true record. Without `truth.members`, records are numbered by row, and
+        equal records count as one. Since a dataset may contain a record twice, a number counts only if at least one
+        record in ten reaches it.
         """
         known = self.members[self.members >= 0]
         if not len(known):
@@ -156,14 +156,14 @@ class Recording:
 
     @property
     def rounds_of_one(self) -> int | None:
-        """The number of rounds of a pass that one record in ten reaches; None if no record is known."""
+        """The largest number of rounds of a pass that one record in ten is in; None if no record is known."""
         parts = [self.members_of(number) for number in range(self.pass_rounds)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]
         return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None
 
     @cached_property
     def _alike(self) -> Tensor:
-        """For every true record the number of the first one that is equal to it, int64 [M]."""
+        """For every true record, the number of the first record that equals it, int64 [M]."""
         if not len(self.truth):
             return torch.arange(0 if self.labels is None else len(self.labels))
         first: dict[bytes, int] = {}
@@ -187,7 +187,7 @@ class Recording:
 
 
 def _of_one_in_ten(counts: Tensor) -> int:
-    """The largest number that one in ten of all that are counted reach."""
+    """The largest count that one in ten of the positive counts reaches."""
     known = counts[counts > 0].sort(descending=True).values
     return int(known[len(known) // 10])
 
@@ -196,11 +196,11 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     """Read and check a recording. Its segments are built later, but their files are checked here.
 
     Args:
-        trust: modules that its builders and own parts may come from, beside privkit.
+        trust: modules besides privkit from which builders and own parts may come.
 
     Raises:
-        DataError: with one sentence on what is missing, damaged, or does not fit.
-        Untrusted: if a builder is of another module, before anything is imported.
+        DataError: if something is missing, damaged, or does not fit; the message is one sentence.
+        Untrusted: if a builder comes from another module; nothing is imported before.
     """
     data = description_file(folder)
     described = description(data, folder / FILE)
@@ -251,7 +251,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
 
 
 def _of_round(name: str, rounds: int) -> bool:
-    """Whether a tensor of this name is one of so many rounds."""
+    """Whether a name is that of a round's tensor, for this number of rounds."""
     found = _ROUND_NAME.fullmatch(name)
     return found is not None and int(found[1]) < rounds
 
@@ -304,7 +304,7 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
 
 
 def _single(value: Tensor | None) -> Tensor | None:
-    """Floats as float32, whole numbers as int64."""
+    """The tensor with floats as float32 and whole numbers as int64."""
     return None if value is None else value.float() if value.is_floating_point() else value.long()
 
 

@@ -1,4 +1,4 @@
-"""A recorder for a user's own training loop: it watches what crosses the cut, and writes a recording."""
+"""A recorder for a user's own training loop: it watches the tensors that cross the cut, and writes a recording."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Round:
         self.y = None if y is None else _kept(y)
 
     def crossing(self, value: Tensor | Array, name: str) -> Tensor:
-        """A copy of the tensor that crosses a cut; the gradient that comes back is kept under this name."""
+        """Copy a tensor that crosses a cut, and keep the gradient that comes back under this name."""
         if isinstance(value, Tensor) and value.requires_grad:
             value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
         return _kept(value)
@@ -51,16 +51,16 @@ class Recorder:
 
     Give it the module whose output crosses the cut, and it watches the module in training mode. Or call it on that
     output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient. The loop's results do not
-    change. In a U-shape, call `features` on what the server sends down.
+    change. In a U-shape, call `features` on the features that the server sends down.
 
     Args:
-        client: the module, from records to what the server gets; None to call the recorder.
-        rounds: how many of the last rounds are kept. Rounds of another size than the first, such as an incomplete last
-            batch, are left out.
+        client: the module from records to the release; None if you call the recorder.
+        rounds: number of last rounds to keep. Rounds of another size than the first, such as an incomplete batch, are
+            left out.
 
     Attributes:
-        left_out: rounds that were left out.
-        watched: all rounds that were seen, left-out ones included.
+        left_out: number of rounds that were left out.
+        watched: number of all rounds, including those left out.
 
     >>> import tempfile
     >>> lower, images = nn.Sequential(nn.Flatten(), nn.Linear(16, 4)), torch.rand(10, 1, 4, 4)
@@ -88,14 +88,15 @@ class Recorder:
         """Remember one message, and return it unchanged.
 
         Args:
-            smashed: what crosses the cut, [N, T, D], [N, C, H, W] or [N, D]; a tensor or an array, as all of these are.
-            x: its records, for scoring: images [N, C, H, W] in [0, 1], before a normalization, or records [N, ...] of
-                the domain that `save` is given.
-            y: their labels, int64 [N], or [N, L] of 0 and 1, for scoring.
+            smashed: the data that cross the cut, [N, T, D], [N, C, H, W] or [N, D]; like `x` and `y`, a tensor or an
+                array.
+            x: records of the message, for scoring: images [N, C, H, W] in [0, 1], before a normalization, or records
+                [N, ...] of the domain that `save` is given.
+            y: labels of the records, for scoring, int64 [N], or 0 and 1 in [N, L].
 
         Raises:
-            UsageError: if images are normalized ones.
-            DataError: if they are not images.
+            UsageError: if images are normalized.
+            DataError: if `x` should be images and is not.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)
@@ -106,12 +107,12 @@ class Recorder:
         return smashed
 
     def features(self, features: Sent) -> Sent:
-        """Remember what the server of a U-shape sends down in the last round, and return it unchanged.
+        """Remember the features that the server of a U-shape sends down in the last round, and return them unchanged.
 
-        The gradient that the client sends up is recorded, too. Give the round's labels as `y`: they are for scoring.
+        The gradient that the client sends up is recorded, too. Give the round's labels as `y` of the call, for scoring.
 
         Args:
-            features: [N, …], a row for each released one.
+            features: features [N, …], a row for each released row.
         """
         if self._last is None:
             raise UsageError("features come back in a round, and none was recorded: call the recorder on the release")
@@ -139,27 +140,28 @@ class Recorder:
         """Write the recording and stop watching.
 
         The last round is sent again through the written `lower`. If the result is farther than `FAR` from the release,
-        `lower` is written in training mode as well, where batch normalization and dropout differ. The closer one is
-        kept, and `recording.json` has its mode and its distance. A warning names the rounds that `lower` did not make,
+        `lower` is also written in training mode, in which batch normalization and dropout differ. The closer one is
+        kept, and `recording.json` records its mode and distance. A warning names the rounds that `lower` did not make,
         such as those before the optimizer's last step.
 
         Args:
-            folder: new or empty.
-            name: of the defense, as tables show it.
-            own: the adversary's own records [M, ...], as `x`; most attacks need some hundreds.
-            own_labels: their labels, int64 [M], or [M, L] of 0 and 1.
-            lower: what an adversary may know of the clients: the module from records to what crosses the cut, defense
-                included. With it an audit asks queries and mounts white boxes; without it, only passive attacks.
+            folder: folder of the recording, new or empty.
+            name: name of the defense, as tables show it.
+            own: the adversary's own records [M, ...], in the form of `x`; most attacks need some hundreds.
+            own_labels: labels of these records, int64 [M], or 0 and 1 in [M, L].
+            lower: the clients' module that an adversary may know, from records to the release, including the defense.
+                With it, an audit can ask queries and mount white boxes; without it, only passive attacks.
             lower_builder: "module:object" that builds it, so that its weights are recorded and an audit must trust the
                 module (`--trust module`); empty to record it as a
                 TorchScript program, traced on the recorded `x`.
-            upper: the server's segment, from what crosses the cut to logits; no attack gets that of a U-shape.
+            upper: the server's segment, from the release to logits; attacks do not get that of a U-shape.
             upper_builder: "module:object" that builds `upper`; empty to record it as a program.
-            domain: what a record is: `privkit.domains.Tokens(…)` or `Tables(…)`; None for images.
+            domain: domain of the records, `privkit.domains.Tokens(…)` or `Tables(…)`; None for images.
             mechanism: the mechanism for the defense's certificate.
             accuracy: share of right answers, and the number of test images.
-            clients: whose equally many records lie in each release, client after client.
-            passes: how often the kept rounds send the same records in the same order; `x` and `y` of one pass suffice.
+            clients: number of clients; each release has equally many records of each, client after client.
+            passes: how often the kept rounds repeat the same records in the same order; `x` and `y` of one pass
+                suffice.
             **described: further fields of `recording.json`: `defense`, `classes`, `dataset`, `model`, `notes`, ….
 
         Returns:
@@ -236,7 +238,7 @@ class Recorder:
 
 
 def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
-    """The domain of images of this shape, or of the first known ones."""
+    """The domain of images of this shape, or of the first given images."""
     shape = next((one.shape[1:] for one in known if one is not None), None) if shape is None else shape
     if shape is None:
         raise UsageError(
@@ -285,7 +287,7 @@ def _fields(
 
 
 def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor | None]:
-    """The records or labels of each round of one pass, as any of the passes has them."""
+    """The records or labels of each round of one pass, taken from any pass that has them."""
     if passes < 1 or len(parts) % passes:
         raise UsageError(
             f"{len(parts)} kept rounds are not {passes} passes of equal size; keep as many rounds as all passes have: "
@@ -306,7 +308,7 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
 
 
 def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
-    """All rounds' records or labels; None unless each round has some."""
+    """The records or labels of all rounds; None unless each round has some."""
     known = [part for part in parts if part is not None]
     shapes = {str(list(part.shape[1:])) for part in known}
     if len(shapes) > 1:
@@ -321,7 +323,7 @@ def _dropped(name: str, parts: list[Tensor | None]) -> str:
 
 
 def _records(value: Tensor | Array, name: str) -> Tensor:
-    """A copy of records, in float32 if they are not whole numbers. What has the form of images must be images."""
+    """A copy of records, in float32 if they are not whole numbers. Records with the shape of images must be images."""
     kept = _kept(value)
     kept = kept.float() if kept.is_floating_point() else kept
     if kept.ndim != 4 or not len(kept):

@@ -1,4 +1,4 @@
-"""The private records of a recording: what one is, and those that it holds."""
+"""The private records of a recording: their domain, and the records that it contains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word 
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The fields of `recording.json` that say what one record is, and the file that they name.
+    """The fields of `recording.json` that describe one record, and the file that they name.
 
     >>> described_domain(Images(shape=(1, 8, 8)))
     ({'image_shape': [1, 8, 8]}, {})
@@ -38,7 +38,7 @@ def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def recorded_domain(described: Description, files: Files) -> Domain:
-    """What one record is; a `DataError` if its file describes no domain, or a round would be too large."""
+    """The domain of the records; a `DataError` if its file describes no domain, or a round would be too large."""
     if described.image_shape is not None:
         domain: Domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     else:
@@ -69,13 +69,13 @@ def _read(files: Files, name: str) -> Domain:
 def records(
     described: Description, domain: Domain, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Records of one kind with their labels, which are 0 if there are none; and the labels, if they are known.
+    """Records of one kind with their labels (0 if there are none), and the labels again, or None if unknown.
 
     Args:
         kind: "own" or "truth".
 
     Raises:
-        DataError: if they are not records of the domain, or the labels do not fit.
+        DataError: if the tensors are not records of the domain, or the labels do not fit.
     """
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")
@@ -124,7 +124,7 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 
 
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
-    """Raise `DataError` if one file mixes both kinds of labels, or records with different numbers of labels.
+    """Raise `DataError` if one file mixes class numbers and several labels, or different numbers of labels.
 
     Labels of rounds may be float [N, L] beside classes [N], since they may have been mixed or noised.
     """

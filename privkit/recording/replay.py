@@ -1,4 +1,4 @@
-"""A recorded lower segment applied to the recorded records, and compared with the release."""
+"""Replay: a recorded lower segment is applied to the recorded records, and compared with the release."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NUMBERS = 2**21
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """One round, sent again."""
+    """One round that was sent again."""
 
     released: Tensor  # float [N, ...], as it was recorded
     clean: Tensor  # float [N, ...], the mean of the segment's outputs
@@ -54,9 +54,9 @@ class Replay:
             variance: mean variance of the declared noise; not used for a segment that draws its own noise.
 
         Returns:
-            The root of squared distance over squared norm of the release. The variance of the noise is subtracted from
-            both, and four of its standard errors from the distance. The result is 0 if no distance remains, and 1 if
-            nothing of the release remains.
+            The root of the squared distance over the squared norm of the release. The variance of the noise is
+            subtracted from both, and four of its standard errors from the distance. It is 0 if no distance remains, and
+            1 if nothing of the release remains.
 
         >>> two = torch.tensor([[3.0, 4.0]])
         >>> round(Replay(released=two, clean=two * 0.9).distance(0.0), 4)
@@ -74,13 +74,13 @@ class Replay:
     def quieter(self, variance: float) -> float | None:
         """The variance of the release divided by that of the outputs, if it is clearly below 1; else None.
 
-        An honest release is one more draw of the same outputs. It counts as quieter if it lies nearer to the mean of
-        all draws than every other draw, by more than twice the range of the other draws' distances. An honest release
-        is called quieter with probability 1.5e-4 if the sizes are normally distributed (measured), and less often if
+        An honest release is one more draw of the same outputs. A release counts as quieter if it is nearer to the mean
+        of all draws than every other draw, by more than twice the range of the other draws' distances. For an honest
+        release this happens with probability 1.5e-4 if distances are normally distributed (measured), and less often if
         they are skewed, as with few numbers or one draw for a whole batch.
 
         Args:
-            variance: of noise that is added to the output, as in `distance`.
+            variance: variance of noise that is added to the output, as in `distance`.
 
         >>> clean, noise = torch.zeros(9, 99), torch.randn(9, 9, 99, generator=torch.Generator().manual_seed(0))
         >>> draws = iter(noise)
@@ -111,7 +111,7 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
 
 @torch.no_grad()
 def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
-    """Send records [N, ...] of a round again, and compare them with what was released, [N, ...].
+    """Send the records [N, ...] of a round again, and compare the result with the release [N, ...].
 
     >>> replay(lambda images: images.flatten(1), torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)).distance(0.0)
     0.0
@@ -121,7 +121,7 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send one recorded round again; a `ValueError` names what was not recorded.
+    """Send one recorded round again; a `ValueError` names records or weights that were not recorded.
 
     Mixed records are sent separately and mixed by their recorded weights.
     """
@@ -143,7 +143,7 @@ def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
 
 
 def _replay(answer: Callable[[], Tensor], released: Tensor) -> Replay:
-    """Ask twice, and more often if the answers differ."""
+    """Ask for the output twice, and more often if the answers differ."""
     first, second = (_drawn(answer, "replay", number) for number in range(2))
     if first.shape != released.shape:
         raise ValueError(
@@ -177,13 +177,13 @@ def rounds_to_replay(recording: Recording) -> Sequence[int]:
 
 @torch.no_grad()
 def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
-    """(records replaced, rows changed) if more rows changed than records were replaced; (0, 0) if that never happens.
+    """The pair (records replaced, rows changed) if more rows changed than records were replaced; otherwise (0, 0).
 
-    Records are replaced by their neighbors, half of a batch at a time: those whose place has a 1 (or a 0) in one binary
-    digit. So for any two records, one of the 2·⌈log₂ N⌉ halves contains only one of them. Rows in another order do not
-    count: each record still changes one row.
+    Half of a batch at a time, records are replaced by their neighbors: those whose place has a 1 (or a 0) in one binary
+    digit. So for any two records, one of the 2·⌈log₂ N⌉ halves contains only one of the two. A changed order of rows
+    does not count, since each record still changes one row.
 
-    The batch [N, ...] has the recorded size. It raises `ValueError` if equal batches get different answers.
+    The batch [N, ...] has the recorded size. If equal batches get different answers, a `ValueError` is raised.
 
     >>> carried(lambda x: x.roll(1, 0), torch.arange(6.0).view(6, 1))
     (0, 0)

@@ -1,4 +1,4 @@
-"""`recording.json`: the description beside the tensors; versioned, sealed, limited and checked."""
+"""The schema of `recording.json`, which describes the tensors; it is versioned, sealed with a checksum, and checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_SEATS = 100_000  # of clients, of messages, and of records in a row
 
 
 def _printable(text: str) -> str:
-    """A name that tables, paths and terminals can show."""
+    """Check that tables, paths and terminals can show a name."""
     if not text.isprintable():
         raise ValueError(f"a name has no control characters, got {shortened(text)}")
     return text
@@ -35,7 +35,7 @@ _Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Frozen(BaseModel):
-    """Immutable, strict about unknown keys and types."""
+    """Base of the records: immutable, and strict about unknown keys and types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -57,7 +57,7 @@ class Network(_Frozen):
 
 
 class _OwnerMeasurements(_Frozen):
-    """What the recording's owner measured; privkit repeats it and does not check it."""
+    """Measurements by the recording's owner, which privkit repeats without checking them."""
 
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None  # share of right answers on test images
     test_images: _Whole | None = None  # how many there were; needed for the interval of the accuracy
@@ -72,7 +72,7 @@ class _OwnerMeasurements(_Frozen):
 
 
 class _Replayed(_Frozen):
-    """The last round sent again through the lower segment as it was written; an audit measures it anew."""
+    """Mode and distance of the last round, sent again through the written lower segment; an audit measures it anew."""
 
     # evaluation or training mode of the segment; batch normalization and dropout differ between them
     mode: Literal["eval", "train"]
@@ -142,10 +142,10 @@ def parsed(data: bytes, path: Path) -> Any:
 
 
 def description(data: bytes, path: Path) -> Description:
-    """Parse and check the bytes of a `recording.json`, which is sealed from version 2 on.
+    """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on.
 
     Raises:
-        DataError: if it was changed, is of a newer schema, or a field is missing, unknown or not allowed.
+        DataError: if it was changed or has a newer schema, or a field is missing, unknown or not allowed.
     """
     fields = parsed(data, path)
     version = fields.get("schema_version") if isinstance(fields, dict) else None

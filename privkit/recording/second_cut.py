@@ -1,4 +1,4 @@
-"""The second cut of a recorded U-shape: the server's features, which go down, and the gradient that comes up."""
+"""The second cut of a recorded U-shape: the server sends features down, and the client sends their gradient up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_ROUND = (_DOWN, _UP)  # tensors of one round
 
 
 def named(views: Sequence[View]) -> dict[str, Tensor | None]:
-    """Name -> tensor, for all rounds; the views hold features as `smashed`."""
+    """The tensors of all rounds by name; the views hold features as `smashed`."""
     return {
         f"round_{number}.{kind}": value
         for number, view in enumerate(views)
@@ -24,11 +24,10 @@ def named(views: Sequence[View]) -> dict[str, Tensor | None]:
 
 
 def second_cut(sent: Sequence[View], tensors: Mapping[str, Tensor], here: Path) -> tuple[View, ...]:
-    """The second cut in each round: features as `smashed`, and the gradient that was sent up; empty if no U-shape was
-    recorded.
+    """The second cut in each round: features as `smashed`, and the gradient sent up; empty without a recorded U-shape.
 
     Raises:
-        DataError: if a tensor is missing or does not fit, labels travelled, or clients were mixed.
+        DataError: if a tensor is missing or does not fit, labels were sent, or clients were mixed.
     """
     if not any(name.endswith(f".{kind}") for name in tensors for kind in OF_ROUND):
         return ()

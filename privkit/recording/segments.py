@@ -1,4 +1,4 @@
-"""Segments as a recorder writes them: programs or weights, with their mode and their distance from the release."""
+"""Segments as a recorder writes them: as programs or weights, with their mode and their distance from the release."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def lower_fields(
     *,
     trained: bool,
 ) -> tuple[dict[str, Any], str]:
-    """The fields that describe the lower segment, in the mode in which it comes closer to the last release.
+    """The fields that describe the lower segment, written in the mode that comes closer to the last release.
 
-    Without a round it stays in evaluation mode. If noise hides which mode is closer, a segment that was trained stays
-    in training mode, provided that records affect each other in this mode alone.
+    Without a round, it is in evaluation mode. If noise hides which mode is closer, a trained segment stays in training
+    mode, provided that records affect each other in this mode.
 
     Args:
-        sample: records that a program is traced on.
-        rounds: whose release is the segment's output itself.
-        variance: of the declared noise.
-        files: gets the segment's file.
-        trained: whether it released in training mode.
+        sample: records on which a program is traced.
+        rounds: rounds whose release is the segment's output.
+        variance: variance of the declared noise.
+        files: contents by name, to which the segment's file is added.
+        trained: whether the segment released in training mode.
 
     Returns:
         The fields, and a warning if the segment does not make every round.
@@ -74,7 +74,7 @@ def segment_fields(
     *,
     training: bool = False,
 ) -> dict[str, str]:
-    """How `recording.json` names a segment, whose file is added."""
+    """The fields of `recording.json` for a segment, whose file is added to `files`."""
     if builder:
         files[f"{part}.safetensors"] = packed(module.state_dict())
         return {"builder": builder, "weights": f"{part}.safetensors"}
@@ -92,7 +92,7 @@ def segment_fields(
 
 
 def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> str:
-    """Why a trace failed: either the module does not take what was recorded, or it is not a program."""
+    """Why a trace failed: the module does not accept the recorded data, or cannot become a program."""
     try:
         module(sample)
     except Exception as other:
@@ -106,12 +106,12 @@ def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> s
 
 
 def _copy(module: nn.Module, *, training: bool) -> nn.Module:
-    """On a CPU and in float32, as records and releases are read."""
+    """A copy of the module on the CPU and in float32, as records and releases are read."""
     return deepcopy(module).cpu().float().train(training)
 
 
 def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes], *, training: bool = False) -> Ask:
-    """The segment as it is read back; with a builder, the module itself has the recorded weights."""
+    """The segment as it will be read back; with a builder, a copy of the module, which has the recorded weights."""
     if builder:
         return _copy(module, training=training)
     with warnings.catch_warnings():
@@ -121,7 +121,7 @@ def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes],
 
 
 def _meet(ask: Ask, last: Sent) -> bool:
-    """Whether records of a batch meet; not if they cannot be sent again."""
+    """Whether records of a batch affect each other's rows; False if they cannot be sent again."""
     try:
         return carried(ask, last[0]) != (0, 0)
     except (RuntimeError, ValueError, IndexError, TypeError):
@@ -129,7 +129,7 @@ def _meet(ask: Ask, last: Sent) -> bool:
 
 
 def _distance(ask: Ask, sent: Sent, variance: float) -> float:
-    """Of a round; infinite if it cannot be sent again."""
+    """Distance of a round's replay from its release; infinite if it cannot be sent again."""
     try:
         return replay(ask, *sent).distance(variance)
     except (RuntimeError, ValueError, IndexError, TypeError):  # other records or another form: the audit says so
@@ -137,7 +137,7 @@ def _distance(ask: Ask, sent: Sent, variance: float) -> float:
 
 
 def _moved(ask: Ask, rounds: Sequence[Sent], variance: float) -> str:
-    """A warning if the segment does not make every round, from the last one on; else empty."""
+    """A warning if the segment does not reproduce every round, counted back from the last; else empty."""
     for made, sent in enumerate(reversed(rounds)):
         if (far := _distance(ask, sent, variance)) <= FAR:
             continue

@@ -1,4 +1,4 @@
-"""Writing of a recording: tensors, weights and, last, `recording.json`, which seals itself and the other files."""
+"""Writing of a recording: tensors, weights and, last, `recording.json` with checksums of itself and the other files."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def write_recording(
     """Write the folder of a recording, and read it back, so that mistakes are refused at once.
 
     Args:
-        folder: new or empty.
+        folder: the folder, new or empty.
         views: all rounds, pass after pass, of one shape.
-        second: the second cut of a U-shape in each round, see `Recording.second`.
-        files: name -> content, of weights and programs.
-        members: see `Recording.members`; None if record n is on row n.
+        second: the second cut of a U-shape in each round; see `Recording.second`.
+        files: contents of weights and programs, by name.
+        members: true records on the rows' seats, see `Recording.members`; None if record n is on row n.
         **described: fields of `Description` that do not follow from the views.
 
     Raises:
@@ -92,7 +92,7 @@ def write_recording(
 
 
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Write the `recording.json` of a folder that holds the other files, sealed and with their checksums.
+    """Write the `recording.json` of a folder that holds the other files, with their checksums and its own.
 
     The fields are those of docs/reference/recording.md; `files` is filled in.
 

@@ -22,8 +22,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class OverLimit(BaseException):
-    """A cell exceeded a limit. It is not an `Exception`, so that code in the cell does not catch it as its own
-    failure."""
+    """A cell exceeded a limit. It is no `Exception`, so that code in the cell does not catch it as its own failure."""
 
 
 def _written_memory(size: int) -> str:
@@ -39,13 +38,13 @@ def _written_memory(size: int) -> str:
 def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
     """A block that is stopped if it exceeds its limits of time or memory (in bytes); None for no limit.
 
-    The time is measured by a timer of this process. The memory is all that the process holds (`ulimit -d`), libraries
-    included: an allocation above the limit fails, and nothing is killed. A limit may strike inside torch's own
-    `no_grad`, before gradients are switched on again; so state that the process shares is restored afterwards.
+    The time is measured by a timer of this process. The memory is all that the process holds (`ulimit -d`), including
+    libraries: an allocation above the limit fails, but no process is killed. A limit may be reached inside torch's own
+    `no_grad`, before gradients are switched on again, so shared state of the process is restored afterwards.
 
     Raises:
-        OverLimit: with the reason and advice.
-        UsageError: if this system has no such limits, or the process already holds more.
+        OverLimit: if a limit is exceeded; the message gives the reason and advice.
+        UsageError: if this system has no such limits, or the process already holds more memory.
     """
     if (seconds is not None or memory is not None) and (resource is None or not hasattr(signal, "setitimer")):
         raise UsageError("cell_seconds and cell_memory need a system with POSIX limits; leave them out")
@@ -88,7 +87,7 @@ def _ceiling(memory: int) -> Iterator[None]:
 
 
 def _held() -> int:
-    """Bytes that count against the limit now; 0 if the system does not say."""
+    """Number of bytes that count against the limit now; 0 if the system does not report it."""
     try:
         return int(next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmData:")).split()[1]) << 10
     except (OSError, StopIteration):

@@ -1,4 +1,4 @@
-"""Differences of two configurations, in words."""
+"""Sentences on the differences between two configurations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _differences(old: Any, new: Any, called: tuple[str, str], prefix: str) -> It
 
 
 def _files(old: dict[str, str], new: dict[str, str], called: tuple[str, str]) -> Iterator[str]:
-    """Each file whose checksum differs, with the first digits."""
+    """Each file whose checksum differs, with the first digits of both checksums."""
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             told = (f"{one.get(name, 'none')[:8]} {where}" for one, where in zip((old, new), called, strict=True))

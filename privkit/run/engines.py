@@ -27,7 +27,7 @@ device = ""  # the device of this process, if its engine gave it one
 
 
 class Processes(Executor):
-    """Pools of one process each, so that a lost process loses only its own task."""
+    """An executor of pools with one process each, so that a lost process loses only its own task."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices, self._lock = devices, Lock()
@@ -55,7 +55,7 @@ class Processes(Executor):
             child.join()
 
     def _submitted(self, slot: int, task: Callable[[], Any]) -> Future[Any]:
-        """A task in its pool, which is made anew if its process was lost."""
+        """Submit a task to its pool; the pool is made anew if its process was lost."""
         with suppress(BrokenExecutor):
             if (pool := self._pools[slot]) is not None:
                 return pool.submit(task)
@@ -69,7 +69,7 @@ class Processes(Executor):
         return future
 
     def _ended(self, slot: int, future: Future[Any], inner: Future[Any]) -> None:
-        """Pass on what became of a task; if its process ended, how."""
+        """Pass on the outcome of a task; if its process ended, the error says how."""
         with self._lock:
             self._load[slot] -= 1
         if inner.cancelled():
@@ -91,7 +91,7 @@ def _end_of(child: BaseProcess) -> str:
 
 
 def _begin(own: str) -> None:
-    """In a new process: its device; it ends with its parent, and neither Ctrl-C nor its output disturb the command."""
+    """Set up a new process: its device, its end with the parent, and no disturbance by Ctrl-C or its output."""
     global device
     device = own
     parent = multiprocessing.parent_process()
@@ -119,7 +119,7 @@ def _main_hidden() -> Iterator[None]:
 
 
 class _Task:
-    """A task as a job of submitit; after a time limit or a preemption, the same job starts once more."""
+    """A task as a submitit job; after a time limit or a preemption, the same job starts again."""
 
     def __call__(self, task: Callable[[], Any]) -> Any:
         return task()
@@ -167,7 +167,7 @@ class _Jobs(Executor):
                 job.cancel(check=False)
 
     def _named(self, key: str) -> str:
-        """A parameter as submitit names it for any cluster, or for Slurm alone."""
+        """submitit's name of a parameter, for any cluster or for Slurm only."""
         if key == "time":
             return "timeout_min"
         return key if key in self._executor._valid_parameters() or key.startswith("slurm_") else f"slurm_{key}"
@@ -195,7 +195,7 @@ class _Jobs(Executor):
 
 
 def _queue() -> Any:
-    """The states of jobs by Slurm's queue: submitit asks sacct, which knows none on a cluster without accounting."""
+    """A watcher that reads job states from Slurm's queue; submitit's uses sacct, which needs accounting."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class Queue(SlurmInfoWatcher):
@@ -212,7 +212,7 @@ def _queue() -> Any:
 
 
 def _submitit_module() -> Any:
-    """The module submitit, which sets up logging in its jobs alone: here that would close the handlers of others."""
+    """The module submitit without its logging, which would close other handlers here; jobs still set it up."""
     level = "SUBMITIT_LOG_LEVEL"
     ours = level not in os.environ
     os.environ.setdefault(level, "NOCONFIG")
@@ -237,7 +237,7 @@ _Factory = Callable[[str, Wanted], Iterator[Executor]]
 
 
 def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
-    """A Dask cluster: the one at an address, or as many processes of this machine as there are workers."""
+    """A Dask cluster: the cluster at an address, or one process of this machine for each worker."""
     distributed = _module("distributed", "dask")
     with ExitStack() as closes:
         if not address:
@@ -274,7 +274,8 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
     """The executor of a run; it is shut down at the end of the block.
 
     Args:
-        named: NAME or NAME:… of `ENGINES`, or module:factory of an executor; None for processes of this machine.
+        named: NAME or NAME:… with a name in `ENGINES`, or module:factory of an executor; None for processes of this
+            machine.
 
     Raises:
         UsageError: if there is no such engine, or it does not start.
@@ -301,7 +302,7 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
 
 
 def _module(name: str, engine: str, extra: str = "") -> Any:
-    """A module that an engine needs; `extra` brings it, if that has another name."""
+    """A module that an engine needs; `extra` names privkit's extra that installs it, if that has another name."""
     try:
         return import_module(name)
     except ImportError:

@@ -1,4 +1,4 @@
-"""The models, control experiments and cells in a run folder, and their provenance."""
+"""A run folder's models, control experiments and cells, with their provenance."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 
 
 class RunFolder:
-    """Models, control experiments and cells by their ids, of a whole run or of the one cell that a worker computes.
+    """Paths of models, control experiments and cells by id, in a run's folder or in a worker's folder of one cell.
 
-    A worker also reads the run's own folder, the `origin`.
+    A worker also reads the run's folder, called `origin`.
     """
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
@@ -41,11 +41,11 @@ class RunFolder:
         return inside(self.path, "models", model_id)
 
     def control(self, attack: dict[str, Any]) -> Path:
-        """File of an attack's control experiments."""
+        """The file of an attack's control experiments."""
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """Paths in the folder that a cell wrote or continues from, without its row; for None, all paths."""
+        """Paths of the files that a cell wrote or continues from, without its row; for None, of all files."""
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
         found = [path for home in homes for path in self.path.glob(f"{home}/*")]
@@ -54,20 +54,20 @@ class RunFolder:
         return tuple(sorted(path.relative_to(self.path).as_posix() for path in kept))
 
     def content(self, name: str) -> bytes | None:
-        """A file by its path in the folder; None if it cannot be read."""
+        """The content of a file, by its path in the folder; None if it cannot be read."""
         try:
             return read_bytes(inside(self.path, *name.split("/")))
         except OSError:
             return None
 
     def contents(self, names: Iterable[str]) -> dict[str, bytes]:
-        """Files by their paths in the folder, without those that cannot be read."""
+        """The contents of files, by their paths in the folder, without files that cannot be read."""
         return {name: data for name in names if (data := self.content(name)) is not None}
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
-        """Checks stored by `write_checks` and their seconds; None without any, or if their provenance differs.
+        """Checks stored by `write_checks` and their seconds; None if there are none, or their provenance differs.
 
-        Control experiments run once in a run, on the images of the first seed that needs them.
+        Control experiments run once per run, on the images of the first seed that needs them.
         """
         record = read_record(path, control=path.stem)
         if record is None:
@@ -95,9 +95,9 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance of a cell and its model before they are computed, and again when more of it is known.
+        """Store the provenance of a cell and its model before they are computed, and again when more is known.
 
-        A `RunFolderError` refuses images or files that changed since this command looked at them.
+        Images or files that changed since this command read them raise a `RunFolderError`.
         """
         for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
             known, changes = self.made_of(home), list[str]()
@@ -112,10 +112,10 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store which files the code of a cell and its model has read so far, and return the row's provenance.
+        """Store which files the code of a cell and its model read so far, and return the row's provenance.
 
-        A `UsageError` refuses a file that was edited since the code read it, a `RunFolderError` refuses a file that had
-        other content when an earlier process read it.
+        A file that was edited since the code read it raises a `UsageError`. A file that had other content when an
+        earlier process read it raises a `RunFolderError`.
         """
         if not made_of.cell.code:
             return made_of.cell

@@ -30,7 +30,7 @@ class Ingredients:
     cell: Provenance  # provenance of the row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
-        """A copy that includes the images: part -> SHA-256."""
+        """A copy that includes the images, given by the SHA-256 of each part."""
         model = {part: images[part] for part in _TRAINED_ON if part in images}
         return Ingredients(
             model=self.model.model_copy(update={"data": model}),
@@ -39,7 +39,7 @@ class Ingredients:
         )
 
     def seen(self) -> Ingredients:
-        """A copy that includes the files that each part's code was seen to read in this process."""
+        """A copy that includes the files that each part's code was observed to read in this process."""
         each = (self.model, self.control, self.cell)
         made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
         return Ingredients(model=made[0], control=made[1], cell=made[2])
@@ -48,10 +48,9 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """The provenance of each cell, without its images, by its id; all include the circumstances that the cells of this
-    process share (`here`).
+    """The provenance of each cell by id, without its images; all include `here`, which the cells of this process share.
 
-    A `UsageError` refuses a user's module that cannot be imported, or was edited since.
+    A user's module that cannot be imported, or was edited since its import, raises a `UsageError`.
     """
     shared = [("datasets", config.dataset), ("models", config.model)]
     shared += [("protocols", config.protocol), ("partitions", config.partition)]
@@ -75,7 +74,7 @@ def ingredients(
 
 
 def _part(kind: str, component: Component) -> Provenance:
-    """Source, plug-in and files of one named part, or of the stages of a chain."""
+    """The source, plug-in and files of one named part, or of a chain's stages."""
     if component.stages:
         return _joined(*(_part(kind, stage) for stage in component.stages))
     path = component.name if ":" in component.name else ""
@@ -87,13 +86,13 @@ def _part(kind: str, component: Component) -> Provenance:
 
 
 def _code(modules: set[str]) -> Provenance:
-    """Sources outside privkit, the weights that they name and the installed packages that they import."""
+    """The sources outside privkit, the weights that they name, and the installed packages that they import."""
     outside = sources(modules)
     return Provenance(code=outside.code, files=outside.files, packages=versions(outside.installed))
 
 
 def _modules(spec: Any) -> Iterator[str]:
-    """Modules that a specification, its bases, its fields and its own imports are from."""
+    """Names of the modules of a specification, its bases, its fields and the objects that it imports."""
     imports = getattr(spec, "imports", None)
     if callable(imports):
         yield from imports()
@@ -109,7 +108,7 @@ def _modules(spec: Any) -> Iterator[str]:
 
 
 def _files(spec: Any) -> dict[str, str]:
-    """Path -> SHA-256 of every file that a specification or a field of it names."""
+    """SHA-256, by path, of every file that a specification or one of its fields names."""
     values = [getattr(spec, field.name) for field in fields(spec)] if is_dataclass(spec) else []
     named = [Path(value) for value in values if isinstance(value, str | Path)]
     named += spec.files() if callable(getattr(spec, "files", None)) else []

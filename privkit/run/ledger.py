@@ -1,4 +1,4 @@
-"""The run folder as a ledger with a single writer, safe against kills, full disks and other commands."""
+"""The run folder as a ledger with a single writer; it survives kills, full disks and other commands."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker 
 
 
 def check_usable(path: Path) -> Manifest | None:
-    """The manifest of the run in a folder, None if that is empty or missing; a `RunFolderError` for any other place."""
+    """The manifest of a folder's run; None for an empty or missing folder, a `RunFolderError` for any other place."""
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not os.path.isdir(there):
         raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
@@ -80,8 +80,8 @@ class RunLedger(RunFolder):
     """The folder of one run. A `with` block makes this process its only writer.
 
     Args:
-        path: created if absent; must be empty or hold this configuration's run.
-        manifest: of the run that is about to start.
+        path: the folder; created if absent, and otherwise empty or with this configuration's run.
+        manifest: manifest of the run that is about to start.
 
     Attributes:
         unlocked: why the folder could not be locked, in a sentence; empty if it is locked.
@@ -102,7 +102,7 @@ class RunLedger(RunFolder):
             self._own()  # refused folders stay as they were, without even a lock
 
     def __enter__(self) -> RunLedger:
-        """Become the writer: go on with the run that is here, or begin one."""
+        """Become the writer: continue the run in the folder, or begin one."""
         make_root(self.path)
         leave_out(self.path)
         with writing(self.path / ".lock"):
@@ -143,7 +143,7 @@ class RunLedger(RunFolder):
             ) from None
 
     def _own(self) -> Manifest | None:
-        """The manifest of this configuration's earlier run here; None if there is no run. Another run is refused."""
+        """The manifest of this configuration's earlier run in the folder, or None. Another run is refused."""
         earlier = check_usable(self.path)
         if earlier is None:
             return None
@@ -205,9 +205,9 @@ class RunLedger(RunFolder):
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
         """Rows of the finished cells, and a sentence for each repair.
 
-        The cells' own `result.json` are authoritative; `results.jsonl` is their append-only copy, which is rewritten if
-        it differs. A damaged `result.json` is restored from an intact line of the copy. A cell runs again if it has no
-        result, if it ended in an error, or if another file of it is damaged.
+        The cells' `result.json` files are authoritative; `results.jsonl` is their append-only copy, rewritten if it
+        differs. A damaged `result.json` is restored from an intact line of the copy. A cell runs again if it has no
+        result, ended in an error, or has another damaged file.
         """
         rows = {}
         present, mended = self._lines()
@@ -238,13 +238,13 @@ class RunLedger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Store the files that a worker computed, in such an order that after a kill nothing unfinished looks finished.
+        """Store the files that a worker computed, in an order in which unfinished work never looks finished.
 
         A finished model or cell stays unchanged, except for the record of files that the model's code read.
 
         Args:
-            files: path in the folder -> content.
-            gone: paths of checkpoints that are no longer needed.
+            files: contents by path in the folder.
+            gone: paths of checkpoints that are not needed any more.
         """
         marks = {"models": TRAINED, "cells": "result.json"}
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
@@ -255,7 +255,7 @@ class RunLedger(RunFolder):
             remove(inside(self.path, *name.split("/")))
 
     def recover(self, task: str = "*") -> None:
-        """Store what a lost worker saved, and remove its folder; "*" is all tasks, which no worker may use."""
+        """Store the files that a lost worker saved, and remove its folder; "*" means all tasks, when no worker runs."""
         for scratch in self.path.glob(f"{SCRATCH}/{task}"):
             there = RunFolder(scratch)
             if there.path == scratch:  # it is no link
@@ -263,9 +263,9 @@ class RunLedger(RunFolder):
                 shutil.rmtree(scratch, ignore_errors=True)
 
     def finish(self, row: Row) -> Row:
-        """Store a finished cell, first its own file, then its line in `results.jsonl`; return the stored row.
+        """Store a finished cell (first its own file, then its line in `results.jsonl`), and return the stored row.
 
-        A kill loses neither. A power failure may lose the lines of the last tenth of a second; their cells then run
+        A kill loses neither. A power failure may lose the lines of the last tenth of a second, and their cells run
         again.
         """
         row = row.model_copy(update={"files": digests(self.cell(row.cell), _CELL_FILES)})
@@ -276,7 +276,7 @@ class RunLedger(RunFolder):
         return row
 
     def arrange(self, rows: Iterable[Row]) -> None:
-        """Sort the lines of `results.jsonl` into the order of these rows, the order of a single worker."""
+        """Sort the lines of `results.jsonl` into the order of these rows, which is that of a single worker."""
         wanted = [line(row) for row in rows]
         if [data.decode() for data in lines_of(self.results)] != wanted or self._flushed:
             self._write_lines(wanted)  # and flushed
@@ -285,7 +285,7 @@ class RunLedger(RunFolder):
         write_bytes(self.results, "".join(f"{text}\n" for text in lines).encode())
 
     def _lines(self) -> tuple[list[str], list[str]]:
-        """Whole lines of `results.jsonl`, and what is wrong with the others."""
+        """The whole lines of `results.jsonl`, and sentences on what is wrong with the others."""
         whole, mended = [], []
         for number, data in enumerate(lines_of(self.results), start=1):
             try:

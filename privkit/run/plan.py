@@ -1,4 +1,4 @@
-"""The cells of a run and their order. An id is a versioned hash of the fields that change the result."""
+"""The cells of a run and their order. A cell's id is a versioned hash of the fields that change its result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ID_VERSION = 4  # raised whenever the same fields would give another answer
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One defense, one attack, one seed."""
+    """One combination of defense, attack and seed."""
 
     id: str
     model_id: str  # of the defended model, which cells with other attacks share
@@ -38,16 +38,16 @@ class Cell:
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells in their order: by seed, then protocol, then defense, the baseline first.
+    """All cells of a run, ordered by seed, then protocol, then defense, with the baseline first.
 
-    Attacks that are not mounted on the undefended model in any case get a twin there: the same attack, run only if the
-    attack fails on a defense.
+    An attack that is not planned on the undefended model gets a twin there: a cell with the same attack on this model,
+    which runs only if the attack fails on a defense.
     """
     return [cell for seed in config.seeds for cell in _of_seed(config, seed)]
 
 
 def cell_counts(config: AuditConfig) -> tuple[int, int]:
-    """Number of cells that are computed in any case, and number of twins; both are the same for every seed."""
+    """Number of cells that are always computed, and number of twins; both are the same for every seed."""
     twins = [bool(cell.twin_of) for cell in _of_seed(config, config.seeds[0])]
     return len(config.seeds) * twins.count(False), len(config.seeds) * twins.count(True)
 
@@ -57,7 +57,7 @@ def _of_seed(config: AuditConfig, seed: int) -> list[Cell]:
 
 
 def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
-    """The cells of one defense and seed; of the undefended model, first its own ones, then the twins."""
+    """The cells of one defense and seed; for the undefended model, first the planned cells, then the twins."""
     own = [_cell(config, defense, attack, seed) for attack in config.attacks_on(defense)]
     if defense.name != "none":
         return own
@@ -115,19 +115,20 @@ def short_hash(fields: dict[str, Any]) -> str:
 
 
 class Schedule:
-    """The cells of a run without a row, in the order of the plan, except that some cells wait for others.
+    """The cells of a run that have no row yet, in the order of the plan, except that some cells wait for others.
 
-    A cell waits while another one trains its model. Control experiments use the first seed's images, so a later seed's
-    cell waits for the first seed's cell with its defense and its attack. A cell also waits while another one begins
-    the same attack, because both would run the control experiments; if no other cell can begin, it begins without
-    waiting. A twin waits until its attack failed on a defense; if it failed on none, the twin never begins.
+    A cell waits while another cell trains its model. Control experiments use the first seed's images, so a later seed's
+    cell waits for the first seed's cell with the same defense and attack. A cell also waits while another cell begins
+    the same attack, because both would run the control experiments; if no other cell can begin, it does not wait. A
+    twin (the same attack on the undefended model) waits until its attack failed on a defense; if it failed on none, the
+    twin never begins.
 
     Args:
         cells: the plan.
         done: ids of the cells that have a row.
         known: labels of attacks whose control experiments may be stored.
-        trained: whether the model of an id is finished.
-        lost: whether the attack of a cell with a row failed, so that its twin is needed.
+        trained: function that says whether the model with an id is finished.
+        lost: function that says whether the attack of a cell with a row failed, so that its twin is needed.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class Schedule:
         self._of_a_kind = grouped(cells, lambda cell: (cell.defense.label, cell.attack.label))
 
     def take(self) -> Cell | None:
-        """The next cell, which begins now; None if all remaining cells have begun or wait."""
+        """Begin the next cell and return it; None if all remaining cells have begun or wait."""
         able = (cell for cell in self._left if not self._waits(cell))
         first = next(able, None)
         if first is None or not self._begun_elsewhere(first):
@@ -173,7 +174,7 @@ class Schedule:
         return cell
 
     def _release(self, cell: Cell) -> None:
-        """Note that a cell neither trains its model nor begins its attack any more."""
+        """Note that a cell no longer trains its model or begins its attack."""
         for held, name in ((self._training, cell.model_id), (self._beginning, cell.attack.label)):
             if held.get(name) == cell.id:
                 del held[name]
@@ -183,7 +184,7 @@ class Schedule:
         return cell.attack.label in self._beginning and cell.attack.label not in self._known
 
     def _waits(self, cell: Cell) -> bool:
-        """Whether another cell must end first, or this one is not needed."""
+        """Whether a cell must not begin, because another cell must end first or because it is not needed."""
         if cell.model_id in self._training or not self._needed(cell):
             return True
         for first in self._of_a_kind[cell.defense.label, cell.attack.label]:
@@ -194,7 +195,7 @@ class Schedule:
         return False
 
     def _needed(self, cell: Cell) -> bool | None:
-        """Whether a cell is to be computed: a twin if its attack failed on a defense; None if that is not known yet."""
+        """Whether a cell must be computed, a twin only if its attack failed on a defense; None if not known yet."""
         if not cell.twin_of or any(map(self._lost, self._done.intersection(cell.twin_of))):
             return True
         return False if self._done.issuperset(cell.twin_of) else None

@@ -22,7 +22,7 @@ class Progress:
         """Show one line that stays."""
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """Report that cell `number` of `total` begins, counted from 1; cells of an earlier command count, too."""
+        """Report that cell `number` of `total` begins; numbers start at 1 and include cells of earlier commands."""
 
     def ended(self, status: str) -> None:
         """Note that the cell ended: "done", "not_applicable" or "error"."""
@@ -53,7 +53,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Progress):
-    """Plain lines for logs and CI: one per stage, one per cell, and one every `_SILENCE` seconds of a long stage."""
+    """Plain lines for logs and CI: one per stage and cell, and one every `_SILENCE` seconds in a long stage."""
 
     def __init__(self) -> None:
         self._begun = self._cell_start = self._start = self._heard = perf_counter()
@@ -71,11 +71,11 @@ class Lines(Progress):
         self.begun(self._cell)
 
     def begun(self, cell: str) -> None:
-        """A line that says that a cell begins."""
+        """Print a line that a cell begins."""
         self.note(cell)
 
     def ended(self, status: str) -> None:
-        """A line with the cell's time, and an estimate for the others at the average time."""
+        """Print a line with the cell's time, and an estimate for the other cells from the average time."""
         now, finished = perf_counter(), self._number - self._first + 1
         left = (now - self._begun) / finished * (self._total - self._number)
         rest = f", about {duration(left)} left" if self._number < self._total else ""
@@ -103,7 +103,7 @@ class _Bar(Lines):
         self._live.console.print(terminal(text), highlight=False, markup=False)
 
     def begun(self, cell: str) -> None:
-        """The live line shows it."""
+        """Show the cell in the live line."""
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         from rich.markup import escape
@@ -118,7 +118,7 @@ class _Bar(Lines):
 
 
 class Events(Progress):
-    """One JSON object a line on standard output: {"event": "cell", …}; NaN and infinity are strings."""
+    """One JSON object per line on standard output, such as {"event": "cell", …}; NaN and infinity are strings."""
 
     def note(self, text: str) -> None:
         event("note", text=text)

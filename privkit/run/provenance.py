@@ -1,4 +1,4 @@
-"""Where a run's numbers come from: versions, source revision, device and threads."""
+"""Provenance of a run's numbers: versions, source revision, device and threads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_THREADS = 8
 
 
 def default_threads() -> int:
-    """CPU threads of a new run: what OMP_NUM_THREADS says, else all that this process may use; at most eight."""
+    """Number of CPU threads of a new run: OMP_NUM_THREADS, or all that this process may use; at most eight."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     if said.isdecimal() and int(said) > 0:
         return min(_MOST_THREADS, int(said))
@@ -99,7 +99,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _changed(folder: str) -> int:
-    """When something was last installed into a folder of the Python path, or removed; 0 if there is none."""
+    """Time of the last installation into a folder of the Python path, or removal from it; 0 if it does not exist."""
     try:
         return os.stat(folder or ".").st_mtime_ns
     except OSError:
@@ -108,7 +108,7 @@ def _changed(folder: str) -> int:
 
 @cache
 def _distributions(path: tuple[tuple[str, int], ...]) -> Mapping[str, list[str]]:
-    """Top-level module -> its distributions; reads the files of everything installed, a quarter of a CPU second."""
+    """The distributions of each top-level module; to read all installed packages takes a quarter of a CPU second."""
     return packages_distributions()
 
 
@@ -131,7 +131,7 @@ def _git_revision() -> str:
 
 
 def _version(package: str, module: str) -> str | None:
-    """The installed version; None if there is none. A loaded version that differs is named as well."""
+    """The installed version; None if there is none. If another version is loaded, it is named as well."""
     try:
         installed = version(package)
     except PackageNotFoundError:

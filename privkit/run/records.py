@@ -41,12 +41,12 @@ def line(row: Row) -> str:
 
 
 def parse_row(data: bytes | str, **identity: str) -> Row:
-    """A row from its record; `Broken` if that is damaged, of another cell, or of another schema version."""
+    """A row from its record; `Broken` if the record is damaged, or of another cell or schema version."""
     return _parse(Row, data, **identity)
 
 
 def read_row(cell: Path) -> Row | None:
-    """The row of a cell's folder; None if it is not finished, a `DamagedFile` if it is damaged or another cell's."""
+    """The row in a cell's folder; None if the cell is unfinished, a `DamagedFile` if the row is damaged or wrong."""
     path = cell / "result.json"
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
@@ -55,7 +55,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """The time of a cell's last computation, from the times in its log; None if there is no such log."""
+    """The seconds of a cell's last computation, from its log; None if there is no such log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
@@ -78,9 +78,9 @@ def read_manifest(path: Path) -> Manifest | None:
     """The manifest of a run folder; None if there is none.
 
     Raises:
-        OtherVersionRun: if it is of another schema version.
-        RunFolderError: if it is not privkit's or damaged. The advice is never to delete anything: the folder may be
-            somebody's.
+        OtherVersionRun: if it has another schema version.
+        RunFolderError: if it is damaged or not privkit's. The message does not advise to delete files, since the folder
+            may be somebody else's.
     """
     file = root(path) / "manifest.json"
     try:
@@ -103,7 +103,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a run folder in the order of its plan, for reading it without resuming it.
+    """All rows of a run folder in the order of its plan, read without resuming the run.
 
     Raises:
         RunFolderError: if it is not a run folder.
@@ -139,7 +139,7 @@ def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
 
 
 def lines_of(results: Path) -> list[bytes]:
-    """Lines of `results.jsonl`; empty without such a file."""
+    """The lines of `results.jsonl`; empty without such a file."""
     try:
         return read_bytes(results, MOST_TEXT).splitlines()
     except FileNotFoundError:
@@ -167,9 +167,9 @@ def _parse(kind: type[_Model], data: bytes | str, **identity: str) -> _Model:
 
 
 def _other_version(data: bytes | str) -> object | None:
-    """The schema version that a whole JSON object claims, None if it claims none or the one that is read.
+    """The schema version of a whole JSON object; None if it names no version or the current one.
 
-    The first versions had no checksum.
+    Records of the first versions had no checksum.
     """
     try:
         fields = json.loads(data)
@@ -187,7 +187,7 @@ EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
-    """The verdict on a run's rows so far."""
+    """The verdict on the rows that a run has so far."""
     also = manifest.config.get("also", [])
     parts = [manifest.config, *(also if isinstance(also, list) else [])]
     protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
@@ -203,7 +203,7 @@ def write_verdict(run: Path, verdict: Verdict) -> None:
 
 
 def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
-    """The stored verdict; None if the run has not begun, a `DamagedFile` if it is damaged or another run's."""
+    """The stored verdict; None if the run has not begun, a `DamagedFile` if the verdict is damaged or another run's."""
     record = read_record(run / VERDICT, run=manifest.fingerprint)
     try:
         return None if record is None else Verdict.model_validate(record)
@@ -214,7 +214,7 @@ def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
 
 
 def last_verdict(run: Path) -> Verdict:
-    """The stored verdict of a run whose report was written; a `RunFolderError` if there is none."""
+    """The stored verdict of a run whose report was written; a `RunFolderError` if there is no verdict."""
     run = root(run)
     manifest = read_manifest(run)
     verdict = None if manifest is None else read_verdict(run, manifest)

@@ -27,7 +27,7 @@ def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], Non
     An intact saved state may still not fit this stage: another architecture, missing keys, wrong shapes. The cause does
     not matter, since the stage can start over.
 
-    Each call of `stage` has new networks; it goes on from `saved` if that exists, and otherwise begins.
+    Each call of `stage` makes new networks; it continues from `saved` if that exists, and otherwise begins anew.
 
     >>> or_anew(lambda: "result", Path("/none"), print)
     'result'

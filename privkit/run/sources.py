@@ -1,4 +1,4 @@
-"""The code behind a number: hashes of privkit's own source, and of every user module that takes part."""
+"""The code behind a number: hashes of privkit's source and of every user module that takes part."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def own_source() -> str:
 class Sources(NamedTuple):
     """The provenance of modules.
 
-    `code` is module -> SHA-256 of its file, `files` is name -> SHA-256 of weights and of environment variables ($NAME)
-    that the code names, and `installed` are packages that they import.
+    `code` gives the SHA-256 of each module's file. `files` gives that of weights and of environment variables ($NAME)
+    that the code names. `installed` are the packages that the modules import.
     """
 
     code: dict[str, str]
@@ -70,11 +70,11 @@ class Sources(NamedTuple):
 
 
 def sources(named: Iterable[str]) -> Sources:
-    """Hashes of modules and of all that they import, and the other installed packages that they import.
+    """Hashes of modules and of all modules that they import, and the installed packages that they import.
 
-    Imports are found in the source, anywhere in it, and in the objects of a loaded module. privkit, the standard
-    library and `_LIBRARIES` are left out; of installed packages only those named are hashed. A file of weights counts
-    if a text in the source names it, and if it lies beside the module or in the current folder.
+    Imports are found anywhere in the source, and in the objects of a loaded module. privkit, the standard library and
+    `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A file of weights counts if a
+    text in the source names it and it is in the module's or the current folder.
 
     Raises:
         UsageError: if a file was edited after this process imported it, since the running code then differs from the
@@ -115,10 +115,9 @@ def sources(named: Iterable[str]) -> Sources:
 
 
 def files_read(made_of: Provenance) -> dict[str, str]:
-    """Name -> SHA-256 of the files that the code was seen to read in this process and that its provenance does not list
-    yet.
+    """SHA-256, by name, of files that the code was observed to read in this process and its provenance does not list.
 
-    Names are relative to the current folder if possible. A `UsageError` refuses a file that was edited since.
+    Names are relative to the current folder if possible. A file that was edited since raises a `UsageError`.
     """
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}
@@ -134,7 +133,7 @@ def files_read(made_of: Provenance) -> dict[str, str]:
 
 
 def _source(name: str, digest: str) -> Path | None:
-    """Where a module's source lies, if it still is what a command began with."""
+    """The path of a module's source; a `UsageError` if it changed since the command began."""
     path = _file(name, sys.modules.get(name))
     if path is not None and content(str(path)) != digest:
         raise UsageError(f"{path} was edited while this command ran; start it anew, and edit no file while it runs")
@@ -142,7 +141,7 @@ def _source(name: str, digest: str) -> Path | None:
 
 
 def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
-    """A command's provenance, with the present content of the files that a stored number read."""
+    """The provenance of a command, with the present content of the files that a stored number's code read."""
     names = [name for name in there.files if name not in here.files and not name.startswith("$")]
     now = {name: content(name) for name in names}
     found = {name: digest for name, digest in now.items() if digest != ABSENT or there.files[name] == ABSENT}
@@ -150,7 +149,7 @@ def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
 
 
 def _file(name: str, module: ModuleType | None) -> Path | None:
-    """Where a module's source lies, None for built-in modules, namespaces and names that are not module."""
+    """The path of a module's source; None for built-in modules, namespaces and names of other things."""
     if module is not None:
         file = getattr(module, "__file__", None)
         return Path(file) if file else None
@@ -167,7 +166,7 @@ def _file(name: str, module: ModuleType | None) -> Path | None:
 
 
 def _digest(name: str, module: ModuleType | None, path: Path) -> str:
-    """The file's hash, if it still is what was imported."""
+    """The hash of a module's file; a `UsageError` if it changed since the import."""
     try:
         digest = hash_file(path)
     except OSError as error:
@@ -183,7 +182,7 @@ def _digest(name: str, module: ModuleType | None, path: Path) -> str:
 
 
 def _tree(path: Path) -> ast.AST:
-    """The syntax tree of a source file; an empty one for a compiled module."""
+    """The syntax tree of a source file; an empty tree for a compiled module."""
     try:
         return _parsed(path.read_bytes() if path.suffix == ".py" else b"")
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
@@ -192,7 +191,7 @@ def _tree(path: Path) -> ast.AST:
 
 @lru_cache(maxsize=64)
 def _parsed(source: bytes) -> ast.AST:
-    """Every cell asks for the same few files again."""
+    """The syntax tree of a source, cached, since every cell asks for the same few files."""
     return ast.parse(source)
 
 
@@ -207,7 +206,7 @@ def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Environment variables that a source names where it reads them, with hashes of what they are now."""
+    """Environment variables that a source reads by name, with hashes of their current values."""
     for node in ast.walk(tree):
         key: ast.AST | None = None
         if isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("environ"):
@@ -220,7 +219,7 @@ def _variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _computes_imports(tree: ast.AST) -> bool:
-    """Whether a source imports modules by names that it does not write out."""
+    """Whether a source imports modules by computed names."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
     return any(_called(node) in _IMPORTS and not isinstance(node.args[0], ast.Constant) for node in calls)
 
@@ -230,7 +229,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
-    """Names that a source file may import, modules and attributes alike."""
+    """Names that a source file may import, of modules and of attributes."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -248,7 +247,7 @@ def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
 
 
 def _held(module: ModuleType | None) -> Iterator[tuple[str, ModuleType | None]]:
-    """Modules of the objects that a loaded module holds: they need not be imported by name."""
+    """Modules of the objects in a loaded module, which may not be imported by name."""
     for value in list(vars(module).values()) if module is not None else ():
         if isinstance(value, ModuleType):
             yield value.__name__, value

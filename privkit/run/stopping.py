@@ -1,4 +1,4 @@
-"""Signals that stop a command: it says what is kept and how to continue, and exits with 128 plus the signal."""
+"""Signals that stop a command: it says what is kept and how to continue, and exits with 128 + signal number."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SIGNALS = tuple(
 class Stopped(BaseException):
     """A signal stopped the command.
 
-    It is not a `KeyboardInterrupt`, which the command-line library turns into a silent exit. It is not an `Exception`,
-    so that a stopped cell does not count as a failed one.
+    It is no `KeyboardInterrupt`, which the command-line library turns into a silent exit. It is no `Exception`, so that
+    a stopped cell does not count as a failed one.
     """
 
     def __init__(self, number: int) -> None:
@@ -30,7 +30,7 @@ class Stopped(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a shell: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
+        """The exit code that a shell would give: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
         return 128 + self.signal
 
     @property
@@ -70,7 +70,7 @@ def heeded() -> Iterator[None]:
 
 @contextmanager
 def keeping(kept: Callable[[], str]) -> Iterator[None]:
-    """A block that tells `Stopped` what is kept if a signal stops it."""
+    """A block that supplies `Stopped` with a sentence on what is kept, if a signal stops the block."""
     try:
         yield
     except Stopped as stopped:
@@ -79,11 +79,11 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
-    """How many cells a stopped run has finished, in words.
+    """A sentence on how many cells a stopped run has finished.
 
     Args:
-        planned: number of cells to compute in any case.
-        twins: number of further ones, each of which is computed only if its attack fails on a defense.
+        planned: number of cells that are always computed.
+        twins: number of further cells, on the undefended model, each computed only if its attack fails on a defense.
 
     >>> finished_cells(Path("absent"), 4)
     'nothing was begun'
@@ -97,6 +97,6 @@ def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
 
 
 def command() -> str:
-    """The command line of this process, ready to be pasted into a shell."""
+    """The command line of this process, quoted for a shell."""
     program = ["python", "-m", "privkit"] if Path(sys.argv[0]).name == "__main__.py" else ["privkit"]
     return shlex.join([*program, *sys.argv[1:]])

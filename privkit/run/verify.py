@@ -1,4 +1,4 @@
-"""`privkit verify RUN`: every file of a run folder compared with its checksum, its own identity and the other files."""
+"""`privkit verify RUN`: compares every file of a run folder with its checksum, its identity and the other files."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ class _Examination:
         self.faults.append((self._name(path), f"{what}; {cure}"))
 
     def reads(self, path: Path, problem: Exception | None, cure: str) -> None:
-        """Note a checked file and the result."""
+        """Note a checked file and its problem, if it has one."""
         self.checked.append(self._name(path))
         if problem is not None:
             said = str(problem).removeprefix("the checkpoint ").replace(f"{path} ", "")
             self.fault(path, said.partition(";")[0], cure)
 
     def found(self, path: Path, cure: str, read: Callable[[], Found | None]) -> Found | None:
-        """The content of a file; None if it is missing or damaged."""
+        """The content of a file, which is noted; None if it is missing or damaged."""
         try:
             found = read()
         except PrivkitError as error:
@@ -88,7 +88,7 @@ class _Examination:
         return self.found(path, cure, partial(read_record, path, **identity))
 
     def listed(self, home: Path, files: object, cure: str) -> None:
-        """Note the files that a record lists, each with its checksum."""
+        """Check the files that a record lists, each against its checksum."""
         files = files if isinstance(files, dict) else {}
         wrong = dict(altered(home, files))
         for name in files:
@@ -99,12 +99,12 @@ class _Examination:
 
 
 def examine(run: Path) -> _Examination:
-    """Check a whole run folder without changing anything in it.
+    """Check a whole run folder without changing it.
 
-    No other command may work on it, because a file that is being written looks missing.
+    No other command may work on the folder meanwhile, because a file that is being written looks missing.
 
     Raises:
-        RunFolderError: if it is not a run folder, or of a schema version that this privkit does not read.
+        RunFolderError: if it is not a run folder, or has a schema version that this privkit does not read.
     """
     examination = _Examination(run=root(run))
     home, manifest = examination.run, None
@@ -167,7 +167,7 @@ def _models(examination: _Examination) -> None:
 
 
 def _gone(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
-    """Records that a finished cell rests on, and that are no longer there."""
+    """Note records that a finished cell needs and that are missing."""
     needed: dict[Path, None] = {}
     for cell in manifest.cells:
         if cell.cell in rows and rows[cell.cell].status == "done":
@@ -215,7 +215,7 @@ def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str,
 
 
 def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
-    """The verdict against the rows, and the report against the verdict."""
+    """Check the verdict against the rows, and the report against the verdict."""
     path = examination.run / VERDICT
     stored = examination.found(path, f"delete it and {_REPEAT}", lambda: read_verdict(examination.run, manifest))
     if stored is None:
@@ -231,7 +231,7 @@ def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]
 
 
 def _evidence(examination: _Examination, manifest: Manifest) -> None:
-    """Evidence, its page, and whether the run is still the one that it is about."""
+    """Check the evidence and its page, and whether the run is unchanged since it was written."""
     path = examination.run / EVIDENCE
     found = examination.record(path, _EVIDENCE, run=manifest.fingerprint)
     if found is None:

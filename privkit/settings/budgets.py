@@ -1,4 +1,4 @@
-"""How much work a run does: budgets by name, and how attacks are tuned."""
+"""The amount of work of a run: named budgets, and the tuning of attacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Passes = Annotated[int, Ge(0), Le(_MOST)]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Checked):
-    """How much work a run does. If a dataset is too small, its records are shared out in the same proportions."""
+    """The amount of work of a run. If a dataset is too small, its records are divided in the same proportions."""
 
     private: _Images  # the client's training images
     auxiliary: _Images  # the adversary's images
@@ -38,7 +38,7 @@ class Budget(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Checked):
-    """How the fields of attacks are chosen, on the adversary's own records alone."""
+    """Settings of the tuning, which chooses attacks' fields on the adversary's own records only."""
 
     # number of tried sets of values, including the attack as given
     trials: Annotated[int, Ge(1), Le(_MOST), "to mount attacks as they are given, leave tune out"] = 20
@@ -68,7 +68,7 @@ _DOUBLINGS = 2
 
 
 def as_escalation(given: int | None, budget: Budget) -> int:
-    """The largest number of doublings of the work of an attack that fails; 0 in runs of very few epochs.
+    """How often a failing attack's work may be doubled, at most; by default 0 in runs of very few epochs.
 
     >>> as_escalation(None, BUDGETS["quick"]), as_escalation(None, BUDGETS["smoke"]), as_escalation(1, BUDGETS["smoke"])
     (2, 0, 1)

@@ -30,7 +30,7 @@ _SILENT = ("gates", "recording", "settings", "remarks")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The parts of a run: those that a user named, or a recording that stands for them."""
+    """The parts of a run, from the names that a user gave or from a recording."""
 
     dataset: Component  # the private dataset
     model: Component  # the network that is split
@@ -42,7 +42,7 @@ class Source:
 
 
 def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
-    """Components without repetitions, even if two texts name the same one."""
+    """Components without repetitions; texts that name the same component count as one."""
     found: dict[str, Component] = {}
     for component in components:
         found.setdefault(json.dumps(component.to_json(), sort_keys=True, default=str), component)
@@ -51,23 +51,24 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(ExecutionSettings):
-    """Everything that a run depends on; the settings of its execution are inherited fields.
+    """Everything that a run depends on; the settings of its execution are inherited.
 
-    A field is the checked value of the setting with its name in `privkit.settings.table` (`attacks` of `attack`, `held`
-    of `parts`). These fields differ:
+    A field is the checked value of the setting with the same name in `privkit.settings.table` (`attacks` is from
+    `attack`, `held` from `parts`). These fields differ:
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
         attacks: the attacks to mount on each defense; empty if all are in `automatic`.
-        automatic: label of a defense -> further attacks, which `--attack auto` mounts on it.
-        remarks: label of a defense -> a sentence, if `auto` has not measured it.
-        also: the same run for the defenses under other protocols, one configuration a protocol; see `parts`.
-        auxiliary: "disjoint" (same distribution), "training" (the client's own training images, the patch-shuffling
-            paper's worst case), "candidates" (disjoint ones with the attacked ones among them) or another dataset.
-        victims: None for "test" under auxiliary="training", as in the paper, and "private" otherwise.
+        automatic: further attacks that `--attack auto` mounts on a defense, by the defense's label.
+        remarks: a sentence for each defense that `auto` has not measured, by its label.
+        also: the same run for defenses under other protocols, one configuration for each protocol; see `parts`.
+        auxiliary: source of the adversary's images: "disjoint" (same distribution), "training" (the client's training
+            images, the patch-shuffling paper's worst case), "candidates" (disjoint images and the attacked ones) or
+            another dataset.
+        victims: the attacked images; None for "test" under auxiliary="training", as in the paper, else "private".
         recording: a recording of a training, which replaces the training; None to train.
-        settings: the settings from which `privkit.settings.resolve.resolve` made this, as JSON; empty if it was made
-            otherwise.
+        settings: the settings from which `privkit.settings.resolve.resolve` made this configuration, as JSON; empty if
+            it was made otherwise.
     """
 
     defenses: tuple[Component, ...]
@@ -108,13 +109,13 @@ class AuditConfig(ExecutionSettings):
     def parts(self) -> tuple[AuditConfig, ...]:
         """The run as one configuration for each protocol.
 
-        `defenses`, `protocol` and `training` of the run itself are those of the first.
+        `defenses`, `protocol` and `training` of the run itself are those of its first part.
         """
         return (self, *self.also)
 
     @property
     def own_metrics(self) -> dict[str, ImageMetric]:
-        """Label -> the user's own metric."""
+        """The user's own metrics by label."""
         return {metric.label: metric.spec for metric in self.metrics}
 
     @property
@@ -123,7 +124,7 @@ class AuditConfig(ExecutionSettings):
         return self.victims or ("test" if self.auxiliary == "training" else "private")
 
     def answers(self) -> dict[str, Any]:
-        """The fields that change a result, as JSON, by the names that manifests have."""
+        """The fields that change a result, as JSON, under their names in manifests."""
         silent = {*_SILENT, *(each.name for each in fields(ExecutionSettings))}
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in silent}
         own |= {"victims": self.attacked, "queries": None if self.queries == ANY_QUERIES else self.queries}
@@ -132,7 +133,7 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the fields that change a result. A run folder belongs to one."""
+        """Hash of the fields that change a result; a run folder belongs to one such hash."""
         return hashlib.sha256(json.dumps(self.answers(), sort_keys=True).encode()).hexdigest()[:12]
 
 

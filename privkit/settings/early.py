@@ -1,4 +1,4 @@
-"""Early checks of names, options and values, before torch is imported, by the index in `parts.json`."""
+"""Early checks of names, options and values against the index in `parts.json`, before torch is imported."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 
 
 def check_parts(settings: Mapping[str, Any]) -> None:
-    """Refuse unknown names of parts, unknown options and their values, sooner than `registry.parse` could.
+    """Refuse unknown names of parts, unknown options and wrong values, before `registry.parse` would.
 
-    `registry.parse` checks what the index lacks: a plug-in's options, and rules between options. A `UsageError` with
-    the nearest name that exists.
+    `registry.parse` also checks what the index lacks: a plug-in's options, and rules between options. A refusal is a
+    `UsageError` with the nearest existing name.
 
     >>> check_parts({"defense": ["none", "batch_shuffle:kep=0.5"]})
     Traceback (most recent call last):
@@ -71,7 +71,7 @@ def check_parts(settings: Mapping[str, Any]) -> None:
 
 
 def own_table(kind: str) -> Mapping[str, str]:
-    """A table of the registry, name -> "module:object", with a program's additions if its module is imported."""
+    """A table of the registry, "module:object" by name, with a program's additions if its module is imported."""
     module, _, name = TABLES[kind].partition(":")
     if module in sys.modules:
         table: Mapping[str, str] = getattr(sys.modules[module], name)
@@ -81,7 +81,7 @@ def own_table(kind: str) -> Mapping[str, str]:
 
 @cache
 def _literal(module: str, name: str) -> dict[str, str]:
-    """A table as its source has it: importing some of them imports torch."""
+    """A table read from the source of its module, since an import might import torch."""
     place = Path(privkit.__file__).parent.joinpath(*module.split(".")[1:])
     path = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__init__.py"
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -98,7 +98,7 @@ def indexed() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _annotation(text: str) -> Any:
-    """An annotation as the index stores it, as a type.
+    """The type of an annotation, from its text in the index.
 
     >>> _annotation("Annotated[float, Gt(gt=0)] | None")
     typing.Optional[typing.Annotated[float, Gt(gt=0)]]
@@ -107,7 +107,7 @@ def _annotation(text: str) -> Any:
 
 
 def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
-    """Dataset, model and what else reads records must be of one domain, as far as they are privkit's."""
+    """Check that privkit's own dataset, model and other readers of records have one domain."""
     dataset, domain = _of_domain("datasets", settings.get("dataset"))
     if domain is None:
         return
@@ -127,13 +127,13 @@ def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
 
 
 def _of_domain(kind: str, given: Any) -> tuple[str, str | None]:
-    """The name of a dataset or model, and its domain; None for one that is not privkit's."""
+    """The name of a dataset or model and its domain, which is None if the part is not privkit's."""
     name = "" if given is None or (kind == "models" and is_pair(given)) else name_and_options(kind, given)[0]
     return name, indexed()[kind].get(name, {}).get("domain")
 
 
 def _check_part(setting: str, kind: str, given: Any) -> None:
-    """One part, or the stages of a chain: its name, then its options."""
+    """Check one part, or the stages of a chain: first the name, then the options."""
     if setting == "defense" and (stages := stages_given(given)) is not None:
         for stage in stages:
             _check_part(setting, kind, stage)
@@ -162,7 +162,7 @@ def _check_part(setting: str, kind: str, given: Any) -> None:
 
 
 def _check_options(what: str, entry: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """The names of options, and the values whose annotation the index has."""
+    """Check the names of options, and the values whose annotation the index has."""
     fields = entry["fields"]
     for key in options:
         if key not in fields:

@@ -1,4 +1,4 @@
-"""Which defense runs under which protocol: the run's, the defense's own, or the one that its mixing needs."""
+"""The protocol of each defense: the run's, the defense's own, or the one that its mixing needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Part = tuple[Component, tuple[Component, ...]]
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """A defense as a user wrote it, as a table or several, without its own protocol; and that one, None without any.
+    """A user's defense as one table or several, without its own protocol, and this protocol (None if it has none).
 
     A chain has one protocol, which any of its stages may name.
 
@@ -45,12 +45,12 @@ def _with_protocol(label: str, protocol: str) -> str:
 
 
 def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
-    """Defenses under their protocols, in the order in which protocols are first needed.
+    """Defenses grouped by protocol, in the order in which the protocols first occur.
 
-    A defense runs under the protocol that it names, otherwise under the run's. Without either it gets `cutmixsl` if it
-    mixes several clients, and `sl` if not. Every protocol gets the undefended baseline, since results under one
-    protocol say little about another. A baseline without a protocol gets that of the first defense. A `UsageError` for
-    what does not exist, or a group that its protocol cannot fill.
+    A defense runs under the protocol that it names, otherwise under the run's. If there is neither, it gets `cutmixsl`
+    if it mixes several clients, and `sl` if not. Every protocol gets the undefended baseline, since results under one
+    protocol say little about another. A baseline that names no protocol gets the first defense's. An unknown name, or a
+    group that its protocol cannot fill, raises a `UsageError`.
 
     Args:
         protocol: the run's protocol as the user names it, or None.
@@ -85,7 +85,7 @@ def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
 
 
 def _with_baseline(protocol: Component, defenses: Sequence[Component], baseline: Component, *, main: bool) -> Part:
-    """The undefended model under the same protocol, unless it is among the defenses; and a check of their groups."""
+    """The defenses with the undefended model under the same protocol; the sizes of their groups are checked."""
     for defense in defenses:
         protocol.spec.check_group(defense.name, defense.spec.group)
     if baseline.to_json() in [defense.to_json() for defense in defenses]:

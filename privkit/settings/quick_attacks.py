@@ -1,4 +1,4 @@
-"""`--attack auto`: for each defense the strongest quick attack under query, weights, many passes, and both."""
+"""`--attack auto`: for each defense, the strongest quick attack under query, weights, many passes, and both."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """The attacks that `auto` mounts.
 
     The table lists single defenses, mostly with their default options. For other options, the attacks that identified
-    most in the registry of settings come first, then the table's attacks on the defense. For a chain, or for options in
-    neither list, the table's attacks on the stages (or the defense) come first, then the general list.
+    the most records in the registry of settings come first, then the table's attacks on the defense. For a chain, or
+    for options in neither list, the table's attacks on the stages (or the defense) come first, then the general list.
 
     Args:
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
@@ -72,7 +72,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
 @cache
 def _strongest() -> dict[str, tuple[str, ...]]:
-    """Label of a defense -> the attacks that `auto` mounts on it, from the table."""
+    """The attacks that `auto` mounts on a defense according to the table, by the defense's label."""
     found: dict[str, dict[ThreatModel, str]] = {}
     with TABLE.open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
@@ -87,7 +87,7 @@ def _strongest() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _registered() -> dict[str, tuple[str, ...]]:
-    """Label of a defense -> the attacks that identified most on it, of any dataset and seed of the registry."""
+    """The attacks that identified the most records under a defense in the registry, by the defense's label."""
     from privkit.reports.registry import REGISTRY
 
     found: dict[str, dict[str, None]] = {}

@@ -37,12 +37,12 @@ class Recorded:
     builders: tuple[str, ...] = ()  # modules that build its segments
 
     def imports(self) -> Iterable[str]:
-        """User modules whose source takes part."""
+        """The user modules whose source takes part."""
         return self.builders
 
 
 def _recorded_source(recording: Recording) -> Source:
-    """What a recording stands for, in the place of a user's names."""
+    """The parts of a run that come from a recording instead of a user's names."""
     described = recording.description
     builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
     modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
@@ -65,10 +65,10 @@ def _recorded_source(recording: Recording) -> Source:
 
 
 def sufficient_attacks(recording: Recording) -> Chosen:
-    """What `auto` mounts: those of its attacks on this defense for which the recorded data suffice.
+    """The attacks that `auto` mounts: those of its attacks on this defense for which the recorded data suffice.
 
     Raises:
-        UsageError: if they suffice for no attack.
+        UsageError: if the data suffice for no attack.
     """
     described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):

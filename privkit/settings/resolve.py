@@ -1,4 +1,4 @@
-"""The settings of an audit: TOML and flags in, a configuration out; unknown names are errors."""
+"""From settings (TOML and flags) to the configuration of an audit; unknown names are errors."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def resolve(settings: Mapping[str, Any]) -> AuditConfig:
-    """Turn settings (names of `table.SETTINGS`; absent ones take the default) into a configuration.
+    """Turn settings (with names of `table.SETTINGS`; absent ones take their defaults) into a configuration.
 
     Raises:
-        UsageError: for anything unknown or not allowed, in one sentence.
+        UsageError: if a setting is unknown or not allowed; the message is one sentence.
 
     >>> resolve({"defense": "patch_shuffle", "budget": "smoke:epochs=3"}).budget.epochs
     3
@@ -116,9 +116,9 @@ def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """Settings as the manifest keeps them for other workers, whose environment may name another data root.
+    """Settings as the manifest stores them for other workers, whose environment may name another data root.
 
-    They are the user's own for an audit of a recording, and otherwise those with their defaults (`given`).
+    For an audit of a recording they are the user's settings, otherwise all settings with defaults (`given`).
     """
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
@@ -141,7 +141,7 @@ def _source(settings: Mapping[str, Any], asked: AuditSettings) -> Source:
 
 
 def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: AuditSettings) -> None:
-    """Refuse what needs no torch to be refused: names, options, domains, and what judges or keeps nothing."""
+    """Refuse what can be refused without torch: wrong names, options and domains, and settings without effect."""
     for text in asked.metric:
         if isinstance(text, str) and text in METRICS:
             raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
@@ -167,7 +167,7 @@ def _is_none(defense: Any) -> bool:
 
 
 def _check_recorded(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that would describe a training, and a folder whose `recording.json` is none."""
+    """Refuse settings that would describe a training, and a folder without a valid `recording.json`."""
     from privkit.recording.schema import FILE, description, description_file
 
     beside = {name for name, setting in SETTINGS.items() if setting.recorded}
@@ -227,7 +227,7 @@ def _check_domain(config: AuditConfig) -> None:
 
 
 def _skipping(dataset: Component) -> Component:
-    """The dataset without its bad rows."""
+    """The dataset, with the option to leave out bad rows."""
     if getattr(dataset.spec, "skip_bad_rows", None) is not None:
         beside = "," if ":" in dataset.label else ":"
         given = dataset.label if dataset.spec.skip_bad_rows else f"{dataset.label}{beside}skip_bad_rows=true"
@@ -240,7 +240,7 @@ def _skipping(dataset: Component) -> Component:
 
 
 def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...]:
-    """Names of the parts that the adversary holds; each is a part of every release that is split."""
+    """Names of the parts that the adversary holds; every release that is split must have each of these parts."""
     names = tuple(dict.fromkeys(given))
     split = [defense for defense in defenses if defense.spec.storages]
     if names and not split:
@@ -256,7 +256,7 @@ def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...
 
 
 def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
-    """Own metrics, each with a column that gates may name; a `UsageError` for two of one name, or a missing one."""
+    """The user's metrics, whose columns gates may name; a `UsageError` if two share a name, or a gate's is missing."""
     from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}
@@ -282,7 +282,7 @@ def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ..
 
 
 def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
-    """How attacks are tuned, if they are; a `UsageError` if no attack can be tuned, or optuna is not installed."""
+    """The tuning of attacks, or None; a `UsageError` if no attack can be tuned, or optuna is not installed."""
     if plan is None:
         return None
     from privkit.attacks.search_space import why_untuned
@@ -296,9 +296,9 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
 
 
 def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
-    """The named attacks.
+    """The attacks that the user named.
 
-    `all` stands for every attack, since constant guesses are floors of every row; `auto` depends on the defense.
+    `all` stands for every attack but constant guesses, which are floors of every row; `auto` depends on the defense.
     """
     every = [name for name in part_table("attacks") if name not in CONSTANT_ATTACKS]
     named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
@@ -306,7 +306,7 @@ def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
 
 
 def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ...]:
-    """Attacks that `auto` mounts on each defense because of the model, or else of the protocol."""
+    """Attacks that `auto` adds on each defense because of the model or, if there are none, of the protocol."""
     from privkit.parts.threats import threat
 
     named = getattr(model.spec, "quick_attacks", ()) or getattr(protocol.spec, "quick_attacks", ())
@@ -322,7 +322,7 @@ def _automatic(
     shared: bool,
     beside: Sequence[str],
 ) -> dict[str, Any]:
-    """The fields of a configuration that say what `auto` mounts on each defense, or on what was recorded of it."""
+    """The configuration's fields on the attacks that `auto` mounts on each defense, or on its recording."""
     domain = domain_of(dataset)
     chosen = {defense.label: instead or choose(defense, domain, shared=shared) for defense in defenses}
     mounted = {
@@ -333,7 +333,7 @@ def _automatic(
 
 
 def _auxiliary(given: Any, dataset: Component) -> str:
-    """Where the adversary's images come from; never the private dataset itself, part by part unknown."""
+    """The source of the adversary's images; the private dataset itself is refused, since its parts would be mixed."""
     if given in OF_THE_DATASET:
         return str(given)
     named = parse("datasets", given)
@@ -346,16 +346,16 @@ def _auxiliary(given: Any, dataset: Component) -> str:
 
 
 def _place(dataset: Component) -> Path | None:
-    """Where a dataset's own files are; None if its name says it."""
+    """The folder of a dataset with an option `path`; None for other datasets."""
     path = getattr(dataset.spec, "path", None)
     return Path(path).resolve() if isinstance(path, str) else None
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Check what an attack declares, and give it its share of the budget's epochs, unless it names its own.
+    """Check an attack's declarations, and give it its share of the budget's epochs, unless its label names epochs.
 
     Raises:
-        UsageError: if a plug-in's attack breaks the contract.
+        UsageError: if the attack of a plug-in breaks the contract.
     """
     from privkit.attacks.declaration import check_declared
 

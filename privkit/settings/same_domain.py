@@ -1,4 +1,4 @@
-"""The check that dataset, model and everything else that reads records are of one domain, such as images."""
+"""The check that dataset, model and all other parts that read records have one domain, such as images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def domain_of(dataset: Component) -> str:
 
 
 def model_for(dataset: Component, given: Any) -> Component:
-    """The model that a user named, or the default one of the dataset's domain.
+    """The model that a user named, or the default model of the dataset's domain.
 
     Raises:
         UsageError: if the model reads records of another domain; the error names the models that fit.
@@ -49,7 +49,7 @@ def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Ite
     """The error for a model that reads records of another domain than the dataset's.
 
     Args:
-        fitting: names of models of this domain.
+        fitting: names of models that read the dataset's domain.
     """
     return UsageError(
         f"{model} reads {KINDS[read].noun}, and {dataset} holds {KINDS[domain].noun}; models for them: "

@@ -1,4 +1,4 @@
-"""The settings of an audit, each in one place. Flags, keys of files, checks and the page of settings follow."""
+"""The table of an audit's settings. Flags, keys of files, checks and the page of settings follow from it."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ class Setting:
 
     @property
     def otherwise(self) -> str:
-        """What applies without it, in words; empty if its sentence says so."""
+        """What applies if the setting is absent, in words; empty if its help says so."""
         default = self.default or ""
         return self.absent or (", ".join(map(str, default)) if isinstance(default, list) else str(default))
 
     @property
     def text(self) -> str:
-        """The help of the flag: its sentence, and in brackets what applies without it."""
+        """The help of the flag: a sentence, and in brackets what applies without the flag."""
         return self.help + (f" [{self.otherwise}]" if self.otherwise else "")
 
 
@@ -76,12 +76,12 @@ def _setting(help_: str, **more: Any) -> Any:
 
 
 def _how(help_: str, **more: Any) -> Any:
-    """A setting that changes no answer."""
+    """A setting that does not change results."""
     return _setting(help_, answer=False, **more)
 
 
 def _flag(help_: str, **more: Any) -> Any:
-    """A flag that no file holds."""
+    """A flag that cannot stand in a file."""
     return _how(help_, file=False, **more)
 
 
@@ -196,7 +196,7 @@ class AuditSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionSettings:
-    """Settings on how a run is computed. Results depend on none of these. A configuration has them as fields."""
+    """Settings on how a run is computed, which do not change results. A configuration inherits these fields."""
 
     data_root: Path | None = _how(
         "Folder of the official datasets.", kind=Path, absent=f"${DATA_ROOT_VARIABLE}", check=as_folder("data_root")
@@ -274,7 +274,7 @@ def settings_of(declared: type) -> tuple[Setting, ...]:
 
 
 def _check_of(declared: Field[Any]) -> Callable[[Any], Any]:
-    """The check of a setting that names none."""
+    """The check of a setting that does not declare one."""
     if declared.metadata.get("kind") is bool:
         return of_type(declared.name, bool, "true or false")
     return as_many if declared.metadata.get("many") else lambda given: given
@@ -289,7 +289,7 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings, with defaults for those that are absent or None; a `UsageError` for a name that is not a setting."""
+    """The settings with defaults for those that are absent or None; a `UsageError` for an unknown name."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting", str(key), KEYS)
@@ -309,13 +309,13 @@ def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
 def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as JSON, stored in the manifest for the workers of a run.
 
-    Trusted modules may stand in no file, so they are left out; the command of each worker names them.
+    Trusted modules are left out, because a file must not name them; the command of each worker names them.
     """
     return {key: _plain(value) for key, value in settings.items() if value is not None and SETTINGS[key].file}
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON holds it."""
+    """A setting's value as JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -44,12 +44,12 @@ def as_folder(name: str) -> Callable[[Any], Path]:
 
 
 def as_many(value: Any) -> Sequence[Any]:
-    """The value as a list, if it is not one already."""
+    """The value as a list, unless it is one already."""
     return value if isinstance(value, list | tuple) else [value]
 
 
 def as_options(what: str, given: Any) -> dict[str, Any]:
-    """A table of options, or the text of one."""
+    """Options as a table, from a table or its text."""
     if isinstance(given, str):
         return read_options(given, given, what)
     if not isinstance(given, Mapping):
@@ -76,7 +76,7 @@ def as_seconds(given: Any) -> float:
 
 
 def as_memory(given: Any) -> int:
-    """Bytes of a text such as 4GiB.
+    """The number of bytes that a text such as 4GiB means.
 
     >>> as_memory("500MiB"), as_memory("2G")
     (524288000, 2147483648)
@@ -99,7 +99,7 @@ def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], int
 
 
 def as_trust(given: Any) -> tuple[str, ...]:
-    """Names of modules that a recording may build its segments from, each once.
+    """Names of modules from which a recording may build its segments, each once.
 
     >>> as_trust("mynets"), as_trust(["mynets.small", "torch.nn"]), as_trust(None)
     (('mynets',), ('mynets.small', 'torch.nn'), ())
@@ -125,7 +125,7 @@ def as_device(given: Any) -> str:
 
 
 def as_delta(given: Any) -> float:
-    """The δ at which ε is given."""
+    """The δ at which ε is reported."""
     delta: float = of_type("delta", float, "a number in (0, 1), such as 1e-5")(given)
     if not 0 < delta < 1:
         raise UsageError(f"delta must lie in (0, 1), got {delta}")
@@ -156,7 +156,7 @@ def as_features(given: Any) -> tuple[str, ...]:
 
 
 def as_gates(given: Any) -> tuple[Gate, ...]:
-    """Conditions on the rows."""
+    """Gates, which are conditions on the rows."""
     from privkit.reports.gate import GateError, must_agree
 
     gates = tuple(_gate(text) for text in as_many(given))

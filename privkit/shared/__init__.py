@@ -1,1 +1,1 @@
-"""Small types that every library shares; they import nothing of privkit."""
+"""Small types that all packages of privkit share; they import nothing else of privkit."""

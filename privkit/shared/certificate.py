@@ -1,4 +1,4 @@
-"""A certificate states what is proven; accountants return it, and rows, tables and the page show it."""
+"""A certificate states a proven claim; accountants return it, and rows, tables and the page show it."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ Standing = Literal["proven", "declared"]
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What is proven about one mechanism.
+    """The proven claim about one mechanism.
 
     Attributes:
         kind: "nothing", "permutation_count" or "differential_privacy".
-        statement: the claim in one sentence, together with what it does not say.
-        standing: "proven" if privkit ran the mechanism itself, or was asked about the mechanism alone; "declared" if a
-            user claims that the release came from this mechanism (docs/explanation/claims.md).
+        statement: the claim in one sentence, with its limits.
+        standing: "proven" if privkit ran the mechanism, or was asked only about the mechanism; "declared" if a user
+            claims that the release came from this mechanism (docs/explanation/claims.md).
         epsilon: smallest proven ε ≥ 0, in nats; `inf` if nothing is proven for any δ < 1.
         delta: the δ of this ε; None if ε is infinite.
         lower: a proven lower bound on the same ε at the same δ, if one is known.
         method: the method that gave `epsilon`, in words.
-        order: the Rényi order used; None without one.
-        at_grid_edge: whether that order is the first or last of those tried, so that a wider grid may do better.
+        order: the Rényi order used; None if none was used.
+        at_grid_edge: whether this order is the first or last that was tried, so that a wider grid may give a smaller ε.
         relation: neighboring relation; None if no differential privacy is claimed.
-        unit: what neighbors differ in (a record or a client); None if no differential privacy is claimed.
+        unit: unit in which neighbors differ (a record or a client); None if no differential privacy is claimed.
         covers: "release" (the smashed data, and labels if they are sent) or "labels" alone.
-        sound: False for formulas that are reproduced as published although they are not bounds.
+        sound: False for a formula that is reproduced as published although it is not a bound.
         objection: the reason in one sentence, if `sound` is False.
         quantities: named numbers behind the statement (log10 of counts, shares, the calibrated σ), JSON-able.
         assumptions: what must hold for the statement, one sentence each.
         source: paper and equation.
-        versions: of the libraries that took part in the computation.
+        versions: versions of the libraries that took part in the computation.
     """
 
     kind: Literal["nothing", "permutation_count", "differential_privacy"]
@@ -63,10 +63,10 @@ class Certificate:
         assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound
 
     def declared(self, *assumptions: str) -> Certificate:
-        """The same claim with the standing "declared": it rests on a user's statement.
+        """The same claim with the standing "declared", because it rests on a user's statement.
 
         Args:
-            *assumptions: who claims it, and what was measured.
+            *assumptions: sentences on who claims it, and what was measured.
 
         >>> Certificate(kind="permutation_count", statement="16! orders").declared("it says so").statement
         'declared, not proven: 16! orders'

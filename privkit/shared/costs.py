@@ -1,4 +1,4 @@
-"""What split learning costs one client; a training counts it, and rows show it."""
+"""The costs of split learning for one client; a training counts them, and rows show them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ class Costs:
     """Costs of one client.
 
     Attributes:
-        bytes_up: per image: smashed data that are sent, and the label.
+        bytes_up: per image: the smashed data and the label that are sent.
         bytes_down: per image: the cut-layer gradient; 0 if the client's segment is frozen.
         bytes_up_model: per round: weights sent for averaging, spread over the rounds between two averages.
         bytes_down_model: per round: averaged weights sent back, spread in the same way.
         bytes_seed: per round, downwards: the seed from which the client draws its masks.
         client_macs: per image: multiply-accumulates of matrix products and convolutions in the forward pass; a gather
             or a Fourier transform counts as 0.
-        client_training_macs: per image: forward and backward pass, companion included.
-        client_parameters: weights at the client, companion included.
+        client_training_macs: per image: multiply-accumulates of forward and backward pass, with the companion.
+        client_parameters: number of weights at the client, with the companion.
         peak_memory: bytes for training on one batch: weights, gradients, AdamW's two moments, images, activations.
 
     >>> costs = Costs(**dict.fromkeys(Costs.__dataclass_fields__, 8))

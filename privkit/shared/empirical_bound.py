@@ -1,4 +1,4 @@
-"""A lower bound on ε that follows from an attack's success; auditing returns it, and rows show it."""
+"""A lower bound on ε that follows from an attack's success; audits return it, and rows show it."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from math import inf
 
 @dataclass(frozen=True, kw_only=True)
 class EmpiricalBound:
-    """A lower bound on ε that scores support.
+    """A lower bound on ε, supported by an attack's scores.
 
     Attributes:
         epsilon: the bound. A mechanism with (ε′, δ)-DP for a smaller ε′ gives such scores with probability at most 1 −
-            confidence. 0 says nothing about the mechanism.
+            confidence. A bound of 0 carries no information.
         delta: the δ of the bound.
         confidence: probability over the draw of the scores that the bound holds.
-        canaries: scores that the bound rests on, of members and of non-members.
-        inserted: how many of them are of members.
-        threshold: a score of at least this was guessed "member" for the bound; None if nothing was guessed.
+        canaries: number of scores on which the bound rests, of members and of non-members.
+        inserted: number of these scores that belong to members.
+        threshold: least score that was guessed "member" for the bound; None if there were no guesses.
         guesses: numbers of "member" and "non-member" guesses (`epsilon_one_run`); None for other methods.
-        mu: lower bound on μ of a Gaussian trade-off curve, if this was computed; otherwise None.
-        curve_epsilon: ε that the accountant charges for the curve that was found, which is compared with the claim;
-            None if this is `epsilon`. It may be larger, since a mechanism may lose less than it is charged.
-        method: what was computed, in words.
+        mu: lower bound on μ of a Gaussian trade-off curve; None if it was not computed.
+        curve_epsilon: ε that the accountant charges for the curve that was found; it is compared with the claim. None
+            if it equals `epsilon`. It may be larger, since a mechanism may lose less than it is charged.
+        method: description of the computation.
         assumed: the unchecked family of trade-off curves on which `epsilon` rests, in a few words; empty if it holds
-            for every (ε, δ)-DP mechanism, and None if nobody says.
+            for every (ε, δ)-DP mechanism, and None if this is unknown.
         assumptions: what must hold, one sentence each.
-        sound: False if the number is reproduced as published although it is not proven.
+        sound: False if the number is reproduced as published although it is unproven.
         objection: the reason in one sentence, if `sound` is False.
         source: paper and theorem.
         claimed: the claimed ε; inf if nothing is claimed.
@@ -59,16 +59,15 @@ class EmpiricalBound:
 
     @property
     def held(self) -> float:
-        """The ε that is compared with the claim."""
+        """The ε that is compared with the claimed ε."""
         return self.epsilon if self.curve_epsilon is None else self.curve_epsilon
 
     @property
     def refuted(self) -> bool:
-        """Whether the bound refutes the claim, with its confidence: the audit then fails."""
+        """Whether the bound refutes the claim with its confidence; if so, the audit fails."""
         return self.held > self.claimed
 
     @property
     def idle(self) -> bool:
-        """Whether even a perfect attack on this number of canaries could not refute the claim. The audit then says
-        nothing."""
+        """Whether even a perfect attack on these canaries could not refute the claim, so the audit shows nothing."""
         return not self.refuted and self.ceiling is not None and self.ceiling <= self.claimed

@@ -10,7 +10,7 @@ Thing = TypeVar("Thing")
 
 
 def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
-    """Key -> the things that have it; both in the order in which they come.
+    """The things by key; keys and things keep the order in which they come.
 
     >>> grouped(["ab", "b", "ac"], lambda word: word[0])
     {'a': ['ab', 'ac'], 'b': ['b']}

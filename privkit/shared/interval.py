@@ -1,4 +1,4 @@
-"""A value with its confidence limits, the one form of every measured number."""
+"""A value with its confidence limits, the form of every measured number."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Interval:
 
     Attributes:
         n: number of trials, records or seeds behind it.
-        confidence: of both limits together, in (0, 1).
-        method: how the limits were found, in words; "exact" for a number that is not an estimate.
+        confidence: joint confidence of both limits, in (0, 1).
+        method: name of the method behind the limits; "exact" for a number that is not an estimate.
     """
 
     value: float
@@ -29,10 +29,10 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
     """The share of hits among independent trials with its exact interval; a ValueError without trials.
 
     Args:
-        hits: 0..trials. If a trial has several dependent parts, it counts by its share of hits; the interval then
-            rounds outwards.
-        trials: n ≥ 1.
-        confidence: in (0, 1).
+        hits: number of hits, 0..trials. A trial with several dependent parts counts as its share of hits; the interval
+            is then rounded outwards.
+        trials: number of trials, n ≥ 1.
+        confidence: joint confidence of both limits, in (0, 1).
 
     Source: Clopper and Pearson 1934, computed by scipy `binomtest`.
     """
@@ -50,7 +50,7 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
 
 @lru_cache(maxsize=4096)
 def _exact(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Both limits, which scipy takes milliseconds to search; a run asks for the same counts many times."""
+    """Both limits, cached, because scipy needs milliseconds for them and a run asks for the same counts often."""
     from scipy.stats import binomtest
 
     limits = binomtest(hits, trials).proportion_ci(confidence_level=confidence, method="exact")

@@ -1,4 +1,4 @@
-"""The limits that a certificate sets to any attack: rates of true and false positives, as on the axes of a ROC."""
+"""The limits of a certificate on any attack, in true and false positive rates, as on the axes of a ROC curve."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NO_USE = "proves nothing of use"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The proven region of any test of "this record" against "another record", by a whole trade-off curve.
+    """The proven limits of any test of "this record" against "another record", from the whole trade-off curve.
 
     The same curve bounds reconstruction. If a guess without the release succeeds with probability κ, an attack succeeds
-    with at most the true positive rate at the false positive rate κ. The guess may use everything that the certificate
+    with at most the true positive rate at the false positive rate κ. This guess may use everything that the certificate
     does not cover, such as unprotected labels and all other records.
 
     Source: Dong, Roth and Su 2022 (trade-off curves); Kaissis et al. 2023, "Bounding data reconstruction attacks with
@@ -39,7 +39,7 @@ class Limits:
 
     @property
     def sentence(self) -> str:
-        """What no attack can exceed, in words."""
+        """A sentence on the limits that no attack can exceed."""
         found = ", ".join(f"{self.at(rate):.3g} at {rate:g}" for rate in PRIORS)
         return (
             f"no attack has an advantage above {self.advantage:.3g}, or a true positive rate above {found}; and what a "
@@ -53,8 +53,8 @@ def of_use(epsilon: float, delta: float, limits: Limits | None) -> bool:
 
     Args:
         epsilon: the proven ε at `delta`, ≥ 0 or infinite.
-        delta: in [0, 1).
-        limits: those of the whole trade-off curve; None if only ε at δ is known.
+        delta: δ in [0, 1).
+        limits: limits of the whole trade-off curve; None if only ε at δ is known.
 
     Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1 (the region of one ε and δ).
 

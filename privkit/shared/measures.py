@@ -1,7 +1,7 @@
-"""The only table of measures. Each says how close a guess is; the table has its direction, range and display.
+"""The table of all measures of how close a guess is, with the direction, range and display of each.
 
-The computation of a measure stands with its records (`privkit/domains/<domain>`) or its goal (`privkit/audit/goals`).
-Code that reads a finished run needs only this table, and loads no torch.
+A measure is computed in the code of its records (`privkit/domains/<domain>`) or its goal (`privkit/audit/goals`). Code
+that reads a finished run needs only this table, and does not load torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One number that says how close a guess is."""
+    """One measure of how close a guess is."""
 
     name: str  # its column in rows, tables and gates
     title: str = ""  # its name in sentences, charts and cards; empty for `name`
@@ -71,7 +71,7 @@ class Records:
 
     @property
     def directions(self) -> dict[str, bool]:
-        """Measure that the domain computes -> whether a higher value means a closer guess."""
+        """Whether a higher value means a closer guess, for each measure that the domain computes."""
         return {measure.name: bool(measure.higher_is_closer) for measure in self.measures}
 
 
@@ -258,8 +258,7 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str, protocol: str = "") -> str:
-    """The name in tables of a guess that needs no release, with the protocol of its records; an undeclared guess keeps
-    its own name.
+    """The title of a floor in tables, with the protocol of its records; an undeclared guess keeps its own name.
 
     >>> floor_title("mid_grey"), floor_title("loudest", "sl")
     ('mid-grey', 'loudest (sl)')
@@ -268,9 +267,9 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether the numbers of a guess that needs no release differ between protocols, to the third decimal.
+    """Whether the scores of a floor differ between protocols, to the third decimal.
 
-    Protocols form other batches, so other records are attacked.
+    They may differ because protocols form different batches, so that different records are attacked.
 
     >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
     (True, False, False)
@@ -279,7 +278,7 @@ def differs(values: Mapping[str, float | None]) -> bool:
 
 
 def records_called(noun: str) -> Records | None:
-    """The kind of record that a row names; None if it is undeclared.
+    """The kind of records with the noun that a row names; None if it is undeclared.
 
     >>> records_called("table rows").likeness
     'cells'
@@ -288,9 +287,9 @@ def records_called(noun: str) -> Records | None:
 
 
 def deciding(names: list[str]) -> str:
-    """The measure that compares attacks, among those of a row; empty without one.
+    """The measure of a row by which attacks are compared; empty if the row has no measure.
 
-    It is the first measure of the kind of record; if all are undeclared, the row's first one.
+    It is the first measure of the row's kind of records or, if all are undeclared, the row's first measure.
 
     >>> deciding(["psnr", "mse"]), deciding(["sharpness"]), deciding([])
     ('mse', 'sharpness', '')
@@ -300,7 +299,7 @@ def deciding(names: list[str]) -> str:
 
 
 def likeness(names: list[str]) -> str:
-    """The measure that shows how much guesses reveal, among those of a row; empty without one.
+    """The measure of a row that shows how much guesses reveal; empty if the row has none.
 
     >>> likeness(["mse", "psnr", "ssim"]), likeness(["mse", "psnr"])
     ('ssim', '')

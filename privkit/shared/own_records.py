@@ -11,10 +11,10 @@ disjoint ones with the attacked records among them, so that the adversary has to
 
 
 def hold_attacked(source: str, attacked: str) -> bool:
-    """Whether attacked records are among the adversary's own.
+    """Whether attacked records are among the adversary's own records.
 
     Args:
-        source: one of `OF_THE_DATASET`, or the name of a dataset.
+        source: source of the adversary's records, one of `OF_THE_DATASET` or the name of a dataset.
         attacked: which records are attacked, "private" or "test".
 
     >>> hold_attacked("candidates", "test"), hold_attacked("training", "test"), hold_attacked("training", "private")

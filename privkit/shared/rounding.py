@@ -1,4 +1,4 @@
-"""Numbers in words, rounded to the side on which a claim stays true."""
+"""Numbers as text, rounded to the side on which a claim stays true."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every stream of randomness has a name; its seed follows from the run's seed and that name."""
+"""Seeds of named streams of randomness; each follows from the run's seed and the stream's name."""
 
 from __future__ import annotations
 

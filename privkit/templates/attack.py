@@ -1,4 +1,4 @@
-"""Attack `template`: the own image whose release lies nearest to each row."""
+"""Attack `template`: guesses the adversary's image whose release is nearest to each row."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Template:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Guess each image; draw from `generator` alone."""
+        """Guess each image; draw only from `generator`."""
         check_rows(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None

@@ -1,4 +1,4 @@
-"""Defense `template`: every coordinate of the smashed data passes a tanh."""
+"""Defense `template`: passes every coordinate of the smashed data through a tanh."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Template(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Defend messages [M, B, ...]; draw noise from `generator` alone. The receipt says what is proven."""
+        """Defend messages [M, B, ...]; draw noise only from `generator`. The receipt says what is proven."""
         require_messages(self.name, smashed)
         receipt = Nothing(reason=f"squashed smashed data are released {NOT_DP}")
         return Release(smashed=self.public_transform(smashed), labels=labels), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """What it does before it draws anything, so that an adversary can compute it, too."""
+        """The part of `apply` before any random draw, which an adversary can compute, too."""
         return self.bound * (smashed / self.bound).tanh()

@@ -1,4 +1,4 @@
-"""Metric `template`: how well edges are recovered."""
+"""Metric `template`: measures how well edges are recovered."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Mean square error between the differences of neighboring pixels, so that a flat guess is far from any edge.
+    """Mean squared error of the differences of neighboring pixels, so that a flat guess is far from any edge.
 
     Source: your own.
     """
@@ -22,7 +22,7 @@ class Template:
     def __call__(
         self, truth: NDArray[np.float32], guess: NDArray[np.float32], *, data_range: float
     ) -> NDArray[np.float64]:
-        """One value for each image of [N, C, H, W]."""
+        """The values [N], one for each pair of images [N, C, H, W]."""
         apart = (truth.astype(np.float64) - guess) / data_range
         across, down = np.diff(apart, axis=3), np.diff(apart, axis=2)
         return np.asarray(np.square(across).mean(axis=(1, 2, 3)) + np.square(down).mean(axis=(1, 2, 3)))

@@ -1,4 +1,4 @@
-"""Model `template`: one convolution at the client, one linear layer at the server."""
+"""Model `template`: a convolution at the client and a linear layer at the server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Template(Checked):
     """A convolution with tanh and pooling below the cut, and a linear layer above it.
 
     Attributes:
-        maps: feature maps that cross the cut.
+        maps: number of feature maps that cross the cut.
 
     Source: your own.
     """

@@ -1,1 +1,1 @@
-"""Helpers around torch for the training core and the attacks alike; they import nothing of privkit."""
+"""Helpers around torch for the training core and the attacks; they import nothing else of privkit."""

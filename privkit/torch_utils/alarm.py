@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def alarm(seconds: float, error: Callable[[], BaseException], *, cpu: bool = False) -> Iterator[None]:
-    """Raise an error inside a block that takes longer; again each second after that, since a destructor may swallow it.
+    """Raise an error in a block that takes longer, and again each second after that, since a destructor may swallow it.
 
-    It works only in the main thread of a POSIX system; elsewhere it does nothing. The error may be raised anywhere,
-    even inside torch's own `no_grad` before gradients are switched on again: `privkit.torch_utils.undisturbed` restores
+    It works only in the main thread of a POSIX system and has no effect elsewhere. The error may be raised anywhere,
+    even inside torch's own `no_grad` before gradients are switched on again; `privkit.torch_utils.undisturbed` restores
     them.
 
     Args:
-        error: makes the error, which no handler of `Exception` in the block should catch.
+        error: makes the error; it should not be an `Exception`, which a handler in the block could catch.
         cpu: whether CPU seconds of the process count, instead of elapsed seconds.
 
     >>> with alarm(0.01, TimeoutError, cpu=True):

@@ -6,7 +6,7 @@ from torch import nn
 
 
 class Behind(nn.Sequential):
-    """A client's deterministic parts one after another; the last one, a block, reads what the defense has released.
+    """A client's deterministic parts in sequence; the last part, a block, reads the defense's release.
 
     >>> whole = Behind(nn.Linear(4, 3), nn.Linear(3, 3))
     >>> whole.front.out_features, whole.block is whole[1]
@@ -15,11 +15,11 @@ class Behind(nn.Sequential):
 
     @property
     def front(self) -> nn.Module:
-        """What runs before the defense."""
+        """The part that runs before the defense."""
         first, *others = list(self)[:-1]
         return nn.Sequential(first, *others) if others else first
 
     @property
     def block(self) -> nn.Module:
-        """Tokens [N, T, D] -> [N, T, D], row by row."""
+        """The block behind the defense: tokens [N, T, D] -> [N, T, D], row by row."""
         return self[-1]

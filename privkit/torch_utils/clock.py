@@ -1,4 +1,4 @@
-"""The clock by which stages are timed, in rows and in estimates."""
+"""The clock that times stages, for rows and for estimates."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 
 def clock(device: torch.device) -> Callable[[], float]:
-    """CPU seconds of this process over all its threads; elapsed seconds if a GPU computes.
+    """A function that returns this process's CPU seconds over all threads, or elapsed seconds if `device` is a GPU.
 
-    Other work on the machine hardly changes CPU seconds.
+    CPU seconds hardly depend on other work on the machine.
     """
     return perf_counter if device.type == "cuda" else process_time

@@ -1,4 +1,4 @@
-"""torch's compiler, kept out of a process that compiles nothing: loading it takes two CPU seconds."""
+"""A block that keeps torch's compiler from being loaded, which takes two CPU seconds, if it is not used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NAME = "torch._dynamo"
 
 @contextmanager
 def compiler_unloaded() -> Iterator[None]:
-    """A block in which torch's optimizers do not load the compiler; they would only ask it to skip their functions.
+    """A block in which torch's optimizers do not load the compiler, which they only need to skip their own functions.
 
-    A small module replaces it. Code that asks for anything else, such as `torch.compile`, gets the real one.
+    A small module replaces the compiler. Code that asks for more, such as `torch.compile`, gets the real one.
     """
     if _NAME in sys.modules:
         yield

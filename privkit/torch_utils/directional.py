@@ -1,4 +1,4 @@
-"""Derivatives of a torch function along many directions, for libraries that know no torch."""
+"""Derivatives of a torch function along many directions, for libraries without torch."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 def along(
     function: Callable[[Tensor], Tensor], shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, chunk: int = 64
 ) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-    """How a function of records changes along directions, by forward differentiation: one pass a direction.
+    """The derivatives of a function of records along directions, by forward differentiation, one pass per direction.
 
     Args:
-        function: records [B, *shape] to anything [B, ...]; a module in evaluation mode, whose rows do not depend on
-            each other. It draws no random numbers.
-        dtype: of the function's input.
-        chunk: directions that are computed together; each takes the memory of one record's pass.
+        function: function from records [B, *shape] to a tensor [B, ...], such as a module in evaluation mode, whose
+            rows do not depend on each other. It must not draw random numbers.
+        dtype: type of the function's input.
+        chunk: number of directions computed together; each takes the memory of one record's pass.
 
     Returns:
-        (record [d], directions [d, k]) -> derivatives [m, k] in float64 of the m numbers of a record's output.
+        A function (record [d], directions [d, k]) -> derivatives [m, k], float64, of the m numbers of the record's
+        output.
 
     >>> along(lambda x: x.square(), (2,))(np.array([1.0, 3.0]), np.eye(2))
     array([[2., 0.],

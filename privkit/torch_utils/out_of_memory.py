@@ -1,4 +1,4 @@
-"""Errors about lack of memory, as Python, NumPy, torch and the loader word them, and work in smaller chunks."""
+"""Recognition of out-of-memory errors (of Python, NumPy, torch and the loader), and work in smaller chunks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROOM = 32 * 2**20
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception, or its cause, says that memory ran out, or hardly any is left.
+    """Whether an exception or its cause says that memory ran out, or hardly any memory is left.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     (True, True)
@@ -45,7 +45,7 @@ def ran_out(error: BaseException) -> bool:
 
 
 def _scarce() -> bool:
-    """Whether not even 32 MiB are left: a failed import or an odd error is then a consequence."""
+    """Whether less than 32 MiB are left, which may cause failed imports and odd errors."""
     try:
         return not bytearray(_ROOM)
     except MemoryError:
@@ -53,7 +53,7 @@ def _scarce() -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """How much memory was requested, in a few words, if the error says so.
+    """A few words on how much memory was requested; empty if the error does not say.
 
     >>> shortage(RuntimeError("alloc_cpu.cpp: can't allocate memory: you tried to allocate 800 bytes. Error code 12"))
     'you tried to allocate 800 bytes'
@@ -71,7 +71,7 @@ def shortage(error: BaseException) -> str:
 
 
 def advice(error: BaseException) -> str:
-    """What a user can do about it, as a part of a sentence.
+    """What a user can do against lack of memory, as part of a sentence.
 
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     'lower batch_size in --training, end other programs on the GPU, or use --device cpu'
@@ -85,10 +85,11 @@ def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
     """Concatenate the results of `work` on chunks of rows. If memory runs out, chunks are halved.
 
     Args:
-        work: from a slice of rows to their results [len(slice), ...]. No row's result may depend on other rows.
+        work: function from a slice of rows to their results [len(slice), ...]; a row's result must not depend on other
+            rows.
 
     Raises:
-        RuntimeError: as `work` raises it, if not even one row fits into memory.
+        RuntimeError: the error of `work`, if even one row does not fit into memory.
     """
     import torch  # whoever reports an error of the command line has not loaded it
 

@@ -1,4 +1,4 @@
-"""Images cut into square patches, and put together again."""
+"""Functions that cut images into square patches, and join these again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 def patchify(images: Tensor, patch: int) -> Tensor:
     """Cut images, or feature maps, [..., C, H, W] into row-major patches [..., (H/p)(W/p), p·p·C].
 
-    The sides are multiples of the patch's, p ≥ 1 pixels.
+    The sides must be multiples of the patch's side, p ≥ 1 pixels.
 
     >>> import torch
     >>> patchify(torch.arange(16.0).view(1, 1, 4, 4), 2)[0, 1]

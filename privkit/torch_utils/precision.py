@@ -6,10 +6,10 @@ import torch
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Whether bfloat16 is a number format of the device itself; CUDA cards before Ampere would emulate it, slowly."""
+    """Whether the device computes bfloat16 natively; CUDA cards before Ampere only emulate it, slowly."""
     return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def short_by_default(device: torch.device) -> bool:
-    """Whether training on this device uses bfloat16 by default: on a GPU that has it."""
+    """Whether training on this device uses bfloat16 by default, as on a GPU that has it."""
     return device.type == "cuda" and computes_bfloat16(device)

@@ -1,4 +1,4 @@
-"""Equality of tensors in which a NaN is a number like others."""
+"""Equality of tensors in which a NaN equals a NaN."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have one shape and the same numbers; a NaN equals a NaN.
+    """Whether two tensors have the same shape and numbers; a NaN equals a NaN.
 
     >>> import torch
     >>> nan = torch.tensor([1.0, float("nan")])

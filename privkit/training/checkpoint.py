@@ -14,12 +14,12 @@ _SECONDS = "seconds of the stage"
 
 
 class Checkpoint:
-    """Saves a long stage from time to time, so that saving takes at most a fiftieth of the time.
+    """Saves the state of a long stage from time to time; saving takes at most a fiftieth of the time.
 
     Args:
-        path: the file; None keeps nothing.
-        report: called with (done, total, value) after every epoch.
-        note: called before each writing, to store the state's provenance.
+        path: the file; None saves nothing.
+        report: function called with (done, total, value) after every epoch.
+        note: function called before each write, to store the state's provenance.
         seconds: function that gives the stage's seconds in this process; they are saved with the state.
 
     Attributes:
@@ -44,7 +44,7 @@ class Checkpoint:
         return state
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write the state, unless it was saved a moment ago."""
+        """Write the state, unless it was saved only a short time ago."""
         start = perf_counter()
         if (start - self._saved_at) * _SHARE >= self._cost:
             self.keep(state)

@@ -30,10 +30,9 @@ from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block that clients run after the shuffle, for tokens of size `dim`; it is public and never
-    trained.
+    """The extra transformer block that clients run after the shuffle, for tokens of size `dim`; public and not trained.
 
-    T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
+    It is T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
 
     Source: Yao et al., patch shuffling, §IV-B ("the model weights of the additional transformer block are fixed").
     """
@@ -49,13 +48,14 @@ class ClientForward:
     """One round's forward pass on the clients' side.
 
     Attributes:
-        smashed: [n, B, ...], output of the lower segments; [M, B, ...] if images were mixed before them.
-        labels: int64 [n, B], the clients' own; [n, B, L] if records have several.
+        smashed: output of the lower segments, [n, B, ...], or [M, B, ...] if images were mixed before them.
+        labels: the clients' labels, int64 [n, B], or [n, B, L] if records have several.
         release: M messages as the server uses them, after its own stages.
         receipt: record of what the defense did.
-        groups: int64 [M, k], the client on each seat of each message, −1 on an empty seat.
-        penalty: [M'], the defense's term of each client's loss, or None.
-        arrived: what crosses the wire, before the server's own stages; `release` if it has none.
+        groups: the client on each seat of each message, int64 [M, k]; −1 on an empty seat.
+        penalty: the defense's term of each client's loss, [M'], or None.
+        arrived: the release that crosses the wire, before the server's own stages; equal to `release` without such
+            stages.
         arrived_groups: `groups` of what arrived.
     """
 
@@ -78,17 +78,17 @@ class Clients(nn.Module):
 
     Args:
         lowers: the lower segments, stacked.
-        defense: applied to their output, or to the images before them.
-        protocol: who sends in a round, and who is mixed with whom.
+        defense: defense on their output, or on the images before them.
+        protocol: protocol, which says who sends in a round, and who is mixed with whom.
         block: the frozen block, or None.
         companion: the defense's network that each client trains beside the task, stacked, or None.
         seed: seed of ratios that a mixing defense draws once.
 
     Attributes:
         held: names of the parts of a release that the adversary holds; empty for all of them.
-        precision: of products and convolutions, as `TrainingSpec.precision` has it.
-        counts_orders: whether a shuffle of their tokens may count its orders; False unless tokens are shown to hide
-            their places.
+        precision: precision of products and convolutions, see `TrainingSpec.precision`.
+        counts_orders: whether a shuffle of their tokens may count its orders; True only if a test shows that tokens
+            hide their places.
         other_tokens: number of the lower segments' tokens that represent no patch; see `SplitModel`.
         predicts: what the model predicts, "labels" or "texts"; see `SplitModel`.
     """
@@ -132,8 +132,8 @@ class Clients(nn.Module):
 
         Args:
             lower: one client's lower segment; all clients start with its weights.
-            seed: of the frozen block, the companion, and ratios that are drawn once.
-            protocol: None for one client.
+            seed: seed of the frozen block, the companion, and ratios that are drawn once.
+            protocol: the protocol; None for one client.
             block: the model's first block above the cut, for a defense with frozen_block="first"
                 (`privkit.models.tokens.first_block`). With "auto", a block follows the release only if one is given
                 here.
@@ -187,7 +187,7 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def _probe(self, domain: Domain) -> None:
-        """Refuse, before any training, segments that cannot be stacked and shapes that the defense cannot take."""
+        """Refuse, before training, segments that cannot be stacked, and shapes that the defense cannot take."""
         if self.lowers.copies == 1 and self.defense.group == 1:
             return
         training = self.training
@@ -222,18 +222,18 @@ class Clients(nn.Module):
         """The clients' forward pass of one round, differentiable in the lower segments' weights.
 
         Args:
-            images: [n, B, C, H, W] in [0, 1], the batch of every client that sends.
-            labels: int64 [n, B]; [n, B, L] of 0 and 1 if records have several.
+            images: the batch of every client that sends, [n, B, C, H, W] in [0, 1].
+            labels: labels, int64 [n, B], or 0 and 1 in [n, B, L] if records have several.
             generator: the only source of randomness of groups and defense.
             number: the round's number, 0-based.
             lowers: another way to evaluate the lower segments, with the same result; None for the segments themselves.
-            groups: the mixing groups; None for those of the round, from `generator`.
+            groups: the mixing groups; None draws the round's groups from `generator`.
         """
         groups = self.groups(number, generator) if groups is None else groups
         return self._forward(stages_of(self.defense), images, labels, generator, groups, lowers or self.lowers)
 
     def groups(self, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of round `number`, as `SplitProtocol.groups` has them; every client alone without mixing."""
+        """Mixing groups of round `number`, as in `SplitProtocol.groups`; without mixing, each client is a group."""
         if self.defense.group > 1:
             return self.protocol.groups(self.defense.group, number, generator)
         return torch.arange(self.protocol.active, device=generator.device).unsqueeze(1)
@@ -247,7 +247,7 @@ class Clients(nn.Module):
         groups: Tensor,
         lowers: Callable[[Tensor, Tensor | None], Tensor],
     ) -> ClientForward:
-        """Stages on images, lower segments, stages on smashed data, the frozen block, and the server's stages."""
+        """Run stages on images, lower segments, stages on smashed data, the frozen block, and the server's stages."""
         sites, own = sites_of(stages), labels
         if soft := [stage.name for stage in stages if stage.soft_labels]:
             if labels.ndim > 2:
@@ -301,7 +301,7 @@ class Clients(nn.Module):
         )
 
     def _borne_out(self, step: StageReceipt) -> StageReceipt:
-        """What a stage did to tokens, as far as these are known to tell no place."""
+        """The receipt of a stage; a shuffle hides the order only if tokens are known to hide their places."""
         receipt = step.receipt
         if not isinstance(receipt, Permuted) or not receipt.hides_order:
             return step
@@ -316,15 +316,16 @@ class Clients(nn.Module):
         return run(stages, made, generator, groups, kept)
 
     def _companion(self, smashed: Tensor) -> Tensor:
-        """Every client's own companion on its own part of [n·B, ...]."""
+        """Apply every client's companion to the client's part of [n·B, ...]."""
         assert self.companion is not None
         guess: Tensor = self.companion(smashed.unflatten(0, (self.companion.copies, -1)))
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """The release of test images [n, B, ...]; without the defense if it defends training only.
+        """The release of test images [n, B, ...], without the defense if it acts in training only.
 
-        With `noise_free`, noise is left out, and so are stages that remove it. `generator` is the defense's randomness.
+        With `noise_free`, noise is left out, and so are stages that remove noise. `generator` is the defense's
+        randomness.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -346,11 +347,11 @@ class Clients(nn.Module):
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
         """The upper segment with the defense's layers before and after it.
 
-        Before it come stages that estimate their setting, and an adapter if the release has another shape than the
-        smashed data. After it come stages that act on logits.
+        In front are stages that estimate their setting, and an adapter if the release has another shape than the
+        smashed data. Behind are stages that act on logits.
 
         Raises:
-            UsageError: if a stage cannot be put there.
+            UsageError: if a stage cannot be placed there.
         """
         shape = self.smashed_shape(domain)
         adapter, head = self.defense.adapter(shape, seed), self.defense.head()
@@ -377,7 +378,7 @@ class Clients(nn.Module):
 
 
 def _check_kept_labels(defense: Defense) -> None:
-    """Refuse what acts on the server's logits or loss, and noise on gradients that was accounted for another sender."""
+    """If clients keep the labels, refuse stages on the server's logits or loss, and noise on the server's gradients."""
     for stage in stages_of(defense):
         if stage.head() is not None or type(stage).label_term is not Defense.label_term:
             raise UsageError(f"{stage.name} acts on the server's logits or loss, and with labels=kept it has neither")

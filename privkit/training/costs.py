@@ -29,12 +29,12 @@ def client_costs(
     seed: int,
     upper: nn.Module | None = None,
 ) -> Costs:
-    """Bytes, multiply-accumulates and peak memory of one client. One round of images is sent to count bytes.
+    """Bytes, multiply-accumulates and peak memory of one client; one round of images is sent to count bytes.
 
-    `upper` is what lies above the cut. In a U-shape features come down and their gradient goes up, also if the lower
+    `upper` is the segment above the cut. In a U-shape, features come down and their gradient goes up even if the lower
     segment is frozen.
 
-    `rounds_an_epoch` spreads the cost of averaging once per epoch; `seed` draws that round's masks.
+    `rounds_an_epoch` spreads the cost of averaging once per epoch; `seed` is the seed of that round's masks.
     """
     protocol, device = clients.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)

@@ -1,7 +1,7 @@
 """Training in several processes, each with a batch of every client; gradients are averaged once over all of them.
 
-torch's wrapper expects one forward and one backward pass, but the cut splits the backward pass by segments. So one
-all-reduce averages all gradients.
+torch's wrapper expects one forward and one backward pass, but the cut splits the backward pass in two. So all gradients
+are averaged by one all-reduce instead.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def alone(yes: bool = True) -> Iterator[None]:
-    """A block in which this process trains alone, although others have joined; `alone(False)` ends this inside it."""
+    """A block in which this process trains alone although others have joined; inside it, `alone(False)` ends this."""
     before = _ALONE.set(yes)
     try:
         yield
@@ -28,7 +28,7 @@ def alone(yes: bool = True) -> Iterator[None]:
 
 
 def leads() -> bool:
-    """Whether this process leads: the others wait for it to send them trainings."""
+    """Whether this process leads, so that the other processes wait for the trainings that it sends."""
     return _ALONE.get() and joined_processes()[1] > 1
 
 
@@ -45,7 +45,7 @@ def joined_processes() -> tuple[int, int]:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Average `.grad` over all processes in one all-reduce; nothing to do in one process."""
+    """Average `.grad` over all processes by one all-reduce; a single process has nothing to average."""
     _, world = processes()
     gradients = [p.grad for p in parameters if p.grad is not None] if world > 1 else []
     if not gradients:

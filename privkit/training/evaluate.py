@@ -1,4 +1,4 @@
-"""How well a defended model solves its task on images outside the training of both sides."""
+"""Evaluation of a defended model's task on images outside the training of both sides."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def evaluate(
     stage: tuple[str | int, ...] = ("test",),
     noise_free: bool = False,
 ) -> TaskScores:
-    """Accuracy, MCC and AUC through the defended release, in whole batches; of predicted texts, accuracy alone.
+    """Accuracy, MCC and AUC behind the defended release, in whole batches; for predicted texts, only accuracy.
 
-    Stages get the labels of other images: a stage that leaks the true labels would otherwise look accurate.
+    Stages get the labels of other images, because a stage that leaks the true labels would look accurate.
 
-    With n clients, images go through their lower segments in turn, so the result is a mean over clients.
+    Images pass through the n clients' lower segments in turn, so the result is a mean over clients.
 
     Args:
         upper: the server's segment; its first output holds the scores of the classes.
         images: on the clients' device; images that do not fill a last round are left out.
         batch_size: images per client and round.
-        stage: name of the stage; each stage has randomness of its own.
-        noise_free: leave out the defense's noise, and masks and scaling against it.
+        stage: name of the stage, which determines its randomness.
+        noise_free: whether to leave out the defense's noise, and masks and scaling against it.
 
     Raises:
         UsageError: if there are fewer images than a round takes.

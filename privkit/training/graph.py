@@ -22,13 +22,13 @@ WARM_UP = 3  # steps before the capture: optimizers and libraries make their buf
 class Graphed:
     """A step that is captured at its fourth call and replayed from then on.
 
-    A step that waits for the host cannot be captured and runs as it is; the last step before the capture shows whether
-    it waits. Changes that the step's Python code makes outside tensors are not replayed, so `traceable` says whose code
-    may be captured.
+    A step that waits for the host cannot be captured and runs without a graph; the last step before the capture shows
+    whether it waits. A replay does not repeat changes that Python code makes outside tensors, so `traceable` says whose
+    code may be captured.
 
     Args:
-        step: what is captured. Its shapes must not change.
-        draws: generators that it draws from, beside the global one.
+        step: function to capture; its shapes must not change.
+        draws: generators from which it draws, besides the global one.
 
     Source: PyTorch, "CUDA semantics: whole-network capture".
     """
@@ -44,7 +44,7 @@ class Graphed:
         self.captured = False  # whether calls replay a graph
 
     def __call__(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """One step."""
+        """Run one step."""
         with torch.cuda.device(self._device):
             if self._calls == WARM_UP and not self._waits:
                 self._capture(given)
@@ -57,7 +57,7 @@ class Graphed:
             return self._watched(given) if self._calls == WARM_UP else self._plainly(given)
 
     def _plainly(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """On the stream of the capture, since gradients keep to the stream of their first use."""
+        """Run a step without a graph on the capture's stream, since gradients stay on the stream of their first use."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             found = self._step(*given)
@@ -65,7 +65,7 @@ class Graphed:
         return found
 
     def _watched(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """A plain step, of which torch says whether it waits for the host."""
+        """Run a step without a graph, and let torch say whether it waits for the host."""
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

@@ -46,14 +46,14 @@ class Epoch:
 
 @dataclass
 class _Past:
-    """What is known of the epochs so far, as checkpoints keep it: losses, validation scores, and the best epoch."""
+    """The past epochs as stored in checkpoints: losses, validation scores, and the best epoch."""
 
     curve: list[float] = field(default_factory=list)
     validation: list[dict[str, float]] = field(default_factory=list)
     best: Epoch | None = None
 
     def measure(self, clients: Clients, upper: nn.Module, images: Batch, spec: TrainingSpec, seed: int) -> None:
-        """Add the scores of an epoch that has ended, and keep its weights if they are the best so far."""
+        """Add the scores of a finished epoch, and keep its weights if they are the best so far."""
         number, by = len(self.validation), spec.best_by
         scores = evaluate(
             clients, upper, images, batch_size=spec.batch_size, seed=seed, stage=("validation", number)
@@ -75,7 +75,7 @@ class Trained:
         edge: the clients' lower segments and their defense.
         upper: the server's segment; for standalone clients, their own upper segments, stacked.
         curve: mean training loss of each epoch.
-        release_count: how often the run released one record or client.
+        release_count: how often the run released one record and one client.
         validation: accuracy, MCC and AUC of each epoch on validation images; empty without them.
         best: the best epoch on validation images; None without them.
     """
@@ -100,16 +100,16 @@ def release_count(
 ) -> ReleaseCount:
     """How often a run releases one record or client.
 
-    After training, each pass has as many whole rounds as its images fill. A client with fewer images than a batch sends
-    some of them several times; images are counted by their ids.
+    After training, each pass over the attacked images has as many whole rounds as they fill. A client with fewer images
+    than a batch sends some of them several times; images are counted by their ids.
 
     Args:
-        spec: batch size, and whether lower segments are frozen.
+        spec: specification, for the batch size and whether lower segments are frozen.
         recorded: the attacked images, which cross the wire again after training in whole rounds.
-        passes: how often they cross it.
-        others: whether the recorded images are other images than the private ones. A record is then released either in
-            training or after it, and is charged for the larger number. For a client all rounds count, because its
-            trained segment affects every release.
+        passes: how often they cross the wire.
+        others: whether the recorded images differ from the private ones. A record is then released either in training
+            or afterwards, and is charged for the larger number. For a client all rounds count, because its trained
+            segment affects every release.
     """
     protocol = clients.protocol
     total = int(private.sizes.sum())
@@ -165,31 +165,31 @@ def train(
     """Train both sides on the private images.
 
     Every epoch draws a fresh order for each client and takes whole batches only, so each message mixes as many images
-    as its receipt says. An epoch's randomness depends on the seed and its number alone, so a restart continues bit for
-    bit.
+    as its receipt says. An epoch's randomness depends only on the seed and the epoch's number, so a restart gives the
+    same bits.
 
     Under torchrun each of W processes plays a round with B images of every client, and one step averages the gradients
-    of all W rounds. A message holds B images whatever W is, so receipts and accounting stay as they are.
+    of all W rounds. A message has B images for every W, so receipts and accounting do not change.
 
     Args:
-        clients: on the device of `private`.
-        upper: likewise; stacked for standalone clients.
+        clients: the clients, on the device of `private`.
+        upper: the server's segment, on the same device; stacked for standalone clients.
         private: all clients' images, on the training device.
-        epochs: ≥ 0.
-        seed: of orders, groups, defense and the segments' own draws, such as dropout.
-        shares: the images of each client; None for equal parts at random.
-        checkpoint: where to save after an epoch and to report progress.
-        play: computes a round; `privkit.wire.transcript.Transcript` also records what crossed the wire.
-        validation: images on which every epoch is measured, to keep the best one beside the last; they change no
-            weight and no draw.
-        goes_on: asked before the first release of each epoch, with its number from 0; training ends when it first
-            returns False. `Ledger.affords` of one epoch's mechanism stops it before a budget is exceeded. If the answer
-            depends on releases, a receipt's certificate over `release_count` is not proven; that of an adaptive ledger
-            is.
+        epochs: number of epochs, ≥ 0.
+        seed: seed of orders, groups, defense and the segments' own draws, such as dropout.
+        shares: the images of each client; None for random parts of equal size.
+        checkpoint: object that saves the state after an epoch and reports progress.
+        play: function that computes a round; `privkit.wire.transcript.Transcript` also records what crossed the wire.
+        validation: images on which every epoch is evaluated, to keep the best epoch beside the last; they do not affect
+            weights or draws.
+        goes_on: function called before the first release of each epoch, with the epoch's number from 0; training ends
+            when it first returns False. `Ledger.affords` for one epoch's mechanism stops training before a budget is
+            exceeded. If the answer depends on releases, only the certificate of an adaptive ledger is proven, not a
+            receipt's over `release_count`.
 
     Raises:
         UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
-        TrainingDiverged: if a loss or weight is not finite; names the first such step, and the clients of its message.
+        TrainingDiverged: if a loss or weight is not finite; the message names the first such step and its clients.
     """
     checkpoint = checkpoint or Checkpoint()
     protocol, batch, device = clients.protocol, spec.batch_size, private.x.device
@@ -304,7 +304,7 @@ def train(
 
 
 def _average(clients: Clients, upper: nn.Module, weights: Tensor) -> None:
-    """Average what clients train: lower segments, and in a U-shape the last layers."""
+    """Average the segments that clients train: lower segments, and in a U-shape the last layers."""
     clients.lowers.average(weights)
     if isinstance(upper, UShaped):
         upper.tails.average(weights)
@@ -339,7 +339,7 @@ def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
 
 
 def round_order(shares: ClientPartition, protocol: SplitProtocol, batch: int, rounds: int, draws: Generator) -> Tensor:
-    """Rows of the private images, int64 [steps, clients that send, B]."""
+    """The order of an epoch: rows of the private images, int64 [steps, clients that send, B]."""
     if protocol.clients == 1:
         own = shares.of(0).to(draws.device).sort().values
         order = own[torch.randperm(len(own), generator=draws, device=draws.device)]

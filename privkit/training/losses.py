@@ -1,4 +1,4 @@
-"""The server's loss: one value for each record, computed from one output or several."""
+"""The server's loss: one value for each record, from one or several outputs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class OwnLoss(Protocol):
         """The loss of each record, [rows].
 
         Args:
-            outputs: what `forward` returned for these rows.
-            labels: int64 [rows]; float [rows, L] if a defense mixed or noised them, or if a record has several.
+            outputs: the output of `forward` for these rows.
+            labels: labels, int64 [rows], or float [rows, L] if a defense mixed or noised them, or a record has several.
         """
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits, the mean over labels: float [rows, L], or int64 [rows] for a single label."""
+    """Binary cross-entropy with logits, averaged over labels, float [rows, L] or int64 [rows] for a single label."""
     targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
     return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
 
@@ -52,8 +52,8 @@ def next_token(logits: Tensor, texts: Tensor) -> Tensor:
 
     It is the mean over a text's tokens, and 0 for a text of one token.
 
-    Source: Radford et al. 2018, "Improving language understanding by generative pre-training", Eq. 1; its sum over a
-    text is a mean here, so that each text counts alike.
+    Source: Radford et al. 2018, "Improving language understanding by generative pre-training", Eq. 1; here it is
+    averaged over a text instead of summed, so that texts have equal weight.
     """
     following = next_tokens(texts.long())
     losses = cross_entropy(logits.float().transpose(1, 2), following, ignore_index=PADDING, reduction="none")
@@ -88,10 +88,10 @@ def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Ten
     """The loss of each message, [M], the mean over its records.
 
     Args:
-        outputs: of M·B rows.
-        labels: [M, B]; [M, B, L] if mixed, or if records have several labels; [M, B, T] of texts. The last two need the
-            segment's own loss.
-        own: the upper segment's, which must give one value per record; None for cross-entropy.
+        outputs: outputs for M·B rows.
+        labels: labels [M, B]; [M, B, L] if they are mixed or records have several; [M, B, T] for texts. The last two
+            need the segment's own loss.
+        own: the upper segment's own loss, which must give one value per record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)
     if own is not None:

@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tensor:
     """Random labels for an adversary's own records, int64 of the given shape on the device of `draws`.
 
-    They follow from the state of `draws` and leave it as it is, so that a stage that reads no labels draws and releases
-    the same bits with any labels. All zeros would tell a stage that it is queried.
+    They follow from the state of `draws` and leave it unchanged, so that a stage that reads no labels draws and
+    releases the same bits with any labels. With labels of all zeros, a stage could recognize a query.
 
     >>> draws = Generator().manual_seed(0)
     >>> before = draws.get_state()
@@ -29,7 +29,7 @@ def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tens
 
 
 def of_others(labels: Tensor, seed: int) -> Tensor:
-    """Labels [N, ...] in an order drawn with a seed: the frequencies stay, but the labels belong to other records.
+    """Labels [N, ...] in random order: their frequencies stay, but they belong to other records.
 
     >>> of_others(torch.tensor([0, 0, 1, 2]), 0)
     tensor([0, 0, 2, 1])

@@ -1,4 +1,4 @@
-"""The optimizers and schedules of both sides, and the weights that they step."""
+"""The optimizers and schedules of both sides, and the weights that they update."""
 
 from __future__ import annotations
 
@@ -35,37 +35,37 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def step_server(self) -> None:
-        """One step of the server alone, after one message."""
+        """Update only the server's weights, after one message."""
         average_gradients(self._weights[1])
         for optimizer in self._server:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """One step of all weights that wait for it."""
+        """Update all weights that were not updated after messages."""
         average_gradients(p for side in self._weights for p in side)
         for optimizer in self._waiting:
             optimizer.step()
 
     def next_rate(self) -> None:
-        """The learning rates of the next step."""
+        """Set the learning rates of the next step."""
         for schedule in self._schedules:
             schedule.step()
 
     def state(self) -> list[dict[str, Any]]:
-        """Their state, with rates as plain numbers."""
+        """The state of optimizers and schedules, with rates as plain numbers."""
         states = [part.state_dict() for part in (*self._all, *self._schedules)]
         for state in states[: len(self._all)]:
             state["param_groups"] = [{**group, "lr": float(group["lr"])} for group in state["param_groups"]]
         return states
 
     def load_state(self, state: list[dict[str, Any]]) -> None:
-        """Continue from `state`."""
+        """Load what `state` returned."""
         for part, own in zip((*self._all, *self._schedules), state, strict=True):
             part.load_state_dict(own)
 
     def keep_rates_on(self, device: torch.device) -> None:
-        """Keep rates as tensors on a GPU, where a captured step reads them anew each time it is replayed."""
+        """Keep rates as tensors on a GPU, so that a captured step reads them anew at each replay."""
         for group in (group for optimizer in self._all for group in optimizer.param_groups):
             group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32, device=device)
             if "capturable" in group:

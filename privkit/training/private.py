@@ -51,11 +51,11 @@ def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 @contextmanager
 def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
-    """A block that plays one round. Afterwards `.grad` of the lower segments is the gradient of DP-SGD.
+    """A block in which one round is played; afterwards, `.grad` of the lower segments is the gradient of DP-SGD.
 
-    It is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B for each client. g_b is the gradient of record b's own loss,
-    over all weights of the segment. Without `private` in the specification nothing changes. `draws` generates the
-    noise.
+    For each client it is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B, where g_b is the gradient of record b's own
+    loss over all weights of the segment. Without `private` in the specification, gradients do not change. `draws`
+    generates the noise.
 
     Raises:
         UsageError: if the lower segment cannot be evaluated record by record.
@@ -78,16 +78,16 @@ def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) ->
 
 
 def _own(weight: Tensor) -> Tensor:
-    """Gradients of each record's own loss: a message's loss is the mean over its records."""
+    """Gradients of each record's own loss, rescaled because a message's loss is the mean over its records."""
     if weight.grad is None:
         return torch.zeros_like(weight)
     return weight.grad * weight.shape[1]
 
 
 def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Sum of the records' gradients, each scaled down to norm C = `clip` if it is longer: name -> [n, ...].
+    """Sums [n, ...] of the records' gradients by name, each gradient scaled down to norm C = `clip` if it is longer.
 
-    The gradients are name -> [n, B, ...], of every record; the norm is over all names together.
+    `gradients` are [n, B, ...] by name, for every record; the norm is over all names together.
     """
     squared = torch.stack([value.flatten(2).square().sum(2) for value in gradients.values()]).sum(0)
     scale = (clip * _ROUNDED / squared.sqrt()).clamp(max=1.0)
@@ -95,14 +95,14 @@ def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]
 
 
 def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
-    """The largest number of copies of one record in a batch: a client with few records repeats them."""
+    """The largest number of copies of one record in a batch, since a client with few records repeats them."""
     return ceil(spec.batch_size / int(shares.sizes.min()))
 
 
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
     """The charge for the lower segments' updates, for one record that takes part in `steps` steps.
 
-    Replacing a record moves a step's sum by at most 2C for each of its copies in the batch. The server sees which
+    Replacing a record changes a step's sum by at most 2C for each copy of it in the batch. The server sees which
     releases are in a batch, so sampling earns no credit.
     """
     assert spec.noise is not None
@@ -113,8 +113,9 @@ def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec:
     """A receipt's certificate, extended or withdrawn according to how the run trained.
 
     Noisy updates add `updates_epsilon`: the ε of the updates alone for one record, replace-one, at the same δ, given
-    everything that the server sees. If smashed data are not covered, this makes no claim for the run. Choosing the best
-    epoch withdraws a claim if the choice depends on raw data: labels, or client images that train without noise.
+    everything that the server sees. If smashed data are not covered, this is not a claim for the run. The choice of the
+    best epoch withdraws a claim if it depends on raw data, that is, on labels or on client images trained without
+    noise.
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"

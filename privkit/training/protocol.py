@@ -1,4 +1,4 @@
-"""The protocols of split learning as one frozen specification with named settings: who trains with whom."""
+"""The protocols of split learning, which say who trains with whom, as one frozen specification."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class SplitProtocol(Checked):
     """How clients, lower segments, server updates and returned gradients are organized.
 
     Attributes:
-        clients: n.
+        clients: number of clients, n.
         lower: "own" (each client keeps a lower segment) or "handed_on" (one lower segment goes from client to client,
             and they take turns: sequential SL).
         upper: "shared" (the server's) or "own" (each client trains a whole network alone: standalone).
-        servers: M, upper segments that are trained apart, each by n/M neighboring clients; 1 for one server.
+        servers: M, the number of upper segments, each trained separately by n/M neighboring clients; 1 for one server.
         average: when lower segments are averaged with weights d_i: "never", after every "round" or "epoch" (FedAvg).
-        gradient: which cut-layer gradient a client gets: "unicast" (its own part, masked and scaled), "broadcast" (its
-            whole mixing group's: the CutMix gradient) or "average" (over all messages, for every client: SplitAvg).
-        updates: the server's steps per round: one for all messages together ("round"), or n ("message", CutMixSL's ×n
-            variant): for each client one, on a freshly mixed message of its group whose gradient flows to this client
-            alone.
-        grouping: how mixing groups are made: "random" (drawn every round), "round_robin" (every client meets every
-            other) or "fixed" (clients with neighboring numbers stay together, each on its own seat).
-        labels: "sent" (labels go to the server, who computes the loss) or "kept" (a U-shape: each client keeps its
-            labels and the network's last layer, gets features and sends their gradient back).
+        gradient: the cut-layer gradient that a client gets: "unicast" (its own part, masked and scaled), "broadcast"
+            (that of its whole mixing group, the CutMix gradient) or "average" (the mean over all messages, SplitAvg).
+        updates: the server's steps per round: "round" for one step on all messages, or "message" for n steps
+            (CutMixSL's ×n variant), one for each client, on a freshly mixed message of its group whose gradient goes
+            only to this client.
+        grouping: how mixing groups are formed: "random" (drawn every round), "round_robin" (every client meets every
+            other) or "fixed" (clients with neighboring numbers stay together, on fixed seats).
+        labels: "sent" (to the server, who computes the loss) or "kept" (a U-shape: each client keeps its labels and the
+            network's last layer, receives features and sends their gradient back).
 
     Source: Gupta and Raskar 2018 (SL); Thapa et al. 2020 (SplitFed); Pal et al. 2021 (SplitAvg); CutMixSL §3.3 and
     appendix C; DP-CutMixSL Eq. 3, 10 and 11; Gupta and Raskar 2018, §3.4 (U-shape).
@@ -67,7 +67,7 @@ class SplitProtocol(Checked):
             )
 
     def _check_servers(self) -> None:
-        """Several servers share the clients out evenly, and none of them sees another's messages."""
+        """Check that several servers divide the clients evenly, and that no server sees another's messages."""
         if self.clients % self.servers:
             raise ValueError(f"servers must divide clients={self.clients}, got {self.servers}")
         if self.servers > 1 and (self.lower, self.upper, self.updates) != ("own", "shared", "round"):
@@ -129,9 +129,9 @@ class SplitProtocol(Checked):
         return self.active % group
 
     def groups(self, group: int, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of round `number`, 0-based: int64 [⌈n/k⌉, k], the client on each seat.
+        """Mixing groups of round `number` (0-based): the client on each seat, int64 [⌈n/k⌉, k].
 
-        An empty seat, in the last group only, is −1. For round_robin and fixed nothing is drawn.
+        An empty seat, in the last group only, is −1. Only random grouping draws from `generator`.
 
         >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]
@@ -148,7 +148,7 @@ class SplitProtocol(Checked):
 
 
 def _round_robin(n: int, number: int) -> Tensor:
-    """The circle method: consecutive pairs meet anew every round, until everybody has met everybody.
+    """The circle method: an order of clients in which pairs change every round, until all clients have met.
 
     >>> {tuple(sorted(pair)) for r in range(5) for pair in _round_robin(6, r).view(-1, 2).tolist()} == {
     ...     (a, b) for b in range(6) for a in range(b)}

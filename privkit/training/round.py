@@ -1,4 +1,4 @@
-"""One communication round: forward across the cut, the server's loss, and the gradient's way back."""
+"""One communication round: the forward pass across the cut, the server's loss, and the gradient's way back."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Round:
     """The result of one round; gradients are in `.grad` of both sides.
 
     Attributes:
-        losses: [M], of each message, detached.
+        losses: loss of each message, [M], detached.
         sent: the clients' forward pass.
-        cut_gradient: [M, B, ...], the gradient of each message's own loss at the cut, as the server sent it back.
-        second: what crossed the second cut of a U-shape; None without one.
+        cut_gradient: gradient of each message's own loss at the cut, [M, B, ...], as the server sent it back.
+        second: tensors that crossed the second cut of a U-shape; None without one.
     """
 
     losses: Tensor
@@ -54,18 +54,18 @@ def split_round(
     permutations are those of the forward pass.
 
     Args:
-        upper: the server's segment; a stack of segments for several servers or standalone clients; with the clients'
-            tails for a U-shape.
-        images: [n, B, C, H, W].
-        labels: int64 [n, B].
-        draws: randomness of groups and defense.
-        shares: [n], each client's share d_i of the data; None for equal shares.
-        number: of the round, 0-based.
+        upper: the server's segment, or a stack of segments for several servers or standalone clients; for a U-shape,
+            with the clients' tails.
+        images: images [n, B, C, H, W].
+        labels: labels, int64 [n, B].
+        draws: generator of groups and defense.
+        shares: each client's share d_i of the data, [n]; None for equal shares.
+        number: number of the round, 0-based.
         update: the server's optimizer step, called after every message if the protocol has `updates="message"`.
-        groups: the mixing groups; None for those of the round, from `draws`.
+        groups: the mixing groups; None draws the round's groups from `draws`.
 
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client's gradient is that of its own
-    message's loss, the server's is weighted by Σ d_i over the message's members. CutMixSL §3.3, the ×n variant.
+    message's loss; the server weights messages by Σ d_i over their members. CutMixSL §3.3, the ×n variant.
     """
     protocol = clients.protocol
     if protocol.updates == "message":
@@ -95,7 +95,7 @@ def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Out
 def _together(
     clients: Clients, upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
 ) -> tuple[Tensor, Tensor]:
-    """One backward pass of all messages; losses [M] and the gradient of each message's own loss at the cut."""
+    """One backward pass of all messages: returns losses [M] and the gradient of each message's own loss at the cut."""
     if weights is not None and protocol.servers > 1:  # each server's loss is the mean over its own clients
         weights = (own := weights.view(protocol.servers, -1)).div(own.sum(1, keepdim=True)).flatten()
     arrived = release.smashed.detach().requires_grad_()
@@ -122,9 +122,9 @@ def _together(
 def _through_the_tails(
     clients: Clients, upper: UShaped, release: Release, weights: Tensor, draws: Generator
 ) -> tuple[Tensor, Tensor, SecondCut]:
-    """The round of a U-shape above the first cut: losses [M], the gradient there, and what crossed the second one.
+    """The round of a U-shape above the first cut: losses [M], the gradient at this cut, and the data of the second.
 
-    The label holder is the client, so a defense of returned gradients acts on what the tails send up.
+    The client holds the labels, so a defense of returned gradients acts on the gradients that the tails send up.
     """
     arrived = release.smashed.detach().requires_grad_()
     given, messages = arrived.clone(), arrived.shape[:2]
@@ -154,10 +154,10 @@ def _one_by_one(
     number: int,
     update: Callable[[], None] | None,
 ) -> Round:
-    """One step of the server for each client, as the ×n variant is defined.
+    """One step of the server for each client, as in the ×n variant.
 
-    Every group mixes anew for each of its members, and the gradient of that message flows to this member alone. Without
-    mixing, every client has its own message. Of several messages of a client, the result shows the last one.
+    Every group mixes anew for each of its members, and the gradient of this message flows only to this member. Without
+    mixing, every client has its own message. If a client has several messages, the result shows the last one.
     """
     losses, members, groups = [], [], clients.groups(number, draws)
     for seat in range(clients.defense.group):
@@ -184,7 +184,7 @@ def _one_by_one(
 
 
 def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:
-    """A gradient [n, B, ...] in which only these clients' rows are left."""
+    """A hook that keeps only these clients' rows of a gradient [n, B, ...], and sets the others to 0."""
     receives = torch.zeros(clients, dtype=torch.bool, device=receivers.device)
     receives[receivers] = True
 
@@ -195,7 +195,7 @@ def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:
 
 
 def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
-    """Σ d_i over each message's members, [M]; they sum to 1."""
+    """The weight of each message, Σ d_i over its members, [M]; weights sum to 1."""
     present = groups >= 0
     if shares is None:
         return present.sum(1) / present.sum()
@@ -203,7 +203,7 @@ def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
 
 
 def _as(weights: Tensor, like: Tensor) -> Tensor:
-    """[M] shaped to multiply [M, B, ...]."""
+    """Weights [M], reshaped to multiply [M, B, ...]."""
     return weights.to(like.dtype).view(-1, *[1] * (like.ndim - 1))
 
 
@@ -229,7 +229,7 @@ def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) 
 
 
 def _to_members(gradient: Tensor, sent: ClientForward) -> Tensor:
-    """Each message's gradient to all of its members: [M, B, ...] -> [n, B, ...]."""
+    """Copy each message's gradient to all of its members: [M, B, ...] -> [n, B, ...]."""
     if len(sent.smashed) == len(gradient):
         return gradient  # mixed before the lower segment, so that one segment made the message
     seats = sent.groups.flatten()

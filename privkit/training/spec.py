@@ -1,4 +1,4 @@
-"""How the task is trained: the options of `--training`, and the optimizers and schedules that they name."""
+"""Training of the task: the options of `--training`, and the optimizers and schedules that they name."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ class OptimizerSpec(Checked):
 
     Attributes:
         optimizer: "adamw", "adam" or "sgd".
-        learning_rate: the largest of the schedule.
-        momentum: of sgd; None for 0.
+        learning_rate: largest rate of the schedule.
+        momentum: momentum of sgd; None for 0.
         weight_decay: decoupled for adamw and an L2 term for the others; None for 0.05 with adamw, else 0.
-        schedule: how the rate changes with every step. "one_cycle" rises and falls along cosines. "cosine" rises along
-            a line and falls along a cosine. "multi_step" falls by `decay` at each milestone. "constant" stays.
-        warm_up: share of the steps in which the rate rises; None for 0.1. Of one_cycle and cosine.
-        milestones: of multi_step, the numbers of epochs after which the rate falls, ascending.
-        decay: of multi_step, the factor at each milestone; None for 0.1.
-        lowest_rate: of cosine, where the rate ends, at most `learning_rate`; None for 0.
+        schedule: how the rate changes. "one_cycle" rises and falls along cosines. "cosine" rises along a line and falls
+            along a cosine. "multi_step" is multiplied by `decay` at each milestone. "constant" does not change.
+        warm_up: share of the steps in which the rate rises; None for 0.1. For one_cycle and cosine.
+        milestones: for multi_step, the numbers of epochs after which the rate falls, ascending.
+        decay: for multi_step, the factor at each milestone; None for 0.1.
+        lowest_rate: for cosine, the final rate, at most `learning_rate`; None for 0.
 
     Source: Loshchilov and Hutter 2019 (AdamW); Smith and Topin 2017 (one cycle).
 
@@ -84,31 +84,33 @@ class OptimizerSpec(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec(OptimizerSpec):
-    """How the task is trained; the budget says how long.
+    """Options of the training of the task; the budget determines its length.
 
     The options of `OptimizerSpec` apply to the lower side.
 
-    Each option has a counterpart `upper_…` for the server; None takes the lower side's. An option that belongs to one
-    optimizer or schedule is taken over only if both sides use the same one.
+    Each option has a counterpart `upper_…` for the server; None takes the lower side's value. An option of one
+    optimizer or schedule is taken over only if both sides use this optimizer or schedule.
 
     Attributes:
-        batch_size: B, images per message: of each client in each round. A batch-level defense mixes within it.
+        batch_size: B, number of images per message, and so of each client in each round. A batch-level defense mixes
+            within a batch.
         freeze_lower: whether the clients' segments keep their initial weights, as in the patch-shuffling paper.
-        fraction: share of the private images that are used; class shares stay those of all.
-        augment: on the clients: "none", "crop" for shifts by up to an eighth of the side, "crop_flip" for flips, too,
-            "histology" for flips upside down and random colors, too.
-        private: train the lower segments by DP-SGD: each client clips the gradient of every record and adds noise to
-            their sum. Needs `clip` and `noise`.
-        clip: of DP-SGD, the largest norm C of one record's gradient.
-        noise: of DP-SGD, the noise's standard deviation over C (opacus' noise_multiplier).
-        loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment with a `loss`
-            of its own keeps that (`privkit.training.losses.OwnLoss`).
-        keep: which epoch's model is measured on the test images and attacked: the "last", or the "best" on the
-            validation images of the budget. Both are stored. "best_test" chooses on the test images themselves: the
-            best accuracy during training, which some papers print, is not an estimate for new images.
-        best_by: what makes an epoch the best: "accuracy", "mcc" or "auc"; of equal ones the first.
-        precision: of products and convolutions: "float32", "bfloat16" (weights and losses stay float32), or "auto" for
-            bfloat16 on a GPU that has it and float32 elsewhere. A CPU with avx512_bf16 is about twice as fast in it.
+        fraction: share of the private images that are used; the class shares do not change.
+        augment: augmentation at the clients: "none"; "crop", shifts by up to an eighth of the side; "crop_flip", with
+            flips; or "histology", also with vertical flips and random colors.
+        private: whether lower segments are trained by DP-SGD: each client clips the gradient of every record and adds
+            noise to the sum. Needs `clip` and `noise`.
+        clip: for DP-SGD, the largest norm C of one record's gradient.
+        noise: for DP-SGD, the noise's standard deviation divided by C (opacus' noise_multiplier).
+        loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment with its own
+            `loss` keeps it (`privkit.training.losses.OwnLoss`).
+        keep: the epoch whose model is evaluated on test images and attacked: the "last", or the "best" on the budget's
+            validation images. Both are stored. "best_test" chooses on the test images themselves: it gives the best
+            accuracy during training, which some papers print and which is not an estimate for new images.
+        best_by: score of the best epoch: "accuracy", "mcc" or "auc"; of equal epochs the first counts.
+        precision: precision of products and convolutions: "float32", "bfloat16" (weights and losses stay float32), or
+            "auto" for bfloat16 on a GPU that has it and float32 elsewhere. A CPU with avx512_bf16 is about twice as
+            fast in bfloat16.
 
     Source: batch 50 of Yao et al., patch shuffling, §V-A.1; Abadi et al. 2016 (DP-SGD). The default optimizer and
     schedule are privkit's.
@@ -148,7 +150,7 @@ class TrainingSpec(OptimizerSpec):
             raise ValueError(f"of the upper side, {error}") from None
 
     def _check_private(self) -> None:
-        """DP-SGD needs its two numbers and a segment that learns; without it they mean nothing."""
+        """Check that DP-SGD has its two numbers and a trained segment, and that the numbers are absent without it."""
         given = {name: value for name in ("clip", "noise") if (value := getattr(self, name)) is not None}
         if not self.private and given:
             raise ValueError(f"{' and '.join(given)} belong to private training; add private=true or drop them")
@@ -189,7 +191,7 @@ _DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of one side, at its largest rate. All are elementwise, so stacked copies stay independent."""
+    """The optimizer of one side, at its largest rate; all are elementwise, so stacked copies stay independent."""
     rate = spec.learning_rate
     decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
     if spec.optimizer == "sgd":
@@ -215,7 +217,7 @@ def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: i
 
 
 def _cosine(step: int, rise: int, total: int, lowest: float) -> float:
-    """The rate over its largest at a step, 0-based: up a line to 1 at `rise`, down a cosine to `lowest` at `total`."""
+    """The rate over its largest, at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest` at `total`."""
     if step < rise:
         return (step + 1) / (rise + 1)
     return lowest + (1 - lowest) * (1 + cos(pi * (step - rise) / max(1, total - rise))) / 2

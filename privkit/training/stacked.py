@@ -1,4 +1,4 @@
-"""Many copies of one module as stacked parameters: n clients in one batched call."""
+"""Copies of one module with stacked parameters, which evaluate n clients in one batched call."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Stacked(nn.Module):
     results, bit for bit.
 
     Args:
-        module: what is copied; all copies start equal. It may return one tensor or several.
-        copies: n ≥ 1.
+        module: module to copy; all copies start equal. It may return one tensor or several.
+        copies: number of copies, n ≥ 1.
 
     Attributes:
         batched: whether copies are evaluated together, by `torch.func.vmap`; otherwise they run one after another.
@@ -54,11 +54,11 @@ class Stacked(nn.Module):
         """Evaluate every copy on its own batch.
 
         Args:
-            inputs: [n, B, ...]; copy i sees inputs[i].
-            rows: int64 [M], the copy that sees inputs[m] of [M, B, ...]; None for all copies in order.
+            inputs: batches [n, B, ...]; copy i sees inputs[i].
+            rows: the copy that sees inputs[m] of [M, B, ...], int64 [M]; None for all copies in order.
 
         Returns:
-            [n, B, ...] (or [M, B, ...]); several such tensors if the module returns several.
+            Outputs [n, B, ...] (or [M, B, ...]); several such tensors if the module returns several.
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if self.by_record is not None:
@@ -89,7 +89,8 @@ class Stacked(nn.Module):
     def settle(self, inputs: Tensor) -> None:
         """Test on [n, B, ...] whether copies can be evaluated together; otherwise they run one after another.
 
-        Recurrent layers, for example, cannot. If both ways fail, the module's own error is raised.
+        Recurrent layers, for example, cannot be evaluated together. If both ways fail, the module's own error is
+        raised.
         """
         if self.copies == 1:
             return
@@ -103,10 +104,10 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """A block in which each record has its own view of the weights, so a backward pass leaves its gradient.
+        """A block in which each record has its own view of the weights, so a backward pass gives each one's gradient.
 
         Yields:
-            Name -> [n, B, ...], the weights of the last call that are trained; gradients are in their `.grad`.
+            The trained weights of the last call, [n, B, ...] by name; gradients are in their `.grad`.
         """
         self.by_record = {}
         try:
@@ -115,7 +116,7 @@ class Stacked(nn.Module):
             self.by_record = None
 
     def _record_by_record(self, state: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """[n, B, ...] -> [n, B, ...], every record alone and with its own copy of the weights that learn."""
+        """Inputs [n, B, ...] -> outputs [n, B, ...], every record alone with its own copy of the trained weights."""
         assert self.by_record is not None
         for name, stack in state.items():
             if stack.requires_grad:
@@ -154,10 +155,10 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def average(self, weights: Tensor) -> None:
-        """FedAvg: every copy becomes the weighted mean of all, running statistics included; counters stay.
+        """FedAvg: every copy becomes the weighted mean of all copies, with running statistics; counters stay unchanged.
 
         Args:
-            weights: [n], summing to 1.
+            weights: weights of the copies, [n], summing to 1.
 
         Source: McMahan et al. 2017, Algorithm 1, on lower segments as in SplitFed (Thapa et al. 2020).
         """
@@ -187,7 +188,7 @@ class Filtered(Stacked):
         return filtered
 
     def filter_alone(self) -> Tensor:
-        """The filters' output of the last call; its gradients reach the filters but not the segments."""
+        """The filters' output in the last call; gradients from it reach the filters but not the segments."""
         assert self._last is not None
         filtered: Tensor = self.part("1")(*self._last)
         return filtered

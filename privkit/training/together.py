@@ -1,7 +1,7 @@
-"""Training with torchrun: the first process runs the whole command, the others help it train.
+"""Training with torchrun: the first process runs the whole command, and the others help it to train.
 
-Only the first process knows when a command trains: a model may be finished already, and an attack may train its own
-models. So the first process sends each training to all.
+Only the first process knows when a command trains, since a model may be finished already, and an attack may train its
+own models. So the first process sends each training to all others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def train_together(
     checkpoint: Checkpoint | None = None,
     validation: Batch | None = None,
 ) -> Trained:
-    """As `train`, in all processes that joined; a `UsageError` if a module cannot be sent to them."""
+    """Run `train` in all processes that joined; a `UsageError` if a module cannot be sent to them."""
     checkpoint = checkpoint or Checkpoint()
     work: dict[str, Any] = {"clients": clients, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}
@@ -60,12 +60,12 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
     The first process runs the body. The others skip theirs and take part in its trainings until it ends.
 
     Args:
-        device: "cuda", which gives each process a GPU of its own, or "cpu".
+        device: "cuda", which gives each process its own GPU, or "cpu".
         workers: the run's number of workers, which must be 1 under torchrun.
         engine: the run's engine, which must be None under torchrun.
 
     Yields:
-        Whether this process runs the body: False in all but the first.
+        Whether this process runs the body, which is False in all but the first.
 
     Raises:
         UsageError: if there are fewer GPUs than processes, or several workers.
@@ -124,7 +124,7 @@ class _Saved(Checkpoint):
 
 
 def _send(work: dict[str, Any] | None) -> None:
-    """Send to all other processes; tensors travel whatever device they are on."""
+    """Send work to all other processes, with tensors of any device."""
     buffer = io.BytesIO()
     try:
         torch.save(work, buffer)

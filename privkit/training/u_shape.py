@@ -16,7 +16,7 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class SecondCut:
-    """What crosses the second cut of a U-shape in one round; detached."""
+    """The tensors that cross the second cut of a U-shape in one round, detached."""
 
     features: Tensor  # [M, B, ...], the server's output, which goes down to the clients
     gradient: Tensor  # [M, B, ...], of each message's own loss at the features, as its client sends it up
@@ -26,8 +26,8 @@ class UShaped(nn.Module):
     """Everything above the first cut: the server's middle, and the tail of each client that sends.
 
     Args:
-        middle: smashed data [N, ...] -> features [N, ...].
-        tails: features [n, B, ...] -> logits [n, B, classes], or [n, B, T, words].
+        middle: module from smashed data [N, ...] to features [N, ...].
+        tails: module from features [n, B, ...] to logits [n, B, classes], or [n, B, T, words].
         loss: the clients' loss of each record (`privkit.training.losses.OwnLoss`); None for cross-entropy.
     """
 
@@ -40,23 +40,23 @@ class UShaped(nn.Module):
         return self.logits(self.middle(smashed))
 
     def logits(self, features: Tensor) -> Tensor:
-        """Each client's own tail on its features, [n·B, ...]."""
+        """Apply each client's tail to its features, [n·B, ...]."""
         logits: Tensor = self.tails(features.unflatten(0, (self.tails.copies, -1))).flatten(0, 1)
         return logits
 
 
 @torch.no_grad()
 def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
-    """Cut a second time: the last layer of `upper` with weights becomes the tail of each client.
+    """Cut `upper` a second time: its last layer with weights becomes the tail of each client.
 
     Args:
-        upper: smashed data -> logits; the tail is taken out of it, in place.
-        smashed: [N, ...], records on which both are compared.
-        copies: n, the clients that send in a round; their tails start equal.
+        upper: module from smashed data to logits; the tail is removed from it, in place.
+        smashed: smashed data of records, [N, ...], on which results before and after the cut are compared.
+        copies: number n of clients that send in a round; their tails start equal.
 
     Raises:
-        UsageError: if `upper` has a loss of its own other than `next_token`, is a single layer, or computes more after
-            its last layer with weights.
+        UsageError: if `upper` has its own loss other than `next_token`, is a single layer, or computes more behind its
+            last layer with weights.
 
     Source: Gupta and Raskar 2018, §3.4, "U-shaped configurations for split learning without label sharing".
 

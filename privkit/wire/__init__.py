@@ -1,1 +1,1 @@
-"""What crosses the cut: views for an attack, receipts for an accountant, truth for the scores."""
+"""The data that cross the cut: views for an attack, receipts for an accountant, truth for the scores."""

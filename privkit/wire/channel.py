@@ -22,7 +22,7 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRounds:
-    """The recorded rounds: what crossed the wire, and information that only the trusted side has."""
+    """Recorded rounds: the data that crossed the wire, and information that only the trusted side has."""
 
     views: list[View]  # for the adversary, pass after pass
     receipts: list[Receipt]  # for the accountant, one a view
@@ -36,11 +36,12 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
     """Send the attacked images over the wire once more after training, in messages of the training's size.
 
     Args:
-        victims: images on the clients' device, a multiple of one round's images; the first `batch_size` of each round
-            belong to client 0, and so on.
+        victims: images on the clients' device; their number is a multiple of a round's. In each round, the first
+            `batch_size` belong to client 0, and so on.
         batch_size: images per client and round.
-        seed: of groups, and of the draws of defense and lower segments.
-        passes: P ≥ 1, how often the same images are sent, in the same order, each time with fresh random draws.
+        seed: seed of groups, and of the draws of defense and lower segments.
+        passes: number of times P ≥ 1 that the same images are sent, in the same order, each time with fresh random
+            draws.
     """
     edge.eval()
     device, clients = victims.x.device, edge.lowers.copies
@@ -59,9 +60,9 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """The adversary's access to the defended clients: its own images in, their release out.
+    """The adversary's access to the defended clients: it sends own images in, and gets their release.
 
-    The images carry drawn labels, and no label comes back.
+    The images get random labels, and labels are not returned.
     """
     lowers = CopiesOnce(edge.lowers)
 
@@ -96,14 +97,14 @@ def holds_all(edge: Clients) -> bool:
 
 
 class HeldParts(nn.Module):
-    """What the adversary holds of a release."""
+    """A module that maps a release to the parts that the adversary holds."""
 
     def __init__(self, edge: Clients) -> None:
         super().__init__()
         self.defense, self.held = edge.defense, edge.held
 
     def forward(self, rows: Tensor) -> Tensor:
-        """[N, ...] -> [N, ...], as `held_parts`."""
+        """Rows [N, ...] -> held parts [N, ...], see `held_parts`."""
         return held_parts(rows, self.defense, self.held)
 
 
@@ -145,11 +146,11 @@ _TRIALS = 4  # rounds of copies that pass in full: one of them may hold black im
 
 
 class CopiesOnce:
-    """Lower segments, in eval mode, that compute a record once if a client's batch holds only copies of it.
+    """Lower segments, in evaluation mode, that compute a record once if a client's batch has only copies of it.
 
-    This shortcut would be wrong for a user's segment that draws random numbers or reads its whole batch, and on a
-    machine that rounds small batches differently. So the first rounds of copies are also computed in full; if any bit
-    differs, all later rounds are computed in full. The defense always gets the whole batch.
+    This shortcut is wrong for a user's segment that draws random numbers or reads its whole batch, and on a machine
+    that rounds small batches differently. So the first rounds of copies are also computed in full; if a bit differs,
+    all later rounds are computed in full. The defense always gets the whole batch.
 
     >>> lowers = CopiesOnce(Stacked(torch.nn.ReLU(), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials
@@ -161,7 +162,7 @@ class CopiesOnce:
         self.trials = _TRIALS if type(lowers) is Stacked else None  # left to compute in full, too; None for all rounds
 
     def __call__(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
-        """As `Stacked.forward`, whose only output is a tensor."""
+        """Evaluate the segments as `Stacked.forward` does; the output is one tensor."""
         once = inputs[:, :1]
         if self.trials is None or rows is not None or not torch.equal(inputs, once.expand_as(inputs)):
             whole: Tensor = self._lowers(inputs, rows)
@@ -175,6 +176,6 @@ class CopiesOnce:
         return whole
 
     def _copied(self, once: Tensor, count: int) -> Tensor:
-        """What [n, 1, ...] gives, as many times as a batch has records, [n, B, ...]."""
+        """The output for one record of each client, [n, 1, ...], repeated `count` times, [n, B, ...]."""
         given: Tensor = self._lowers(once)
         return given.repeat_interleave(count, 1)

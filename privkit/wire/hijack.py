@@ -1,4 +1,4 @@
-"""Clients in training that accept any gradient from their server, for malicious servers and their detection."""
+"""Clients in training that accept any gradient from their server, to study malicious servers and their detection."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ too."""
 
 
 class LiveClients:
-    """The clients of one run, in training from the start; satisfies `privkit.attacks.base.TrainingClients`.
+    """The clients of one run, from the start of training; a `privkit.attacks.base.TrainingClients`.
 
     Images, orders, defenses, averaging and the clients' optimizer are those of the honest training. The learning rate
-    stays at its peak, since the end of a hijack is unknown. A defense of the server that changes the gradient is not
+    stays at its peak, since the length of a hijack is unknown. A server's defense that changes gradients is not
     applied.
 
     Args:
-        edge: untrained, on the device of the images.
+        edge: the untrained clients, on the device of the images.
         shares: the rows of `private` that each client holds.
-        spec: of the honest training.
-        guard: the measurements of a client that watches for a hijack; it sends wrong labels in a tenth of the rounds
-            and ignores their gradients.
+        spec: specification of the honest training.
+        guard: measurements of a client that watches for a hijack. It sends wrong labels in a tenth of the rounds and
+            ignores the returned gradients.
         passes: how often the attacked images cross in `views`.
 
     Raises:
-        NotApplicable: if lower segments do not learn, or there is no single server that answers whole releases.
+        NotApplicable: if lower segments are not trained, or no single server answers whole releases.
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: the clients follow the protocol.
     """
@@ -94,7 +94,7 @@ class LiveClients:
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """One round of training; see `privkit.attacks.base.TrainingClients`.
 
-        An `AttackDiverged` says that the gradient overflows in a lower segment; then no weight has changed.
+        If the gradient overflows in a lower segment, an `AttackDiverged` is raised, and weights are unchanged.
         """
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
@@ -142,18 +142,18 @@ class LiveClients:
 
     @property
     def device(self) -> torch.device:
-        """Where the clients compute."""
+        """The device of the clients."""
         return self._private.x.device
 
     def views(self) -> list[View]:
-        """The releases of the attacked images by the clients as they are now, pass after pass."""
+        """The releases of the attacked images by the clients in their present state, pass after pass."""
         recording = record_rounds(
             self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed, passes=self._passes
         )
         return recording.views
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, the number of rounds, and what the guard has seen."""
+        """Weights, optimizer, number of rounds, and the guard's measurements."""
         return {
             "edge": self._edge.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -176,8 +176,8 @@ def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Ten
     The clients' defense and frozen block are public; only the shape of their lower segments is used.
 
     Returns:
-        None if there is nothing to imitate: images are mixed or defended before the lower segments, the defense changes
-            the shape, or the server applies it.
+        None if the defense cannot be imitated: images are mixed or defended before the lower segments, the defense
+            changes the shape, or the server applies it.
     """
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
@@ -199,21 +199,21 @@ def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Ten
 
 @torch.no_grad()
 def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
-    """Random numbers in the shape of one round's smashed data, in which any defense shows."""
+    """Random numbers in the shape of one round's smashed data, on which every defense has an effect."""
     device = next(iter(edge.parameters()), torch.zeros(())).device
     shape, draws = edge.smashed_shape(domain), Generator(device).manual_seed(0)
     return _LOUD * torch.randn(edge.protocol.active * _TRIED, *shape, generator=draws, device=device)
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """An honest server, the reference for hijacks and their detection.
+    """Train as an honest server, the reference for hijacks and their detection.
 
     Args:
         upper: the server's segment, with the clients' tails for a U-shape; its weights are trained here.
-        seed: of the segment's own draws, such as dropout.
+        seed: seed of the segment's own draws, such as dropout.
 
     Returns:
-        The loss of each round, up to the one in which training diverges.
+        The loss of each round, up to the round in which training diverges.
     """
     own = [weight for weight in upper.parameters() if weight.requires_grad]
     optimizer = optimizer_of(spec.upper, own) if own else None

@@ -1,4 +1,4 @@
-"""Views of what crosses the cut in training, round by round; the training does not change."""
+"""Views of the data that cross the cut in training, round by round; the training does not change."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from privkit.wire.channel import answer_of, moved_view
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRound:
-    """One round of training: what an adversary saw, and information for scoring only.
+    """One round of training: the views of adversaries, and information for scoring only.
 
     Attributes:
-        view: the server's: rows [M·B, ...] as released, public coins, and as `cut_gradient` what it sends back for each
-            message: the average with gradient=average, otherwise that of the message's own loss.
+        view: the server's view: rows [M·B, ...] as released, public coins, and as `cut_gradient` the gradient that it
+            sends back for each message: the average with gradient=average, otherwise that of the message's own loss.
         received: the view of each client that sends, in order. Rows [B, ...] are its lower segment's output before the
-            defense. `cut_gradient` is the gradient that reaches that segment, after masks, scales and the defense's
+            defense. `cut_gradient` is the gradient that reaches this segment, after masks, scales and the defense's
             backward pass, with the gradient of the client's penalty if there is one. It is None if lower segments are
-            frozen. If images are mixed before them, there is no entry.
+            frozen. Empty if images are mixed before the segments.
         returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
             the client sent up. Empty otherwise.
-        members: int64 [M·B, k], for scoring: the index among the round's images [n, B] on each seat of each row of
-            `view`; −1 on an empty seat.
-        labels: int64 [n·B] or [n·B, L], for scoring, of the round's images: client c's are rows c·B to (c + 1)·B.
-        images: [n·B, ...], the round's images in the same order; None if they are not kept.
-        lower: state dict of the clients' stacked lower segments before the round; None if it is not kept.
+        members: for scoring, the index among the round's images [n, B] on each seat of each row of `view`, int64 [M·B,
+            k]; −1 on an empty seat.
+        labels: for scoring, labels of the round's images, int64 [n·B] or [n·B, L]; rows c·B to (c + 1)·B are client
+            c's.
+        images: the round's images in the same order, [n·B, ...]; None if they are not kept.
+        lower: state dict of the clients' stacked lower segments before the round; None if not kept.
     """
 
     view: View
@@ -51,11 +52,11 @@ class RecordedRound:
 
 
 class Transcript:
-    """A replacement for `split_round` that records each round: same arguments, result and weights, bit for bit.
+    """A replacement for `split_round` that records each round; arguments, result and weights are the same, bit for bit.
 
     Args:
-        wanted: round number -> whether the round is kept; None keeps all.
-        inputs: whether images and lower segments are kept, too, for a client's attack on its own gradients.
+        wanted: says whether the round with a number is kept; None keeps all.
+        inputs: whether images and lower segments are kept, too, for a client's attack on the gradients that it gets.
 
     Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
     """
@@ -102,15 +103,16 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """What the server of a U-shape holds of one client: at the first cut its release, at the second its features,
-        each with the gradient."""
+        """The views of a U-shape's server of one client, with gradients: its release at the first cut, features at the
+        second.
+        """
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]
 
 
 def _of_message(view: View, number: int) -> View:
-    """The rows of one message, which holds one client's records."""
+    """The view with the rows of one message, which has one client's records."""
 
     def of_it(rows: Tensor) -> Tensor:
         own: Tensor = rows.unflatten(0, (view.messages, -1))[number]
@@ -123,13 +125,13 @@ def _of_message(view: View, number: int) -> View:
 
 
 def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:
-    """Keep the gradient that arrives at a module's output; its value is unchanged."""
+    """Keep the gradient that arrives at a module's output, without changing it."""
     if output.requires_grad:
         output.retain_grad()
 
 
 def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares: Tensor | None) -> RecordedRound:
-    """Rows on the CPU, away from any graph."""
+    """A round's record, with rows on the CPU, detached from graphs."""
     sent, gradient = played.sent, played.cut_gradient.detach().float()
     if edge.protocol.gradient == "average":
         weights = message_weights(sent.groups, shares).to(gradient.dtype)
@@ -158,5 +160,5 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
 
 
 def _kept(value: Tensor) -> Tensor:
-    """A copy on the CPU, away from any graph."""
+    """A copy on the CPU, detached from graphs."""
     return value.detach().cpu().clone()

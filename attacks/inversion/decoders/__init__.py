@@ -50,11 +50,11 @@ def build_decoder(
     """A decoder for releases like this one, with torch's global generator for its weights.
 
     Args:
-        name: in `DECODERS`; None for the `usual_decoder`.
+        name: name in `DECODERS`; None for the `usual_decoder`.
         release: rows as they will come, [N, T, D], [N, D, h, w] or [N, D].
         width: channels; None for a size scaled to the model.
         depth: blocks or halvings; None likewise.
-        whole: as `View.whole`; of tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.
+        whole: see `View.whole`; for tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.
 
     Raises:
         NotApplicable: if the decoder cannot read such a release.

@@ -133,8 +133,9 @@ class Autoencoder(Decoder):
 
     Args:
         sample: rows of a release, whose channels' means and variances are kept.
-        width: channels; None for 32.
-        depth: halvings, the first of them by laying 2×2 pixels side by side; None until 8 pixels per side are left.
+        width: number of channels; None for 32.
+        depth: number of halvings of the picture; the first stacks 2×2 pixels as channels. None halves down to 8 pixels
+            per side.
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
     blocks of He et al. 2016, 2×2 pixels per cell as in Shi et al. 2016.

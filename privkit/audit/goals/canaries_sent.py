@@ -109,7 +109,7 @@ def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
 
 
 def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """[K, ...]: for each canary the present or the absent content, by its coin."""
+    """For each canary, the present or the absent content by its coin, [K, ...]."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 

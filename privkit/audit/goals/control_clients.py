@@ -94,7 +94,7 @@ class HonestClients:
         if this is impossible.
 
         Args:
-            shape: of the records, which may be smaller images than the domain's.
+            shape: shape of the records, which may be smaller images than the domain's.
             marked: whether each token reveals its record (`Marked`), for a defense that moves or drops tokens.
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain

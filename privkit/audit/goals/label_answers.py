@@ -51,7 +51,7 @@ def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
 
 
 def _means(epochs: list[Tensor], records: list[Tensor]) -> Tensor:
-    """Of the last epoch's records, the mean of their standardized values [N] or [N, L]: an epoch has one scale."""
+    """The mean over epochs of the last epoch's records' values, [N] or [N, L], standardized within each epoch."""
     count = 1 + int(torch.cat(records).max())
     sums, times = epochs[-1].new_zeros(count, *epochs[-1].shape[1:], dtype=torch.float64), torch.zeros(count)
     for values, of in zip(epochs, records, strict=True):

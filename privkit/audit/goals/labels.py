@@ -171,7 +171,7 @@ def _at_cuts(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
-    """What the attack says at each cut where it can be mounted; see `asked`. If it can at none, its `NotApplicable`."""
+    """The attack's result at each cut where it can be mounted, see `asked`; its `NotApplicable` if it can at none."""
     found: dict[Cut, Asked] = {}
     reasons: list[NotApplicable] = []
     for cut in cuts:
@@ -260,7 +260,7 @@ _KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one repla
 def _each_epoch(
     cuts: Sequence[Cut], attack: LabelAttack, context: TrainedContext, stage: Stages
 ) -> tuple[list[dict[Cut, Asked]], list[Tensor]]:
-    """What the attack says in each epoch, and which record each score is of; one epoch's rounds are in memory.
+    """The attack's results in each epoch, and the record of each score; only one epoch's rounds are in memory.
 
     A client knows which of its own records it sends, so an augmentation hides nothing from it.
     """

@@ -137,7 +137,7 @@ def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) 
 
 
 def _uncontrolled(defense: Defended | None) -> str:
-    """Why no control can show that an attack undoes a user's own defense: it leaves out what to undo."""
+    """Why controls cannot show that an attack undoes a user's own defense (it does not declare what to undo)."""
     if defense is None or not (defense.own and defense.why_not):
         return ""
     cure = "declare effects, and noise_fields where it adds noise"
@@ -146,7 +146,7 @@ def _uncontrolled(defense: Defended | None) -> str:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What an attack returned, from what, and its scores, where there is a truth."""
+    """The result of an attack, its observation, and its scores if the truth is known."""
 
     result: Reconstruction
     observation: ImageObservation
@@ -155,7 +155,7 @@ class _Outcome:
 
 
 def _judged(outcome: _Outcome) -> tuple[bool, float]:
-    """Whether guesses beat the constant ones, and their error; an attack is not held against nothing."""
+    """Whether guesses beat the constant guesses, and their error; True if there is nothing to compare with."""
     row = outcome.row
     if row is None or (found := finished_grade(row)) is None:
         return True, 0.0
@@ -304,7 +304,7 @@ def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, N
 
 
 def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """[N, C, H, W] in [0, 1] to pictures [N, H, W, C] in 0..255."""
+    """Images [N, C, H, W] in [0, 1] -> pictures [N, H, W, C] in 0..255."""
     levels: NDArray[np.uint8] = np.rint(images.transpose(0, 2, 3, 1).clip(0, 1) * 255).astype(np.uint8)
     return levels
 

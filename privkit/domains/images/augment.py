@@ -17,12 +17,12 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
     """Shift every image at random; some kinds also mirror it with probability one half or change its colors.
 
     Args:
-        images: float [N, C, H, W] or [M, B, C, H, W].
+        images: images, float [N, C, H, W] or [M, B, C, H, W].
         kind: "none", "crop" (shifts of up to an eighth of each side, filled with zeros: a random crop after padding),
             "crop_flip" (mirrored, too) or "histology" (turned upside down and given random colors, too).
 
     Returns:
-        Images of the same shape; with "none" the same tensor, and nothing is drawn.
+        Images of the same shape; with "none" the same tensor, without a random draw.
 
     Raises:
         UsageError: for another kind, or for "histology" of images without colors.
@@ -68,13 +68,13 @@ def check_colors(kind: str, channels: int) -> None:
 
 
 def _mirrored(pixels: Tensor, generator: Generator) -> Tensor:
-    """Pixel numbers [n, side], backwards with odds of one half."""
+    """Pixel numbers [n, side], each row reversed with probability one half."""
     flip = torch.rand(len(pixels), 1, generator=generator, device=generator.device) < 0.5
     return torch.where(flip, pixels.flip(1), pixels)
 
 
 def _shifted(n: int, side: int, generator: Generator) -> Tensor:
-    """Pixel numbers of n sides, each shifted by up to an eighth: int64 [n, side]; those outside are other pixels."""
+    """Pixel numbers of n sides, int64 [n, side], each side shifted by up to an eighth; numbers outside mean zeros."""
     most = side // 8
     shift = torch.randint(-most, most + 1, (n, 1), generator=generator, device=generator.device)
     return shift + torch.arange(side, device=generator.device)
@@ -89,10 +89,10 @@ def jitter(images: Tensor, generator: Generator) -> Tensor:
     """Change brightness, contrast, saturation and hue of every image, in this order, and make some of them grey.
 
     Args:
-        images: float [N, 3, H, W] in [0, 1]; a ValueError for other numbers of channels.
+        images: images, float [N, 3, H, W] in [0, 1]; another number of channels raises a ValueError.
 
-    Source: torchvision's ColorJitter and RandomGrayscale with the settings of Mabuchi and Ishikawa, §4.2. ColorJitter
-    also draws the order of the four changes.
+    Source: torchvision's ColorJitter and RandomGrayscale with the settings of Mabuchi and Ishikawa, §4.2. The original
+    ColorJitter also draws the order of the four changes.
     """
     if images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(f"colors change in images [N, 3, H, W], got shape {list(images.shape)}; use crop_flip")
@@ -124,11 +124,11 @@ def turned(images: Tensor, hue: Tensor) -> Tensor:
 
 
 def _luminance(images: Tensor) -> Tensor:
-    """[N, 3, H, W] -> [N, 1, H, W]."""
+    """Luminance of images: [N, 3, H, W] -> [N, 1, H, W]."""
     weights = images.new_tensor(_LUMINANCE).view(3, 1, 1)
     return (images * weights).sum(1, keepdim=True)
 
 
 def _blend(images: Tensor, other: Tensor, share: Tensor) -> Tensor:
-    """`share` of the images and the rest of `other`, in [0, 1]."""
+    """Weighted mean of both images, `share` in [0, 1] of the first, clamped to [0, 1]."""
     return (share * images + (1 - share) * other).clamp(0, 1)

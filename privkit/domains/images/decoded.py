@@ -1,4 +1,4 @@
-"""Pictures that torchvision decodes one by one when they are taken: centre square, resampled, in [0, 1]."""
+"""Pictures that torchvision decodes one by one when taken: the centre square, resampled, with values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _unit_pixels(picture: Image, size: int, channels: int) -> NDArray[np.float32
     """The centre square of a picture, resampled to float32 [size, size, channels] in [0, 1]; one channel is grey.
 
     16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
-    floats are taken unchanged. If values do not fit this scale, a `_NotOnScale` names a file format that does.
+    floats are taken unchanged. If values do not fit this scale, a `_NotOnScale` names a file format that fits.
     """
     from PIL import Image, ImageOps
 
@@ -102,7 +102,7 @@ class _DecodedPool:
         )
 
     def _check_sides(self, row: np.int64, sides: tuple[int, int]) -> None:
-        """A picture enlarged to more than twice its size is mostly invention, and easy to recover."""
+        """Refuse a picture enlarged to more than twice its size: most of it is interpolated, and easy to recover."""
         if 2 * min(sides) < self.size:
             raise DataError(
                 f"picture {row} ({self.file(self.dataset, int(row))}) is {sides[0]}×{sides[1]} pixels, too small for "
@@ -134,10 +134,11 @@ def decoded_pools(
     """Pools of a dataset that torchvision decodes picture by picture.
 
     Args:
-        train: gives (PIL image, target) by index.
-        test: likewise; None if there is no official test part.
-        file: names the file of a row of the dataset, for errors.
-        labels: the labels of a part, [N], or [N, L] of 0 and 1; a ValueError if they are not as many as its pictures.
+        train: dataset that gives (PIL image, target) by index.
+        test: the same for the test part; None if there is no official one.
+        file: returns the file of a row of the dataset, for errors.
+        labels: returns the labels of a part, [N], or 0 and 1 in [N, L]; a ValueError if N is not its number of
+            pictures.
         grey: whether pictures have one channel, their brightness.
     """
     channels = 1 if grey else 3

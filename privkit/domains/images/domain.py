@@ -83,9 +83,9 @@ def check_images(x: Tensor) -> None:
 
 
 def clipping_warning(x: Tensor) -> str:
-    """A warning if pictures look clipped at white or use little of their scale; otherwise empty.
+    """A warning if pictures look clipped at white or use only a small part of their scale; otherwise empty.
 
-    Every reconstruction then looks close, because constant areas are easy to guess.
+    Every reconstruction of such pictures looks close, because constant areas are easy to guess.
     """
     if not len(x):
         return ""
@@ -119,7 +119,7 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """The domain of these images; a `DataError` if they are none."""
+        """The domain of these images; a `DataError` if `x` does not hold images."""
         check_images(x)
         _, c, h, w = x.shape
         return cls(shape=(c, h, w))
@@ -170,7 +170,7 @@ class Images:
         return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """The image metrics, guess n against image n; images too small for SSIM get none."""
+        """The image metrics of guess n against image n; SSIM is left out for images that are too small."""
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:

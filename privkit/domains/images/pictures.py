@@ -23,7 +23,7 @@ class CelebA(Checked):
     """CelebA faces; the label is one of the 40 attributes, or all of them are labels.
 
     Attributes:
-        attribute: name of the attribute, as in list_attr_celeba.txt; "all" for several labels a face, which train with
+        attribute: name of the attribute, as in list_attr_celeba.txt; "all" gives each face several labels, for
             loss=multi_label.
         size: side in pixels after centre cropping.
 
@@ -91,7 +91,7 @@ class LfwPeople(Checked):
         advice = "put the official file there by hand: LFW can no longer be downloaded"
 
         class Extracted(LFWPeople):  # type: ignore[misc]  # torchvision has no types
-            """Asks for the lists and the pictures, not also for the archive that the pictures came in."""
+            """The dataset with its lists and pictures extracted; the archive of the pictures is not required."""
 
             def _check_integrity(self) -> bool:
                 return True  # the lists are checked below
@@ -114,7 +114,7 @@ class LfwPeople(Checked):
 class Pcam(Checked):
     """PatchCamelyon: 262,144 + 32,768 histology patches, 96×96 colour, 2 classes. Needs h5py.
 
-    Its official validation part, another 32,768, is used where it lies beside them.
+    Its official validation part of another 32,768 is used if its files are there.
 
     Attributes:
         size: side in pixels.
@@ -140,7 +140,7 @@ class Pcam(Checked):
                 return f"camelyonpatch_level_2_split_{_PCAM_PARTS[part]}_{kind}.h5"
 
             def labels(dataset: Any) -> NDArray[np.int64]:
-                """All at once; torchvision reads them patch by patch."""
+                """The labels of a part, read at once; torchvision would read them patch by patch."""
                 with h5py.File(folder / file(dataset._split, "y")) as content:
                     return np.asarray(content["y"]).reshape(-1).astype(np.int64)
 
@@ -175,8 +175,8 @@ _PCAM_PARTS = {"train": "train", "test": "test", "val": "valid"}
 class ImageFolder(Checked):
     """Your own pictures: DATA_ROOT/<class>/<picture>, one folder per class.
 
-    Grey pictures become RGB with three equal channels, transparency is dropped, and a picture of any size gives its
-    centre square, resampled to the same side. `folder` with grey=true and `arrays` keep one channel.
+    Grey pictures become RGB with three equal channels, transparency is dropped, and the centre square of each picture
+    is resampled to the same side. `folder` with grey=true and `arrays` keep one channel.
 
     Attributes:
         size: side in pixels after centre cropping.
@@ -195,10 +195,10 @@ class ImageFolder(Checked):
 
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
-    """Folders of pictures, one folder per class, whose path is `called` so by users.
+    """Folders of pictures, one folder per class; errors call their path `called`.
 
     Args:
-        folders: of the training part and, if there is one, the test part; their classes have the same names.
+        folders: folder of the training part and, if there is one, of the test part; their classes have the same names.
     """
     from torchvision import datasets
 
@@ -223,9 +223,8 @@ def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *
 class ImageNet(Checked):
     """ImageNet of 2012: 1,281,167 + 50,000 pictures of 1,000 classes; the validation part is the test part.
 
-    It reads train/<WordNet id>/ and val/<WordNet id>/. If a folder is not there, torchvision unpacks its official
-    archive into the data root, for which it needs the devkit's archive, too. Classes are numbered in the order of
-    their WordNet ids.
+    It reads train/<WordNet id>/ and val/<WordNet id>/. If a folder is missing, torchvision unpacks its official archive
+    into the data root; this needs the devkit's archive, too. Classes are numbered in the order of their WordNet ids.
 
     Attributes:
         size: side in pixels after centre cropping.

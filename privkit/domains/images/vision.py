@@ -1,4 +1,4 @@
-"""Official datasets that fit into memory, through torchvision: CIFAR and MNIST and their relatives."""
+"""Official datasets that fit into memory, through torchvision: CIFAR, MNIST and their relatives."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Cifar10(Checked):
     """CIFAR-10: 50,000 + 10,000 natural images, 32×32 colour, 10 classes.
 
     Attributes:
-        batches: how many of the five official training batches to use, from the first; None for as many as the
-            budget's images need. A declared subset is fine where not all five files are at hand.
+        batches: how many of the five official training batches to use, from the first; None for as many as the budget's
+            images need. A smaller number is useful if not all five files are available.
 
     Source: Krizhevsky 2009; torchvision `CIFAR10`.
     """

@@ -1,4 +1,4 @@
-"""CSV files of a user: their columns as words, and columns of numbers as numbers."""
+"""CSV files of a user: they are read as columns of words, and columns of numbers are converted."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def csv_columns(
     """The columns of a CSV file with a header.
 
     Args:
-        file: name of the file inside it, as it is or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
-        needed: options of the dataset -> the column that each names; the file must have these columns.
-        filled: columns that have no empty cell, if the file has them.
-        skip_bad: whether bad rows are left out: those with missing or extra cells, or without one of `filled`.
+        file: name of the file inside the root, plain or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
+        needed: pairs of a dataset's option and the column that it names; the file must have these columns.
+        filled: columns in which no cell may be empty, if the file has them.
+        skip_bad: whether bad rows are left out: rows with missing or extra cells, or an empty cell in `filled`.
 
     Returns:
-        Column -> its cells, and a sentence on rows that were left out, if any.
+        The cells by column, and a sentence on rows that were left out, if any.
 
     Raises:
-        DataError: if the file, a needed column or every row is missing, if two columns have one name, if a row is bad,
-            or if the file is not CSV.
+        DataError: if the file, a needed column or all rows are missing, two columns have one name, a row is bad, or the
+            file is not CSV.
     """
     path = root / file
     # spreadsheets begin a file with a byte-order mark, which is part of no name
@@ -69,7 +69,7 @@ def csv_columns(
 def dense_and_categorical(
     columns: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, NDArray[np.float64]], dict[str, Sequence[str]]]:
-    """Columns whose cells are all numbers or empty, and the others.
+    """The dense columns, whose cells are all numbers or empty, and the categorical columns.
 
     >>> dense_and_categorical({"age": ["30", ""], "city": ["Rome", "4"]})
     ({'age': array([30., nan])}, {'city': ['Rome', '4']})
@@ -79,10 +79,10 @@ def dense_and_categorical(
 
 
 def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
-    """Refuse a label column that has one value per record, as ids and measurements have.
+    """Refuse a label column whose values differ almost from record to record, as in ids or measurements.
 
     Raises:
-        DataError: if 20 labels or more have fewer than two records per class.
+        DataError: if there are 20 labels or more, and fewer than two records per class.
     """
     if len(labels) >= 20 and 2 * len(classes := set(labels)) > len(labels):
         raise DataError(

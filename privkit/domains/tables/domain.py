@@ -30,8 +30,8 @@ class Tables:
         dense: names of the dense columns.
         ranges: public (low, high) of each dense column, scaled to [0, 1].
         categorical: names of the categorical columns.
-        values: the categories of each, by id; they are public.
-        parties: which party holds each column, dense ones first, numbered from 0; empty if one holds all.
+        values: the categories of each categorical column, by id; they are public.
+        parties: number (from 0) of the party that holds each column, dense columns first; empty if one holds all.
 
     >>> cars = Tables(dense=("mpg",), ranges=((10.0, 50.0),), categorical=("cylinders",), values=(("4", "8"),))
     >>> cars.shown(torch.tensor([[0.5, 1.0]]))
@@ -98,14 +98,14 @@ class Tables:
         return x
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Dense columns all low or all high, with the first or last category elsewhere; and random corners."""
+        """Rows with all dense columns low or high and first or last categories, and random corners of the domain."""
         corners = torch.randint(2, (10, *self.shape), generator=generator).float()
         corners[0], corners[1] = 0, 1
         most = torch.tensor([1.0] * len(self.dense) + [size - 1.0 for size in self.sizes])
         return corners * most
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Rows of another table with the same columns, by these ranges and ids; see `Domain.fit`."""
+        """Rows of another table with the same columns, converted to these ranges and ids; see `Domain.fit`."""
         if not isinstance(given, Tables) or (given.dense, given.categorical) != (self.dense, self.categorical):
             raise UsageError(f"auxiliary rows must have the columns {', '.join((*self.dense, *self.categorical))}")
         if given.values != self.values:
@@ -147,7 +147,7 @@ class Tables:
         return values
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The share of wrong cells of each guess, for every row; see `Domain.distances`."""
+        """The share of wrong cells of each guess when compared with each row; see `Domain.distances`."""
         rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
         return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
 

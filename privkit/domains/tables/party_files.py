@@ -22,18 +22,18 @@ _Columns = dict[str, tuple[str, ...]]
 class PartyFiles:
     """Several CSV files in the data root, one per party, with columns of the same people, joined by an id column.
 
-    Records that some party lacks are left out, and the row of an audit counts them. The order of the rows in a file
-    does not matter, since records are sorted by id. Ids themselves are not a column of a record. `vertical` gives each
-    party the columns of its file; a file that holds only ids and labels is not a party. Which columns are dense, their
-    ranges and their categories follow from the joined records, as public.
+    Records that a party lacks are left out and counted in the row of an audit. The order of the rows in a file does not
+    matter, since records are sorted by id. Ids themselves are not a column of a record. `vertical` gives each party the
+    columns of its file; a file that holds only ids and labels is not a party. The choice of dense columns, their
+    ranges, and the categories follow from the joined records, and are taken as public.
 
     Attributes:
-        files: names of two files or more inside the data root, each as `table_file` reads it.
-        id: column of the id, in every file; ids are compared as they are written.
+        files: names of two or more files inside the data root, each as `table_file` reads it.
+        id: column of the id in every file; ids are compared as text.
         label: column of the label, in one of the files.
         skip_bad_rows: whether rows with missing or extra cells are left out. The row of an audit says how many.
 
-    Source: privkit's. Published vertical splits assume joined records; Vepakomma et al. 2018, "Split learning for
+    Source: privkit's own. Published vertical splits assume joined records; Vepakomma et al. 2018, "Split learning for
     health", §2.
     """
 
@@ -95,7 +95,7 @@ class PartyFiles:
             raise DataError(f"{self.name}: no file has a column {self.label!r}; name one of {known} with label=…")
 
     def _joined(self, tables: Mapping[str, _Columns]) -> tuple[dict[str, list[str]], str]:
-        """The columns of all parties, of the ids that all of them hold, and the sentence that counts these."""
+        """The columns of all parties for the ids that all parties hold, and the sentence that counts these ids."""
         places = [{number: row for row, number in enumerate(table[self.id])} for table in tables.values()]
         common = sorted(set.intersection(*map(set, places)))
         if not common:

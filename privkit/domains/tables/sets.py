@@ -1,4 +1,4 @@
-"""Datasets of tables: dense columns are scaled, categories numbered."""
+"""Datasets of tables: dense columns are scaled and categories are numbered."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def table_pools(
     """A dataset of labelled rows.
 
     Args:
-        dense: column -> its numbers [N]; NaN stands for a missing one and becomes the column's median.
-        categorical: column -> its words [N]; a missing one is the category "".
+        dense: numbers [N] by column; NaN means a missing number and becomes the column's median.
+        categorical: words [N] by column; a missing word is the category "".
         labels: the class of each row; classes are numbered in alphabetical order.
-        parties: column -> its party, if several hold the columns; see `Tables`.
+        parties: party by column, if several parties hold the columns; see `Tables`.
 
     >>> pools = table_pools({"mpg": np.array([10.0, 30.0, np.nan])}, {"fuel": ["gas", "oil", "gas"]}, ["a", "b", "a"])
     >>> pools.train.x.tolist()
@@ -93,7 +93,7 @@ class BreastCancer:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoMpg:
-    """392 cars, five dense columns and two categorical ones; the label says where a car was made.
+    """392 cars with five dense and two categorical columns; the label says where a car was made.
 
     Source: mlxtend `autompg_data`, Quinlan 1993, UCI machine learning repository.
 
@@ -122,7 +122,7 @@ class TableFile:
     """A user's table: a CSV file with a header in the data root.
 
     A column whose cells are all numbers or empty is dense; any other is categorical. Every column but the label is part
-    of a record, unless `ignore` names it, as it should name ids. Ranges and categories are taken from the whole file,
+    of a record, unless `ignore` names it (name ids there). Ranges and categories come from the whole file and are taken
     as public.
 
     Attributes:
@@ -170,14 +170,14 @@ _CURE = "write label 0 or 1, 13 whole numbers and 26 words of 8 hex digits, sepa
 class Criteo(Checked):
     """Criteo: 45,840,617 impressions, 13 counts and 26 categories each; the label says whether one was clicked.
 
-    A missing count becomes its column's median, a missing category is a category of its own. The official test file
-    has no labels, so test records are drawn from the training file.
+    A missing count becomes its column's median; a missing category is a separate category. The official test file has
+    no labels, so test records are drawn from the training file.
 
     Attributes:
         file: the official training file in the data root, as it is or compressed by gzip (.gz).
-        rows: that are read, from the first; ranges and categories are taken from them, as public.
-        scale: "log" takes log(1 + max(count, 0)) of each count, whose columns are then called log I1 and so on;
-            "linear" takes it as it is.
+        rows: number of rows read, from the first; their ranges and categories are taken as public.
+        scale: "log" takes log(1 + max(count, 0)) of each count and calls the columns log I1 and so on; "linear" leaves
+            counts unchanged.
         skip_bad_rows: whether rows with missing or extra fields are left out. The row of an audit says how many.
 
     Source: Criteo Labs 2014, display advertising challenge; patch_shuffling, Table III.

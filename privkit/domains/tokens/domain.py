@@ -24,11 +24,11 @@ _ORDER = 1e-3  # less than one word more or less changes ROUGE-1 in texts of up 
 class Tokens:
     """Sequences of token ids, int64 [N, T], padded with id 0 at the end. See `Domain`.
 
-    The mask of a batch is `x != PADDING`; it follows from the ids.
+    The mask of a batch follows from the ids: `x != PADDING`.
 
     Attributes:
         length: T ≥ 1; longer texts are cut.
-        vocabulary: the token of each id; the first two stand for padding and for unknown tokens. It is public.
+        vocabulary: the token of each id; ids 0 and 1 stand for padding and for unknown tokens. It is public.
         separator: text between two tokens of a displayed sequence.
 
     >>> names = Tokens(length=4, vocabulary=("", "?", "a", "n"), separator="")
@@ -71,12 +71,12 @@ class Tokens:
         return torch.randint(UNKNOWN, len(self.vocabulary), (count, self.length), generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Padding alone, one token repeated for eight tokens of the vocabulary, and random sequences."""
+        """A sequence of padding only, sequences that repeat one token (for eight tokens), and random sequences."""
         repeated = torch.linspace(UNKNOWN, len(self.vocabulary) - 1, 8).long().unsqueeze(1).expand(-1, self.length)
         return torch.cat([self.zeros(1), repeated, self.random(8, generator)])
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """The same tokens by this vocabulary's ids, cut or padded; see `Domain.fit`."""
+        """The same tokens with the ids of this vocabulary, cut or padded; see `Domain.fit`."""
         if not isinstance(given, Tokens):
             raise UsageError(f"{given.records} cannot stand in for token sequences; name auxiliary data of tokens")
         own = {token: number for number, token in enumerate(self.vocabulary)}
@@ -111,7 +111,7 @@ class Tokens:
         ROUGE-1 ignores the order of tokens, so a shuffle within a text does not change it.
 
         Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2 and §3.2 (F-measures of common
-        tokens and of the longest common subsequence, both sides weighted alike).
+        tokens and of the longest common subsequence, with equal weights of precision and recall).
 
         >>> names = Tokens(length=3, vocabulary=("", "?", "a", "b"))
         >>> found = names.scores(torch.tensor([[2, 3, 0]]), torch.tensor([[3, 3, 2]]))
@@ -141,7 +141,7 @@ class Tokens:
 
 
 def _common_subsequence(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Length of the longest common subsequence of each pair of rows, [N, T] and [N, S], padding left out."""
+    """Length of the longest common subsequence of each pair of rows, [N, T] and [N, S], without padding."""
     best = np.zeros((len(a), b.shape[1] + 1), dtype=np.int64)
     for token in a.T:
         same = (token[:, None] == b) & (b != PADDING)

@@ -26,7 +26,7 @@ _LISTED = re.compile(r"aclImdb/(train|test)/urls_(neg|pos)\.txt")
 
 @dataclass(frozen=True, kw_only=True)
 class Imdb(TextReading):
-    """25,000 + 25,000 film reviews; the label says whether one is positive.
+    """25,000 + 25,000 film reviews; the label says whether a review is positive.
 
     The other options are those of `TextReading`. accurate_sl reads 256 tokens of BERT's cased tokenizer; put its
     tokenizer.json into the data root and name it with `tokenizer`.
@@ -64,7 +64,7 @@ class Imdb(TextReading):
 
 @dataclass(frozen=True, kw_only=True)
 class _Files:
-    """What a folder or an archive holds."""
+    """The reviews in a folder or an archive."""
 
     # (part, label) -> number of the review -> its text
     reviews: dict[tuple[str, str], dict[int, bytes]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class _Files:
             self.listed[match[1], match[2]] = content.count(b"\n")
 
     def empty(self) -> str:
-        """A part and label without any review; "" if there is none."""
+        """The name of a part and label without reviews; "" if all have some."""
         parts = ((part, label) for part in ("train", "test") for label in _LABELS)
         return next(("/".join(part) for part in parts if not self.reviews.get(part)), "")
 
@@ -102,7 +102,7 @@ def _of_folder(folder: Path) -> _Files:
 
 
 def _of_archive(path: Path) -> _Files:
-    """What the archive holds, up to where it is damaged."""
+    """The reviews in the archive, up to the point where it is damaged."""
     files = _Files()
     try:
         with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r|") as archive:

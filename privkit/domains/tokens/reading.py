@@ -1,4 +1,4 @@
-"""Texts as token sequences: split, numbered by a vocabulary or a published tokenizer, cut and padded."""
+"""Texts as token sequences: they are split, numbered by a vocabulary or a published tokenizer, cut and padded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Subwords:
     ids: NDArray[np.int64]  # the tokenizer's id -> our id
 
     def encode(self, texts: Sequence[str], length: int) -> list[list[int]]:
-        """Our ids of each text, at most `length`, special tokens included."""
+        """The renumbered ids of each text, at most `length`, with special tokens."""
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(length)
         return [self.ids[pieces.ids].tolist() for pieces in self.tokenizer.encode_batch(list(texts))]
@@ -72,7 +72,7 @@ Labelled = tuple[str, str]  # the label of a text, and the text
 
 
 def _split_text(text: str, unit: Unit) -> list[str]:
-    """The tokens of a text in lower case; punctuation marks are tokens of their own, unless characters are."""
+    """The tokens of a text in lower case. If words are tokens, punctuation marks are separate tokens."""
     return _WORD.findall(text.lower()) if unit == "words" else list(text.lower())
 
 
@@ -96,10 +96,10 @@ def read_texts(
     """A dataset of labelled texts.
 
     Args:
-        train: label and text of each training record, at least one; classes are numbered in alphabetical order.
-        test: likewise; empty for a dataset without a test part.
-        vocabulary: the largest number of ids; the most frequent tokens of the training texts get one, and ties are
-            broken alphabetically.
+        train: label and text of each training record, at least one record; classes are numbered in alphabetical order.
+        test: label and text of each test record; empty if there is no test part.
+        vocabulary: largest number of ids; the most frequent tokens of the training texts get ids, and ties are broken
+            alphabetically.
 
     >>> pools = read_texts([("a", "anna"), ("b", "bo")], unit="characters", length=3, vocabulary=10)
     >>> pools.train.domain.vocabulary, pools.train.x.tolist()
@@ -120,7 +120,7 @@ def _numbered_texts(
     parts: Sequence[Sequence[Labelled]],
     notes: tuple[str, ...],
 ) -> Pools:
-    """A dataset of texts whose tokens have numbers `ids`, at most T a text; see `read_texts`."""
+    """A dataset of texts whose tokens have the ids `ids`, at most T per text; see `read_texts`."""
     classes = sorted({label for part in parts for label, _ in part})
     number = {label: place for place, label in enumerate(classes)}
     train, test = (
@@ -144,13 +144,13 @@ def _padded(texts: Sequence[Sequence[int]], length: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class TextReading(Checked):
-    """How a dataset of texts is read.
+    """Options of a dataset for reading its texts.
 
     Attributes:
         unit: "words" or "characters".
-        length: tokens that are kept of each text.
-        vocabulary: largest number of ids; rarer tokens are unknown. It is counted on the training texts, and assumed to
-            be public.
+        length: number of tokens kept of each text.
+        vocabulary: largest number of ids; rarer tokens count as unknown. The vocabulary comes from the training texts,
+            and is taken as public.
         tokenizer: a `tokenizer.json` of Hugging Face in the data root, such as ALBERT's, which then replaces `unit` and
             `vocabulary`; "" for none. Needs the package tokenizers.
         skip_bad_rows: whether bad rows are left out. The row of an audit says how many.

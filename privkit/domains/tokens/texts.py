@@ -30,7 +30,7 @@ class Definitions(Checked):
     """20,000 definitions of English nouns; the label says what is defined: an animal, an artifact, food, …
 
     Attributes:
-        length: tokens that are kept of each definition.
+        length: number of tokens kept of each definition.
         vocabulary: number of ids.
 
     Source: WordNet 3.0 (Fellbaum 1998), as it ships in timm's list of ImageNet's classes.
@@ -52,7 +52,7 @@ class Definitions(Checked):
 
 @cache
 def _definitions(length: int, vocabulary: int) -> Pools:
-    """The definitions, split once: a run opens its dataset several times."""
+    """The definitions, split once per process, since a run opens its dataset several times."""
     import timm.data
 
     path = Path(timm.data.__file__).parent / "_info" / "imagenet_synset_to_definition.txt"
@@ -97,7 +97,7 @@ def _labelled(line: bytes) -> Labelled:
 
 @dataclass(frozen=True, kw_only=True)
 class Names(TextReading):
-    """Some 20,000 surnames of 18 languages, one file of names a language; the label is the language.
+    """Some 20,000 surnames in 18 languages, with one file per language; the label is the language.
 
     The options are those of `TextReading`. There is no test part. Names are read in lower case.
 
@@ -137,11 +137,12 @@ class AmazonReviews(TextReading):
     """Amazon Reviews Full: product reviews, 3,000,000 + 650,000; the label is the number of stars, 1 to 5.
 
     Attributes:
-        file: a file of reviews in the data root instead of the official train.csv and test.csv, as it is or compressed
-            by gzip (.gz): JSON lines of McAuley's releases, or fastText's lines. It has no test part.
+        file: a file of reviews in the data root instead of the official train.csv and test.csv, plain or compressed by
+            gzip (.gz): JSON lines of McAuley's releases, or fastText's lines. It has no test part.
         rows: number of reviews read from each file, from the first.
 
-    The other options are those of `TextReading`. accurate_sl trains ALBERT, whose tokenizer.json `tokenizer` names.
+    The other options are those of `TextReading`. accurate_sl trains ALBERT; for this, name its tokenizer.json with
+    `tokenizer`.
 
     Source: McAuley and Leskovec 2013; train.csv and test.csv by Zhang, Zhao and LeCun 2015; accurate_sl, Table 7.
     """
@@ -167,7 +168,7 @@ class AmazonReviews(TextReading):
 
 
 def _review(line: bytes) -> Labelled:
-    """Stars and text of a line in one of the three formats; a `BadRow` if it is in none of them."""
+    """Stars and text of a line in one of the three formats; a `BadRow` for other formats."""
     row = utf8(line)
     if row.startswith("{"):
         stars, text = _of_json(row)
@@ -183,7 +184,7 @@ def _review(line: bytes) -> Labelled:
 
 
 def _of_csv(row: str) -> Labelled:
-    """A row of Zhang's files, in which a line break is written as a backslash and an n."""
+    """Stars and text of a row of Zhang's files, in which backslash and n stand for a line break."""
     try:
         fields = next(csv.reader([row], strict=True), [])
     except csv.Error as error:
@@ -195,7 +196,7 @@ def _of_csv(row: str) -> Labelled:
 
 
 def _of_json(row: str) -> Labelled:
-    """A review of McAuley's releases: of 2014 and 2018 with `overall`, of 2023 with `rating`."""
+    """Stars and text of a row of McAuley's releases: `overall` in those of 2014 and 2018, `rating` in that of 2023."""
     try:
         fields = json.loads(row)
         stars = fields["overall"] if "overall" in fields else fields["rating"]

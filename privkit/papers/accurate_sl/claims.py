@@ -1,4 +1,4 @@
-"""Accurate split learning as published: Theorems 3.5 and 3.7 and its Laplace noise, and where they are not bounds."""
+"""Accurate split learning as published: Theorems 3.5 and 3.7 and its Laplace noise, and where they do not hold."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
 def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificate:
     """Certificate of Theorem 3.5 for one release, with Δ > 0, σ > 0 and δ in (0, 1) as in `theorem_3_5_epsilon`.
 
-    Its `lower` is the exact ε, and it is sound exactly if the claim is at least this. The formula is proven for ε < 1,
-    and holds up to `theorem_3_5_limit`.
+    Its `lower` is the exact ε, and it is sound if and only if the claimed ε is at least this. The formula is proven for
+    ε < 1, and holds up to `theorem_3_5_limit`.
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.
 
@@ -99,7 +99,7 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificat
 def theorem_3_7_mu(epsilon: float, delta: float) -> float:
     """Sensitivity over σ of Theorem 3.7, for Gaussian noise: z + √(z² + 2ε), z = Φ⁻¹(δ); ε > 0 and δ in (0, 1).
 
-    At this value the privacy loss exceeds ε with probability δ. The theorem itself only says that "some α > 0" is small
+    At this value the privacy loss exceeds ε with probability δ. The theorem only says that "some α > 0" is small
     enough. Its condition is stronger than (ε, δ)-DP, so the exact μ (`gaussian.mu_for`) is larger.
 
     Source: derived from the accurate split learning paper, Theorem 3.7.
@@ -115,7 +115,8 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
 def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
     """Certificate of Theorem 3.7: the (ε, δ) that is claimed when the sensitivity is small enough.
 
-    The noise is "independent" (Gaussian, whatever the data) or "backpropagated" (what reaches a gradient in the paper).
+    The noise is "independent" (Gaussian noise that does not depend on the data) or "backpropagated" (the noise that
+    reaches a gradient in the paper).
 
     Source: the accurate split learning paper, Theorem 3.7.
 
@@ -146,7 +147,7 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
 
 
 def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"]) -> float:
-    """Diameter of [−1, 1]^n over b > 0: 2n/b is right (L1); 2√n/b, with the L2 diameter, is the published reading.
+    """ε = diameter of [−1, 1]^n over b > 0: 2n/b by the L1 diameter (correct), 2√n/b by the L2 one (published).
 
     Source: Dwork et al. 2006 (L1); the accurate split learning paper, Table 11 (L2).
 

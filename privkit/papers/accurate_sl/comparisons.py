@@ -1,4 +1,4 @@
-"""Claims of accurate split learning beside what is true: Theorems 3.1 to 3.7 and A.7, and every bound of Table 11."""
+"""Claims of accurate split learning beside our results: Theorems 3.1 to 3.7 and A.7, and every bound of Table 11."""
 
 from __future__ import annotations
 

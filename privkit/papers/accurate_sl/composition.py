@@ -1,4 +1,4 @@
-"""Advanced composition as accurate split learning publishes it (Theorem A.7), without overflow, and its validity."""
+"""Advanced composition as accurate split learning publishes it (Theorem A.7), computed without overflow and checked."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Dri
     """ε′ of T ≥ 1 rounds of ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
 
     Args:
-        slack: δ′ in (0, 1); the paper's "for all δ′ > 0" is not a number above 1.
-        drift: d(ε) = e^ε − 1 as published, or (e^ε − 1)/(e^ε + 1).
+        slack: δ′ in (0, 1); the paper writes "for all δ′ > 0", but values of 1 or more make no sense.
+        drift: choice of d(ε): e^ε − 1 as published, or (e^ε − 1)/(e^ε + 1).
 
     Returns:
-        ε′; `inf` if it exceeds the largest float (as published: from ε ≈ 700 on; `log10_theorem_a7_epsilon` has it).
+        ε′; `inf` if it exceeds the largest float (for the published drift from ε ≈ 700 on; see
+            `log10_theorem_a7_epsilon`).
 
     Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the
     smaller drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.

@@ -1,8 +1,8 @@
-"""Denoising theory: what masking and scaling of noisy smashed data do to the layer behind the cut, in closed form.
+"""Denoising theory: effects of masking and scaling noisy smashed data on the layer behind the cut, in closed form.
 
 Smashed data X in R^n arrive as X + Z; the next layer is M in R^(m×n). Masking keeps each coordinate with probability p,
-scaling multiplies all of them by λ = 1/α. Both are post-processing: neither changes ε. p and λ lie in [0, 1], where 1
-changes nothing, and α is > 1. A result outside the range of floats is refused.
+and scaling multiplies all coordinates by λ = 1/α. Both are post-processing and leave ε unchanged. p and λ lie in [0,
+1], where 1 has no effect, and α > 1. A result outside the range of floats is refused.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class CutNoise(Checked):
 
     @property
     def variance(self) -> float:
-        """σ² or 2b²."""
+        """The variance of the noise: σ² or 2b²."""
         return self.scale * self.scale * (1.0 if self.law == "gaussian" else 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer(Checked):
-    """The three numbers of a linear layer on which its mean squared errors depend.
+    """The three numbers that determine a linear layer's mean squared errors.
 
     Source: Xu et al., accurate split learning, Theorem 3.1.
 
@@ -60,10 +60,10 @@ class LinearLayer(Checked):
 
     @classmethod
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
-        """Means over M, X with entries from U[−1, 1]: E A = E B = mn/9, E F = mn/3.
+        """Mean layer over M and X with entries from U[−1, 1]: E A = E B = mn/9, E F = mn/3.
 
-        Every error below is linear in (A, B, F), so it gives the exact mean error when evaluated here. As A = B, the
-        mean error of masking is a straight line in p.
+        Every error below is linear in (A, B, F), so evaluated here it is the exact mean error. As A = B, the mean error
+        of masking is linear in p.
 
         >>> layer, noise = LinearLayer.average(rows=10, columns=16), CutNoise(law="gaussian", scale=0.7)
         >>> round(best_scale(layer, noise), 3), round(1 / (1 + 3 * 0.7**2), 3)
@@ -74,9 +74,9 @@ class LinearLayer(Checked):
 
 
 def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
+    """Error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
-    Source: Xu et al., Eq. 9, regrouped. One mask for all rows or one per row: the error is the same.
+    Source: Xu et al., Eq. 9, regrouped. The error is the same for one mask for all rows and for one mask per row.
 
     >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
     2.0
@@ -86,7 +86,7 @@ def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 
 
 def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
-    """E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
+    """Error of scaling: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
 
     Source: Xu et al., Eq. 13.
 
@@ -98,18 +98,18 @@ def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
 
 
 def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """mask(p) − scale(p) = p(1−p)(B + σ²F) ≥ 0: scaling by p never errs more than masking at p.
+    """mask(p) − scale(p) = p(1−p)(B + σ²F) ≥ 0: the error of scaling by p is at most that of masking at p.
 
-    Source: derived; it proves the remark of Xu et al., section 4.1, which reads it off Fig. 2.
+    Source: derived; it proves a remark of Xu et al., section 4.1, who read it off Fig. 2.
     """
     p = validate.real("p", p, least=0, most=1)
     return finite(p * (1 - p) * (layer.diagonal + _spread(layer, noise)))
 
 
 def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
-    """Whether masking errs no more than the noise alone: pB + (1−p)A ≤ σ²F, or p = 1.
+    """Whether the error of masking is at most that of the noise alone: pB + (1−p)A ≤ σ²F, or p = 1.
 
-    Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are equal always.
+    Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
     return validate.real("p", p, least=0, most=1) == 1 or least_variance_for_masking(layer, p) <= noise.variance
 
@@ -117,7 +117,7 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
 def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
     """Smallest noise variance at which masking is no worse: (pB + (1−p)A)/F.
 
-    Source: Xu et al., Theorem 3.1 (i), solved for σ²; 1/3 on the average over U[−1, 1], whatever p.
+    Source: Xu et al., Theorem 3.1 (i), solved for σ²; 1/3 for the average over U[−1, 1], for every p.
 
     >>> round(least_variance_for_masking(LinearLayer.average(rows=3, columns=5), 0.2) ** 0.5, 4)
     0.5774
@@ -127,7 +127,7 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 
 
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
-    """Whether scaling by 1/α errs no more than the noise alone: A/F ≤ σ²(α+1)/(α−1).
+    """Whether the error of scaling by 1/α is at most that of the noise alone: A/F ≤ σ²(α+1)/(α−1).
 
     Source: Xu et al., Theorem 3.1 (ii).
     """
@@ -149,8 +149,8 @@ def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
 def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
     """p*, the minimizer of `mask_mse` over [0, 1].
 
-    (2A − B − σ²F)/(2(A − B)), clipped, if A > B. Else the error is concave in p: the better end, 0 if A < σ²F, and 1
-    (no masking) otherwise, on ties as well.
+    If A > B, it is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, and the better
+    end is returned: 0 if A < σ²F, else 1 (no masking).
 
     Source: derived from Xu et al., Eq. 9.
     """
@@ -162,7 +162,7 @@ def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
 
 
 def arrays(weights: ArrayLike, features: ArrayLike) -> tuple[Array, Array]:
-    """M [m, n] and X [n] as float64, finite and of fitting shapes."""
+    """M [m, n] and X [n] as float64, checked to be finite and of matching shapes."""
     try:
         m, x = np.asarray(weights, float), np.asarray(features, float)
     except (TypeError, ValueError, OverflowError) as error:
@@ -180,7 +180,7 @@ def _spread(layer: LinearLayer, noise: CutNoise) -> float:
 
 
 def finite(number: float) -> float:
-    """Refuse a result outside the range of floats."""
+    """The number itself; a result outside the range of floats is refused."""
     if not isfinite(number):
         raise ValueError("weights, features and noise must be smaller: the result is too large for a float")
     return number

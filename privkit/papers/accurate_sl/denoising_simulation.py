@@ -1,7 +1,7 @@
-"""Monte Carlo of masking and scaling noisy smashed data: the curves of Figs. 2, 6 and 7, as plain arrays.
+"""Monte Carlo simulation of masking and scaling noisy smashed data: the curves of Figs. 2, 6 and 7, as arrays.
 
-The paper draws M and X from U[−1, 1] and averages k = 1000 results. It does not say m, n or what f_2 and f_2' are, and
-the simulations were not released. Chosen here, and printed by `Settings.describe`:
+The paper draws M and X from U[−1, 1] and averages k = 1000 results. It does not say what m, n, f_2 and f_2' are, and
+the simulations were not released. We chose the following, which `Settings.describe` prints:
 
 - m = 10 classes, n = 16 smashed features (the smallest split layer in the paper's experiments),
 - M, X and the true class are drawn anew in each of the k draws,
@@ -40,7 +40,7 @@ _BLOCK = 2_000_000  # numbers of M held at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Checked):
-    """What a simulation draws."""
+    """Settings of a simulation."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"  # of the noise, "gaussian" or "laplace"
     scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)  # σ or b, one a curve, each > 0
@@ -56,7 +56,7 @@ class Settings(Checked):
             raise ValueError("scales must hold at least one noise scale > 0, got none")
 
     def describe(self) -> str:
-        """The settings in one line, with what the paper leaves open marked as chosen.
+        """The settings in one line; values that the paper does not give are marked as chosen.
 
         >>> Settings().describe()
         'gaussian noise, σ = 0.3, 0.5, 0.7; k = 1000 draws, seed 0; chosen (the paper does not say): m = 10, n = 16'
@@ -131,7 +131,7 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
 
 
 def best_scales(settings: Settings, scale: float) -> Array:
-    """λ* of each single draw of M and X, [draws], for comparison with the λ that is best on average.
+    """The best λ* for each draw of M and X, [draws], for comparison with the λ that is best on average.
 
     >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
     array([0.2 , 0.57])
@@ -146,7 +146,7 @@ def best_scales(settings: Settings, scale: float) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Draws: M [k, m, n], X, unit noise and U[0, 1] for the masks [k, n], true class [k]."""
+    """Draws: M [k, m, n]; X, unit noise and uniforms of the masks, each [k, n]; and the true class [k]."""
 
     weights: Array
     features: Array
@@ -159,7 +159,7 @@ class _Batch:
         return self.results(self.features)
 
     def results(self, seen: Array) -> dict[str, Array]:
-        """f_1 [k, m], f_2 [k, 1] and f_2' [k, n] at what the server sees, [k, n]."""
+        """f_1 [k, m], f_2 [k, 1] and f_2' [k, n] of the smashed data `seen` by the server, [k, n]."""
         logits = np.matmul(self.weights, seen[:, :, None])[:, :, 0]
         each = np.arange(len(logits))
         slope = softmax(logits, axis=1)
@@ -171,7 +171,7 @@ class _Batch:
         }
 
     def squared_errors(self, seen: Array) -> dict[str, Array]:
-        """‖f(X) − f(seen)‖² of each draw and quantity, [k]."""
+        """‖f(X) − f(seen)‖² of each draw, [k], for each quantity f."""
         return {name: ((self.clean[name] - estimate) ** 2).sum(axis=1) for name, estimate in self.results(seen).items()}
 
 

@@ -1,4 +1,4 @@
-"""Denoising theory behind a softmax: the lemma behind Theorem 3.3, and the true test for Theorem 3.4."""
+"""Denoising theory behind a softmax: the lemma of Theorem 3.3, and a correct condition in place of Theorem 3.4."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privkit.papers.accurate_sl.denoising import arrays, finite
 
 
 def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
-    """ln E S − Var S/(2(E S)²), the second-order approximation of E ln S, from ln E S and ln E S².
+    """The second-order approximation of E ln S, ln E S − Var S/(2(E S)²), from ln E S and ln E S².
 
     It has no error bound: see `lognormal_error`.
 
@@ -33,7 +33,7 @@ def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
 def lognormal_error(s2: float) -> float:
     """Error of Lemma A.4 for S = exp(N(0, s²)), for which E ln S = 0: s²/2 − (e^{s²} − 1)/2.
 
-    It grows without limit as s² ≥ 0 grows.
+    Its absolute value grows without limit with s² ≥ 0.
 
     Theorem 3.3 assumes a large σ and uses this lemma, so its proof is not valid.
 
@@ -49,9 +49,9 @@ def lognormal_error(s2: float) -> float:
 def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> float:
     """The σ² above which Theorem 3.4 claims that some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
 
-    **The theorem is false**: it overlooks that noise which all logits share cancels in the softmax. At M = [[20, 3],
-    [20, 0]], X = (0, 1), i* = 0 and σ² = .0075 the condition holds, yet `softmax_loss_gap` grows as λ falls below 1.
-    The right test, for the mean loss, is `loss_slope` > 0.
+    **The theorem is false**: it overlooks that noise common to all logits cancels in the softmax. At M = [[20, 3], [20,
+    0]], X = (0, 1), i* = 0 and σ² = .0075 the condition holds, but `softmax_loss_gap` grows as λ falls below 1. For the
+    mean loss, the right condition is `loss_slope` > 0.
 
     Source: Xu et al., Theorem 3.4.
 
@@ -70,11 +70,11 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
     """E|L(MX) − L(λM(X + Z))| of the softmax cross-entropy L of two classes, by quadrature, for Gaussian noise.
 
     Args:
-        weights: M [2, n]. Two classes: the loss then depends on one Gaussian number, the difference of the logits.
+        weights: M [2, n]; with two classes, the loss depends on one Gaussian number, the difference of the logits.
         features: X [n].
         label: the true class, 0 or 1.
         sigma: standard deviation of the noise, > 0.
-        lam: λ = 1/α in [0, 1]; 1 is not a scaling.
+        lam: λ = 1/α in [0, 1]; 1 means no scaling.
 
     Source: Xu et al., Theorem 3.4, both sides; the quadrature is derived.
 
@@ -89,7 +89,7 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
 
 
 def loss_slope(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -> float:
-    """E⟨s(z̃) − y*, z̃⟩ with z̃ = M(X + Z), the slope of λ ↦ E L(λz̃) at λ = 1; arguments as in `softmax_loss_gap`.
+    """The slope of λ ↦ E L(λz̃) at λ = 1, E⟨s(z̃) − y*, z̃⟩ with z̃ = M(X + Z); arguments as in `softmax_loss_gap`.
 
     Scaling by a λ just below 1 lowers the mean cross-entropy if and only if this is positive. Otherwise no λ < 1 helps,
     since E L is convex in λ.
@@ -111,7 +111,7 @@ def _expm1(exponent: float) -> float:
 
 
 def _margin(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -> tuple[float, float]:
-    """Mean and standard deviation of true minus other logit; the cross-entropy is ln(1 + e^{−margin})."""
+    """Mean and standard deviation of the margin (true minus other logit); the cross-entropy is ln(1 + e^{−margin})."""
     m, x = arrays(weights, features)
     if len(m) != 2:
         raise ValueError(f"weights must have 2 rows (two classes), got {len(m)}: simulate the loss for more")
@@ -123,7 +123,7 @@ def _margin(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -
 
 
 def _expectation(function: Callable[[float], float], mean: float, spread: float, kinks: Sequence[float] = ()) -> float:
-    """E function(N(mean, spread²)), adaptive, split where the margin is 0 or the function has a kink."""
+    """E function(N(mean, spread²)), by adaptive quadrature, split where the margin is 0 or the function has a kink."""
     from scipy.integrate import quad  # slow to import
 
     if spread == 0:

@@ -1,9 +1,9 @@
-"""Effects that accurate split learning publishes: does each survive once the fault of the released code is gone?
+"""Effects that accurate split learning publishes, and whether each remains without the fault of the released code.
 
-The released noise overwrites the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`). Every
-effect is judged twice on audits that differ in this fault alone: `noise_in_place=true`, and without it. Masks and
-scales send back the gradient that was released (`defenses.denoising.Variant`). A third run uses the exact derivative,
-as the theory does.
+The released code writes noise into the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`).
+Every effect is judged on two audits that differ only in this fault: with `noise_in_place=true`, and without. In both,
+masks and scales return the gradient of the released code (`defenses.denoising.Variant`). A third audit uses the exact
+derivative, as the theory does.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class _JudgedEffect:
-    """An effect and what the runs say of it."""
+    """An effect and the verdict of the runs."""
 
     effect: Effect  # the published statement
     # difference of the accuracies of the same seeds with the fault; None below two common seeds, and where the fault
@@ -72,7 +72,7 @@ class _JudgedEffect:
 
 
 def with_fault(defense: str) -> str:
-    """A defense whose noise has the fault; one without noise stays as it is.
+    """The defense with the fault in its noise; unchanged if it adds no noise.
 
     >>> with_fault("bounded+gaussian_noise:at_inference=false+masking:at_inference=false")
     'bounded+gaussian_noise:at_inference=false,noise_in_place=true+masking:at_inference=false'
@@ -82,7 +82,7 @@ def with_fault(defense: str) -> str:
 
 
 def _with_derivative(defense: str) -> str:
-    """A defense whose masks and scales send back their derivative in the place of the released gradient.
+    """The defense with the exact derivative of masks and scales in place of the released code's gradient.
 
     >>> _with_derivative("gaussian_noise+masking:variant=straight_through,at_inference=false")
     'gaussian_noise+masking:at_inference=false'
@@ -130,7 +130,7 @@ def effects() -> tuple[Effect, ...]:
 
 
 def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
-    """The runs that the effects compare, with and without the fault; only of effects whose claim matches a pattern."""
+    """The runs that effects compare, with and without the fault; only for effects whose claim matches a pattern."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
     acts = {run for effect in named if not effect.no_fault for run in (effect.better, effect.worse)}
@@ -144,7 +144,7 @@ def shipped_rows() -> list[dict[str, Any]]:
 
 
 def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]]:
-    """Run -> seed -> accuracy on test images without noise."""
+    """Accuracy on test images without noise, by run and seed."""
     found: dict[_Run, dict[int, float]] = {}
     for row in rows:
         found.setdefault((row["experiment"], row["defense"]), {})[row["seed"]] = row["accuracy"]
@@ -152,7 +152,7 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
 
 
 def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> _JudgedEffect:
-    """The verdict on an effect, from differences of the same seeds."""
+    """The verdict on an effect, from differences between runs with equal seeds."""
     released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, _with_derivative))
     common = sorted(sound if effect.no_fault else set(released) & set(sound))
     if len(common) < 2:
@@ -171,7 +171,7 @@ def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) ->
 
 
 def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]) -> dict[int, float]:
-    """Seed -> difference of the accuracies of an effect's two runs, their defenses changed."""
+    """The difference of accuracy of an effect's two runs, by seed; `change` is applied to their defenses."""
     better, worse = (
         found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)
     )
@@ -179,10 +179,10 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 
 
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffect, ...]:
-    """Every effect, judged on rows; on those that ship with the package unless others are given.
+    """Every effect with its verdict on the given rows, or on the rows that ship with the package.
 
-    Only runs of equal length are compared. If there are several lengths, the one with the most seeds decides, and of
-    these the longest.
+    Only runs of equal length are compared. Of several lengths, the one with the most seeds decides; on a tie, the
+    longest.
     """
     given = shipped_rows() if rows is None else rows
     by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))
@@ -204,7 +204,7 @@ _KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}  # whi
 
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[ComparedClaim]:
-    """The effects that were run, as claims of the paper beside our result; see `judged`."""
+    """The effects that were run, as claims of the paper with our results; see `judged`."""
     verdicts: dict[_Verdict, ClaimVerdict] = {"survives": "reproduced", "undecided": "unproven"}
     for one in judged(rows):
         if one.sound is None:
@@ -225,12 +225,12 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
 
 
 def with_it(one: _JudgedEffect) -> str:
-    """The effect with the fault, or why the fault cannot act."""
+    """The size of an effect with the fault, or why the fault has no effect there."""
     return f"with it {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
 
 
 def shown(interval: Interval) -> str:
-    """A difference with its limits."""
+    """A difference with the limits of its interval."""
     return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 

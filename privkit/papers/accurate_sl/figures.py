@@ -1,4 +1,4 @@
-"""Figs. 2, 6 and 7: the error of masked and scaled noise, simulated and in closed form."""
+"""Figs. 2, 6 and 7: errors under masking and scaling of noisy smashed data, simulated and in closed form."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FACTORS = {
 
 
 def figure(name: str, settings: Settings) -> Figure:
-    """The picture of one of the simulation's figures."""
+    """Draw one of the figures of the simulation."""
     drawn = [_panel(curves, settings, "abcdef"[at]) for at, curves in enumerate(simulated(name, settings))]
     return panels([drawn[row : row + 2] for row in range(0, len(drawn), 2)], note=settings.describe())
 
@@ -50,7 +50,7 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {
 
 
 def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:
-    """One panel. If the mean error has a closed form, as for the linear layer, it is drawn, too."""
+    """One panel; if the mean error has a closed form, as for the linear layer, it is drawn as well."""
     exact, average = None, LinearLayer.average(rows=settings.rows, columns=settings.columns)
     if curves.quantity == "linear":
         error = scale_mse if curves.operator == "scaling" else mask_mse
@@ -91,10 +91,10 @@ class Panel:
 
 
 def panels(rows: Sequence[Sequence[Panel]], *, note: str = "") -> Figure:
-    """A grid of panels; those of a row share their vertical axis, so that left and right can be compared.
+    """A grid of panels; the panels of a row share the vertical axis and can be compared.
 
     Args:
-        rows: at least one row, all of one length.
+        rows: panels by row, at least one row, all rows of the same length.
 
     Raises:
         ValueError: if the rows do not form a grid.

@@ -1,4 +1,4 @@
-"""Table 11 of accurate split learning: printed bounds beside what their formulas give and what is true."""
+"""Table 11 of accurate split learning: its printed bounds, the values of their formulas, and the exact values."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ TABLE_11: tuple[_PrintedBound, ...] = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Table11Row:
-    """One printed bound beside what its formula gives and what is true."""
+    """One printed bound with the value of its formula and the exact value."""
 
     printed: _PrintedBound  # the table's own numbers
     # ε before the factor 2, by the variant of the formula that is nearest to the printed one: c√n/σ, or √n/b for
@@ -84,7 +84,7 @@ def table_11() -> Iterator[Table11Row]:
 
 
 def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
-    """The row of a model under noise of this scale; None if the table prints none.
+    """The row of a model under noise of this scale; None if the table has no such row.
 
     >>> found = row_of("MLP on IMDB", "gaussian", 0.7)
     >>> found.printed.epsilon, round(found.exact, 1)

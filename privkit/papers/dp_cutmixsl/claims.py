@@ -1,4 +1,4 @@
-"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1 and Corollary 1, and where they are not bounds."""
+"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1 and Corollary 1, and the cases in which they fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.shared.certificate import Certificate
 
 
 def smashed_rdp(setting: GroupRelease, order: float) -> float:
-    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; refused if σ is so small that it is not a finite number."""
+    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; a σ so small that this is not finite is refused."""
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
@@ -27,8 +27,8 @@ def label_rdp(setting: GroupRelease, order: float) -> float:
 def rdp(setting: GroupRelease, order: float) -> float:
     """Theorem 1: ε₁, ε₂ or ε₃ at order α > 1, by the setting's mechanism, in nats.
 
-    λ_max enters squared (Mixup, all labels) or as it is (CutMix's smashed data). The paper asks for integers α ≥ 2, but
-    the formula needs no more than α > 1.
+    λ_max enters squared (for Mixup and all labels) or linearly (for CutMix's smashed data). The paper asks for integers
+    α ≥ 2, but α > 1 suffices for the formula.
 
     Source: the DP-CutMixSL paper, Theorem 1, Eqs. 18-20.
 
@@ -55,8 +55,8 @@ def conversion(order: float, delta: float) -> float:
 def best_order(setting: GroupRelease, delta: float) -> float:
     """The order α > 1 at which the converted bound ε(α) + ε_o(δ) is least: 1 + √(ln(1/δ)/c), since ε(α) = αc.
 
-    Corollary 1 grows with that sum, so this order is the best for it, too. It is often below the 2 that the paper
-    takes.
+    Corollary 1 grows with this sum, so this order is best for it, too. It is often below the order 2 that the paper
+    uses.
 
     >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> round(best_order(table_1("dp_sl", group=2, sigma=16 / 255), 1e-5), 4)
@@ -81,8 +81,8 @@ def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> fl
 def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
     """Certificate of Theorem 1: its Rényi bound at an order α > 1, converted at δ; no credit for sampling.
 
-    It is unsound in four cases: the ratios are random; noise is added by the clients, so that the variance in the
-    theorem is wrong; ⌈λN⌉ patches are more than λN; or labels can differ by more than D_y.
+    It is unsound in four cases: ratios are random; clients add the noise, so that the theorem's variance is wrong; ⌈λN⌉
+    patches are more than λN; or labels can differ by more than D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
 
@@ -100,7 +100,7 @@ def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certifi
     """Certificate of Corollary 1: Theorem 1, converted at one order, with credit for sampling k of n clients.
 
     The certificate is at δ. With real sampling, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It
-    is unsound if Theorem 1 is, and for round-robin groups, in which everyone takes part.
+    is unsound if Theorem 1 is, and for round-robin groups, in which every client takes part.
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
 
@@ -204,7 +204,7 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
 
 
 def _rdp(order: float, width: float, dimensions: int, name: str, sigma: float) -> float:
-    """α·D·(width/σ)²/2, refused if it is not a finite number."""
+    """α·D·(width/σ)²/2; a result that is not finite is refused."""
     ratio = float(width) / float(sigma)
     divergence = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
     if not isfinite(divergence):

@@ -1,4 +1,4 @@
-"""Claims of DP-CutMixSL beside what is true: group sizes, Theorem 1 and Corollary 1."""
+"""Claims of DP-CutMixSL beside our results: group sizes, Theorem 1 and Corollary 1."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _corollary_1(name: Mechanism, delta: float, drawn: bool) -> ComparedClaim:
 
 
 def _at_best(formula: Callable[..., Certificate], setting: GroupRelease, delta: float, proven: float) -> str:
-    """What the formula gives at its best order, beside the α = 2 that Table 1 fixes."""
+    """A sentence on the formula's value at its best order, instead of the α = 2 that Table 1 fixes."""
     order = best_order(setting, delta)
     found = formula(setting, order=order, delta=delta).epsilon
     beside = "undercuts" if found < proven else "stays above"

@@ -1,4 +1,4 @@
-"""Figures of ε against group size, noise and rounds, proven and by Corollary 1; pictures of what each method sends."""
+"""Figures of ε (proven, and by Corollary 1) against group size, noise and rounds; pictures of methods' messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _METHODS = {
 
 
 def against_group(groups: Sequence[int] = _GROUPS, *, drawn: bool = False) -> Figure:
-    """ε against the group size k in 1..10; `drawn` has Dir(2) ratios and round-robin groups, as the paper runs them."""
+    """ε against the group size k in 1..10; with `drawn`, for Dir(2) ratios and round-robin groups, as in the paper."""
     return _picture(
         lambda name, group: Experiment(name=name, group=int(group), drawn=drawn),
         groups,
@@ -56,7 +56,7 @@ def _against_sigma(sigmas: Sequence[float] = _SIGMAS) -> Figure:
 
 
 def _against_rounds(rounds: Sequence[int] = _ROUNDS) -> Figure:
-    """ε against the number of rounds, about which Corollary 1 says nothing: its curve is T times it at δ/T."""
+    """ε against the number of rounds T. Corollary 1 covers one round, so its curve shows T times its ε at δ/T."""
     return _picture(
         lambda name, count: Experiment(name=name, rounds=int(count)),
         rounds,
@@ -88,7 +88,7 @@ def _picture(
     published: str = "dashed: Corollary 1, α = 2",
     **axes: Any,
 ) -> Figure:
-    """One curve a mechanism; a published value is marked as a bound if it is not below the proven one."""
+    """One curve per mechanism; a published value that is not below the proven one is marked as a bound."""
     drawn = []
     for name, label in NAMES.items():
         row = [experiment(name, value) for value in values]

@@ -34,7 +34,7 @@ class Experiment:
         return answer.epsilon(self.specification(), delta)
 
     def setting(self) -> GroupRelease:
-        """The mechanism as the paper's formulas see it."""
+        """The mechanism in the terms of the paper's formulas."""
         setting = table_1(self.name, group=self.group, sigma=self.sigma)
         if not self.drawn:
             return setting
@@ -42,7 +42,7 @@ class Experiment:
         return replace(setting, sampling="partition", concentration=concentration)
 
     def published(self, delta: float) -> tuple[float, str]:
-        """T times Corollary 1 at δ/T, since the corollary is for one release; and why it is not a bound, if so."""
+        """T times Corollary 1 (of one release) at δ/T, and why this is not a bound (empty if it is)."""
         claim = corollary_1(self.setting(), order=ORDER, delta=delta / self.rounds)
         return self.rounds * claim.epsilon, claim.objection
 
@@ -71,7 +71,7 @@ def specification(
     chosen: int | None = None,
     rounds: int = 1,
 ) -> SplitMechanism:
-    """One-hot labels and smashed data of Table 1 under noise; k of its n clients if `chosen` is given, else everyone.
+    """One-hot labels and smashed data of Table 1 under noise; `chosen` of its n clients take part (None for all).
 
     >>> specification(chosen=2).participation
     WithoutReplacement(chosen=2, clients=10)

@@ -1,4 +1,4 @@
-"""Claims of patch shuffling beside what is true: its counts, Proposition 2, its ε and its image errors."""
+"""Claims of patch shuffling beside our results: its counts, Proposition 2, its ε and its image errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _image_errors() -> Iterator[ComparedClaim]:
-    """PSNR and MSE of the same row, their range, and the level at which an attack gets nothing."""
+    """Checks of printed PSNR and MSE: agreement within a row, range, and the level of an attack without success."""
     pairs = list(_pairs())
     apart = [f"{mse.table} {mse.row}" for mse, psnr in pairs if not _agree(mse, psnr)]
     yield ComparedClaim(
@@ -94,7 +94,7 @@ def _pairs() -> Iterator[tuple[PrintedValue, PrintedValue]]:
 
 
 def _agree(mse: PrintedValue, psnr: PrintedValue) -> bool:
-    """Whether a PSNR is that of its MSE up to rounding and to the mean over batches."""
+    """Whether a PSNR agrees with the MSE of its row, up to rounding and the mean over batches."""
     assert mse.value is not None
     assert psnr.value is not None
     return abs(psnr.value + 10 * log10(mse.value)) <= 0.5

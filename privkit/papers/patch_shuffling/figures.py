@@ -1,4 +1,4 @@
-"""Similarity of learned position embeddings, from the models of a run: which tokens are embedded as neighbors?"""
+"""Pictures of the similarity of learned position embeddings, from the models of a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
     """The paper's Fig. 5 for a run's models.
 
     Raises:
-        UsageError: if it is not a run folder, or no model of it learned positions.
+        UsageError: if it is not a run folder, or none of its models learned positions.
     """
     found = _embeddings(run)
     if not found:
@@ -41,7 +41,7 @@ def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure
     """A panel for each model: for every token, a map of the cosines between its position embedding and all others.
 
     Args:
-        embeddings: label -> [T, D] of a square grid of T tokens, row by row; at least one.
+        embeddings: position embeddings [T, D] of a square grid of T tokens, row by row, by label; at least one.
 
     Source: patch_shuffling Fig. 5, in the time domain.
     """
@@ -60,7 +60,7 @@ def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure
 
 
 def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cosine of every two rows of [T, D], as [T, T]; 0 for a row of zeros.
+    """Cosines [T, T] of all pairs of rows of an embedding [T, D]; 0 for a row of zeros.
 
     >>> similarity(np.array([[1, 0], [0, 2], [3, 3]], np.float32)).round(3)[2].tolist()
     [0.707, 0.707, 1.0]
@@ -72,7 +72,7 @@ def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[T, T] of a square grid as one picture: each token's map at its place, with gaps (NaN) between maps.
+    """Cosines [T, T] of a square grid as one picture: each token's map at its place, with gaps (NaN) between maps.
 
     >>> _tiled(np.arange(16.0).reshape(4, 4))[0].tolist()
     [0.0, 1.0, nan, 4.0, 5.0, nan]
@@ -83,7 +83,7 @@ def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _embeddings(run: Path) -> dict[str, NDArray[np.float32]]:
-    """Label -> positions [T, D] of the first client of each finished model that learned some; no class token."""
+    """Position embeddings [T, D] (no class token) of the first client of each model that learned them, by label."""
     from safetensors.numpy import load
 
     run = root(run)

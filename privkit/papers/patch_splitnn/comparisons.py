@@ -14,7 +14,7 @@ _ALMOST_ALL = 0.9  # share of the rows from which "almost all" is granted
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """Patches, costs, and accuracies beside ResNet18's."""
+    """Claims on numbers of patches, on costs, and on accuracies compared with ResNet18."""
     counts = [value for value in printed_values("patch_splitnn") if value.column == "patches"]
     wrong = [value for value in counts if _patches(value.row) != value.value]
     yield ComparedClaim(
@@ -65,7 +65,7 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _patches(pattern: str) -> int:
-    """Number of patches of a pattern.
+    """Number of patches that a pattern describes.
 
     >>> _patches("CIFAR, patch 12, stride 5")
     25
