@@ -233,10 +233,11 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
         ]
     if mechanism.relation == "add_or_remove_one":
         said.append(
-            "a unit that is absent leaves its place in the batch to a dummy, and no other unit moves up: a removal "
-            "that deals all batches anew is not covered"
+            "a unit that is absent leaves its place in the batch to a dummy, zeros with the same noise, and no other "
+            "unit moves up: a removal that deals all batches anew is not covered"
             if isinstance(part, ShuffledEpochs)
-            else "who is absent cannot be told from a message that is missing: the server sees sums, or dummies arrive"
+            else "an absent unit counts as zeros with the same noise: noise is added once to a sum, or a dummy of "
+            "noise alone arrives in the unit's place; a missing message, or a sum with less noise, is not covered"
         )
     return said
 
