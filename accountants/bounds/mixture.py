@@ -133,7 +133,8 @@ def profile(law: ShiftLaw) -> Profile:
             values, place = np.unique(e, return_inverse=True)
             return mean_profile(values, mu, weight)[place.reshape(e.shape)]
         if e.size == 1:  # with all its digits
-            return np.minimum(np.exp(gaussian.log_delta(e.reshape(1), mu)) @ weight, 1.0).reshape(e.shape)
+            one = np.exp(gaussian.log_delta(e.ravel(), mu)) @ weight
+            return np.full(e.shape, min(float(one), 1.0))
         flat, deltas = e.ravel(), np.empty(e.size)
         step = max(1, _CHUNK // mu.size)
         for start in range(0, flat.size, step):
