@@ -222,10 +222,13 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
     elif isinstance(part, RandomAllocation):
         said = [
             f"each unit takes part in exactly {part.participations:,} of every {part.epoch_rounds:,} rounds, drawn "
-            "uniformly, secretly and independently of other units"
+            "uniformly, secretly, afresh in every epoch and independently of other units"
         ]
     elif isinstance(part, Poisson):
-        said = [f"each unit takes part by an independent secret coin of probability {rounded_down(part.rate, 6)}"]
+        said = [
+            f"each unit takes part by an independent secret coin of probability {rounded_down(part.rate, 6)}, tossed "
+            "afresh in every round"
+        ]
     else:
         said = [
             f"{part.chosen} of {part.clients} clients are drawn uniformly and secretly each round and seated at "

@@ -60,7 +60,7 @@ def test_digits_of_an_assumption_are_rounded_away_from_a_stronger_claim() -> Non
     near = Known(value=1.2345678, relation="add_or_remove_one", norm="l2")
     said = answer.epsilon(one(smashed=near, relation=near.relation, participation=Poisson(rate=0.45678951)), 1e-5)
     assert "at most 1.23456 apart in L2" in said.assumptions[0]
-    assert any("secret coin of probability 0.456789" in line for line in said.assumptions)
+    assert any("secret coin of probability 0.456789, tossed afresh in every round" in line for line in said.assumptions)
     updates = PrivateUpdates(noise_multiplier=1.2345612, steps=1)
     assert any(
         "carry noise of 1.23457 times" in line for line in answer.epsilon(one(lower_model=updates), 0.1).assumptions
