@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from privkit.accountants import validate
 from privkit.accountants.spec.parts import Noise
 from privkit.shared.array import Array
+from privkit.shared.rounding import rounded_down
 
 Along = Callable[[Array, Array], NDArray[Any]]
 """(record [d], directions [d, k]) -> derivatives [m, k] of the m released numbers along each direction."""
@@ -108,7 +109,8 @@ class ErrorFloor:
         word += f" at {self.confidence:.0%} confidence" if self.proven and self.confidence else ""
         return (
             f"{word}: for records drawn from the stated Gaussian prior, no reconstruction has a mean squared error "
-            f"below {self.low:.4g}; the prior's mean alone has {self.prior:.4g}. Nothing is said of other records"
+            f"below {rounded_down(self.low, 4)}; the prior's mean alone has {self.prior:.4g}. Nothing is "
+            "said of other records"
         )
 
 

@@ -12,7 +12,7 @@ from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, Rea
 from privkit.accountants.spec.parts import CutMix, EveryRound, NoMixing, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import Categories, Known
-from privkit.shared.rounding import rounded_up
+from privkit.shared.rounding import rounded_down, rounded_up
 
 _LARGE_DELTA = 1e-3  # a δ above this is warned about: publishing one record in a thousand would be allowed
 _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
@@ -68,7 +68,8 @@ def _said_of_mechanism(mechanism: SplitMechanism) -> list[str]:
 
 def _said_of_clip(smashed: object) -> str:
     if isinstance(smashed, Known):
-        apart = f"{smashed.value:g} apart in {smashed.norm.upper()} under {smashed.relation.replace('_', '-')}"
+        apart = f"{rounded_down(smashed.value, 6)} apart in {smashed.norm.upper()}"
+        apart += f" under {smashed.relation.replace('_', '-')}"
         return f"neighbors' smashed data are at most {apart}, as was stated; no clip is known that holds it"
     return f"smashed data are clipped by the client before noise to {_spec(smashed)}"
 
@@ -202,7 +203,7 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
     if isinstance(part, EveryRound) or (isinstance(part, WithoutReplacement) and part.rate == 1):
         said = ["every client takes part in every round: nothing is credited to sampling"]
     elif mechanism.participation_shows:
-        how = f"with probability {part.rate:g} in each round, by coins that are independent of the data"
+        how = f"with probability {rounded_down(part.rate, 6)} in each round, by coins that are independent of the data"
         why = (
             "colluding clients know who takes part"
             if mechanism.colluders_know
@@ -221,10 +222,13 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
     elif isinstance(part, RandomAllocation):
         said = [
             f"each unit takes part in exactly {part.participations:,} of every {part.epoch_rounds:,} rounds, drawn "
-            "uniformly, secretly and independently of other units"
+            "uniformly, secretly, afresh in every epoch and independently of other units"
         ]
     elif isinstance(part, Poisson):
-        said = [f"each unit takes part by an independent secret coin of probability {part.rate:g}"]
+        said = [
+            f"each unit takes part by an independent secret coin of probability {rounded_down(part.rate, 6)}, tossed "
+            "afresh in every round"
+        ]
     else:
         said = [
             f"{part.chosen} of {part.clients} clients are drawn uniformly and secretly each round and seated at "
@@ -233,10 +237,11 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
         ]
     if mechanism.relation == "add_or_remove_one":
         said.append(
-            "a unit that is absent leaves its place in the batch to a dummy, and no other unit moves up: a removal "
-            "that deals all batches anew is not covered"
+            "a unit that is absent leaves its place in the batch to a dummy, zeros with the same noise, and no other "
+            "unit moves up: a removal that deals all batches anew is not covered"
             if isinstance(part, ShuffledEpochs)
-            else "who is absent cannot be told from a message that is missing: the server sees sums, or dummies arrive"
+            else "an absent unit counts as zeros with the same noise: noise is added once to a sum, or a dummy of "
+            "noise alone arrives in the unit's place; a missing message, or a sum with less noise, is not covered"
         )
     return said
 
@@ -252,8 +257,8 @@ def _composition(mechanism: SplitMechanism) -> list[str]:
     lower = mechanism.lower_model
     if isinstance(lower, PrivateUpdates):
         said = [
-            f"the lower model's {lower.steps:,} updates carry noise of {lower.noise_multiplier:g} times their "
-            "replace-one sensitivity and are charged here"
+            f"the lower model's {lower.steps:,} updates carry noise of {rounded_up(lower.noise_multiplier, 6)} times "
+            "their replace-one sensitivity and are charged here"
         ]
         if lower.rate < 1:
             said.append("batches of the updates are secret and drawn apart from those of the releases")

@@ -9,7 +9,7 @@ from privkit.reports.summaries import over_seeds
 from privkit.reports.tables import UNKNOWN, Table, interval, note_of, summary_note, summary_table, table
 from privkit.shared.empirical_bound import EmpiricalBound
 from privkit.shared.measures import ORDERS, TOLD_APART, Measure, measure
-from privkit.shared.rounding import rounded_down
+from privkit.shared.rounding import rounded_down, rounded_up
 
 _SHOWN = [one for one in TOLD_APART if one.name != "cluster_accuracy"]
 _OF_ORDERS = [one for one in ORDERS if not one.unit]
@@ -90,7 +90,7 @@ def _proven(row: Row) -> str:
     """The proven limits of any attack, for comparison with the canaries' bound."""
     if row.limits is None or row.empirical_bound is None or (row.certificate and row.certificate.standing != "proven"):
         return UNKNOWN
-    return f"{row.limits.at(0.01):.3g}, {row.limits.advantage:.3g}"
+    return f"{rounded_up(row.limits.at(0.01), 3)}, {rounded_up(row.limits.advantage, 3)}"
 
 
 def _bits(row: Row) -> str:

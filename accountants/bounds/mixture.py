@@ -132,6 +132,9 @@ def profile(law: ShiftLaw) -> Profile:
         if e.size * mu.size > _MANY:
             values, place = np.unique(e, return_inverse=True)
             return mean_profile(values, mu, weight)[place.reshape(e.shape)]
+        if e.size == 1:  # with all its digits
+            one = np.exp(gaussian.log_delta(e.ravel(), mu)) @ weight
+            return np.full(e.shape, min(float(one), 1.0))
         flat, deltas = e.ravel(), np.empty(e.size)
         step = max(1, _CHUNK // mu.size)
         for start in range(0, flat.size, step):
@@ -194,4 +197,7 @@ def invert(profile: Profile, delta: float) -> float:
         value = at(epsilon)
         return log(value / delta) if value > exp(-700) else -inf
 
-    return float(brentq(lambda e: max(gap(e), -1e3), 0.0, high, xtol=1e-12, rtol=1e-13))
+    found = float(brentq(lambda e: max(gap(e), -1e3), 0.0, high, xtol=1e-300, rtol=1e-13))
+    while at(found) > delta:  # the root may lie on either side
+        found *= 1 + 2e-13
+    return found

@@ -23,8 +23,8 @@ WORTH_COMPOSING = 1e3
 """ε from which on a tighter bound would still be not protection, and numerical composition takes seconds."""
 
 _IDEAL = (
-    "noise counts as real numbers from a secret seed: neither the low bits of floats nor an attack on the generator is "
-    "covered"
+    "noise counts as real numbers from a secret seed: neither the low bits of floats nor an attack on the generator, "
+    "which keeps 32 bits of the seed on a CPU, is covered; smashed data are finite: a NaN passes the clip"
 )
 GIVEN_LABELS = (
     "labels reach the server without noise, themselves or by gradients that follow from them: neighbors share them, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import frexp
 from typing import ClassVar, Literal
 
 import torch
@@ -14,6 +15,8 @@ from privkit.constraints import Positive
 from privkit.defenses.base import Effect, OnSmashed, Place
 from privkit.defenses.charge import Noised
 
+BELOW = 1 - 1e-6
+"""A clip aims at this share of the norm, so that float32 does not end above it."""
 ClipBy = Literal["coordinate", "image"]
 """What a clip bounds: each coordinate, or the L2 norm of an image's smashed data."""
 
@@ -39,15 +42,27 @@ def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
 def shrink(smashed: Tensor, radius: float) -> Tensor:
     """Shrink the smashed data [M, B, ...] of each image to an L2 norm ≤ `radius` > 0, as DP-SGD clips gradients.
 
-    Each of the M·B images has its own norm. The result is float32 or wider.
+    Each of the M·B images has its own norm. The result is float32 or wider, and a millionth inside the ball. The
+    squares are summed pairwise by `sum`: `vector_norm` sums one after the other, and at a million equal coordinates
+    its norm is .06 % too small.
 
     >>> shrink(torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]), 1.0)
     tensor([[[0.6000, 0.8000],
              [0.3000, 0.4000]]])
     """
-    wide = widened(smashed)
-    norm: Tensor = torch.linalg.vector_norm(wide.flatten(2), dim=2).view(wide.shape[:2] + (1,) * (wide.ndim - 2))
-    return wide * (radius / norm.clamp(min=radius))
+    wide, unit = widened(smashed), unit_of(radius)
+    aim = BELOW * radius * unit
+    squared = (wide * unit).flatten(2).square().sum(2).clamp(min=aim * aim)
+    return wide * (aim / squared.sqrt()).view(wide.shape[:2] + (1,) * (wide.ndim - 2))
+
+
+def unit_of(radius: float) -> float:
+    """A power of two that brings a radius > 0 to about 1, so that the squares of small numbers do not vanish.
+
+    >>> unit_of(1.0), unit_of(2.0**-100) * 2.0**-100, unit_of(1e-60) == 2.0**126
+    (0.5, 0.5, True)
+    """
+    return float(2.0 ** -max(-126, min(frexp(radius)[1], 126)))
 
 
 def clipped(smashed: Tensor, bound: float | None, clip_by: ClipBy) -> Tensor:

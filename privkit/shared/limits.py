@@ -6,6 +6,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from math import exp
 
+from privkit.shared.rounding import rounded_up
+
 PRIORS = (0.001, 0.01, 0.1)
 """False positive rates, and chances of a guess without the release, at which limits are said."""
 
@@ -40,11 +42,11 @@ class Limits:
     @property
     def sentence(self) -> str:
         """A sentence on the limits that no attack can exceed."""
-        found = ", ".join(f"{self.at(rate):.3g} at {rate:g}" for rate in PRIORS)
+        found = ", ".join(f"{rounded_up(self.at(rate), 3)} at {rate:g}" for rate in PRIORS)
         return (
-            f"no attack has an advantage above {self.advantage:.3g}, or a true positive rate above {found}; and what a "
-            "guess without the release, by someone who knows clear labels and all other records, reconstructs with "
-            "these chances, no attack reconstructs more often"
+            f"no attack has an advantage above {rounded_up(self.advantage, 3)}, or a true positive rate above {found}; "
+            "and what a guess without the release, by someone who knows clear labels and all other records, "
+            "reconstructs with these chances, no attack reconstructs more often"
         )
 
 

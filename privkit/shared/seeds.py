@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
+
+_KEPT = 2**32  # torch's CPU generator keeps the last 32 bits of a seed
+_BLOCK = 1024
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -13,3 +17,28 @@ def derive(seed: int, *names: str | int) -> int:
     """
     text = "/".join(str(part) for part in (seed, *names))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 2
+
+
+def numbered(seed: int, name: str, number: int) -> int:
+    """The seed in [0, 2⁶²) of one of many streams, {} in whose name stands for its number from 0.
+
+    It is that of `derive`, unless a smaller number has the same last 32 bits. torch's CPU generator keeps no others, so
+    that two rounds would add the same noise: among 10,000 rounds with a probability of 1 %.
+
+    >>> numbered(0, "train/{}", 3) == derive(0, "train", 3)
+    True
+    """
+    block, place = divmod(number, _BLOCK)
+    return _block(seed, name, block)[place]
+
+
+@lru_cache(maxsize=4096)
+def _block(seed: int, name: str, block: int) -> tuple[int, ...]:
+    taken, made = {one % _KEPT for before in range(block) for one in _block(seed, name, before)}, []
+    for number in range(block * _BLOCK, (block + 1) * _BLOCK):
+        one = derive(seed, name.format(number))
+        while one % _KEPT in taken:
+            one = derive(one, "again")
+        taken.add(one % _KEPT)
+        made.append(one)
+    return tuple(made)

@@ -16,7 +16,7 @@ from privkit.domains.base import Batch, several
 from privkit.domains.images.augment import augment
 from privkit.domains.partition import ClientPartition, Iid, epoch_order, most_releases, rounds_an_epoch
 from privkit.errors import TrainingDiverged, UsageError
-from privkit.shared.seeds import derive
+from privkit.shared.seeds import numbered
 from privkit.torch_utils.seeded import seeded
 from privkit.training.checkpoint import Checkpoint
 from privkit.training.clients import Clients
@@ -257,14 +257,14 @@ def train(
         upper.train()
         if not learns(clients):  # batch statistics would carry one record into the smashed data of others
             clients.lowers.eval()
-        draws.manual_seed(derive(seed, "train", epoch))
+        draws.manual_seed(numbered(seed, "train/{}", epoch))
         order = round_order(shares, protocol, batch * world, rounds, draws)
         if world > 1:  # the order is everybody's, what each process draws beside it is its own
             order = order[:, :, rank * batch : (rank + 1) * batch]
-            draws.manual_seed(derive(seed, "train", epoch, "process", rank))
-        secret.manual_seed(derive(seed, "train", epoch, "updates"))
+            draws.manual_seed(numbered(seed, f"train/{{}}/process/{rank}", epoch))
+        secret.manual_seed(numbered(seed, "train/{}/updates", epoch))
         losses, groups = [], []
-        with seeded(device, derive(seed, "train", epoch, "module", *([rank] if world > 1 else []))):
+        with seeded(device, numbered(seed, "train/{}/module" + (f"/{rank}" if world > 1 else ""), epoch)):
             for step, rows in enumerate(order):
                 number = epoch * steps + step
                 if graphed is None:

@@ -13,13 +13,13 @@ from torch import Generator, Tensor, nn
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.spec.parts import PrivateUpdates
 from privkit.defenses.base import ReleaseCount
+from privkit.defenses.noise import BELOW, unit_of
 from privkit.domains.partition import ClientPartition
 from privkit.errors import UsageError
 from privkit.shared.certificate import Certificate
 from privkit.training.clients import Clients
 from privkit.training.spec import TrainingSpec
 
-_ROUNDED = 1 - 1e-6  # clipping aims this much below the norm, so that float32 does not end above it
 _NOT_ALONE = (
     "the updates of the lower segments are noisy, but the smashed data are not covered: the server's gradients carry "
     "them into the updates of other records, so noisy updates alone prove nothing"
@@ -89,8 +89,9 @@ def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]
 
     `gradients` are [n, B, ...] by name, for every record; the norm is over all names together.
     """
-    squared = torch.stack([value.flatten(2).square().sum(2) for value in gradients.values()]).sum(0)
-    scale = (clip * _ROUNDED / squared.sqrt()).clamp(max=1.0)
+    unit = unit_of(clip)
+    squared = torch.stack([(value * unit).flatten(2).square().sum(2) for value in gradients.values()]).sum(0)
+    scale = (clip * unit * BELOW / squared.sqrt()).clamp(max=1.0)
     return {name: torch.einsum("nb,nb...->n...", scale, value) for name, value in gradients.items()}
 
 

@@ -19,7 +19,7 @@ from privkit.defenses.compile import run, sites_of
 from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.partition import ClientPartition, rounds_an_epoch
-from privkit.shared.seeds import derive
+from privkit.shared.seeds import derive, numbered
 from privkit.torch_utils.seeded import seeded
 from privkit.training.clients import Clients
 from privkit.training.loop import learns, round_order
@@ -104,7 +104,7 @@ class LiveClients:
             draws = Generator(device).manual_seed(derive(self._seed, "hijack", epoch))
             self._order = round_order(self._shares, protocol, spec.batch_size, rounds, draws)
         rows = self._order[step]
-        draws = Generator(device).manual_seed(derive(self._seed, "hijack", "round", number))
+        draws = Generator(device).manual_seed(numbered(self._seed, "hijack/round/{}", number))
         edge.train()
         self._optimizer.zero_grad(set_to_none=True)
         labels, fake = self._private.y[rows], False
@@ -113,9 +113,9 @@ class LiveClients:
             labels = (
                 labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
             ) % edge.classes
-        secret = Generator(device).manual_seed(derive(self._seed, "hijack", "updates", number))
+        secret = Generator(device).manual_seed(numbered(self._seed, "hijack/updates/{}", number))
         with private_gradients(edge, spec, secret):
-            with seeded(device, derive(self._seed, "hijack", "module", number)):
+            with seeded(device, numbered(self._seed, "hijack/module/{}", number)):
                 sent = edge.release(self._private.x[rows], labels, draws, number)
             self.labels = sent.release.labels.flatten(0, 1)
             view = answer_of(sent, number, edge).view

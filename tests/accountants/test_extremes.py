@@ -19,6 +19,7 @@ from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import DirichletCounts, DirichletRatio, FixedRatio, RealizedRatios
 from privkit.accountants.spec.parts import CutMix, Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Clamp, Known, OneHot, PatchBall
+from privkit.accountants.table import mechanism_of
 
 Array = NDArray[np.float64]
 
@@ -282,3 +283,13 @@ def test_losses_beyond_every_grid_are_answered() -> None:
     huge = SplitMechanism(smashed=one, noise=Noise(smashed=2e-6), lower_model=updates)
     found = answer.epsilon(huge, 1e-5)
     assert gaussian.epsilon(1e-5, 500_000.0) <= found.epsilon < inf
+
+
+@pytest.mark.parametrize("exponent", [30, 300])
+def test_told_coins_with_tiny_shifts_cost_what_the_exact_profile_says(exponent: int) -> None:
+    """Both terms of the profile agree in all but a few digits, and an absolute tolerance was as large as ε."""
+    cells = {"mechanism": "dp_sl", "sigma": 1e6, "clip_norm": 5e-7, "unit": "client", "lower_model": "trained"}
+    drawn = mechanism_of({**cells, "sampling": "without_replacement", "group": 840, "clients": 1000})
+    found, exact = answer.epsilon(drawn, 10.0**-exponent), gaussian.epsilon(10.0**-exponent / 0.84, 1e-12)
+    assert found.epsilon == pytest.approx(exact, rel=1e-4)
+    assert answer.delta(drawn, found.epsilon).delta == pytest.approx(10.0**-exponent, rel=1e-2)

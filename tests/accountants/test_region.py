@@ -17,7 +17,8 @@ from privkit.accountants.region import Region, region
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.parts import Noise, Poisson
 from privkit.accountants.spec.sensitivity import Known
-from privkit.shared.limits import PRIORS
+from privkit.shared.limits import PRIORS, Limits
+from privkit.shared.rounding import rounded_up
 
 GAUSS = SplitMechanism(
     smashed=Known(value=1, relation="replace_one", norm="l2"), noise=Noise(smashed=2.0), lower_model="frozen", rounds=3
@@ -72,7 +73,9 @@ def test_limits_hold_the_headline_rates_exactly() -> None:
     limits = found.limits()
     assert [limits.at(rate) for rate in PRIORS] == found.true_positives(list(PRIORS)).tolist()
     assert limits.at(0.0123) >= float(found.true_positives(0.0123))
-    assert f"advantage above {found.advantage:.3g}" in limits.sentence
+    assert f"advantage above {rounded_up(found.advantage, 3)}" in limits.sentence
+    narrow = Limits(advantage=0.12301, false_positives=(0.0, 1.0), true_positives=(0.05011, 0.05011))
+    assert "above 0.124, or a true positive rate above 0.0502" in narrow.sentence
 
 
 def test_nothing_proven_rules_nothing_out_and_epsilon_0_all() -> None:

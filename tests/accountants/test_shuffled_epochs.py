@@ -207,7 +207,10 @@ def test_a_removal_that_deals_all_batches_anew_is_not_covered_and_the_certificat
     delta = np.maximum(with_it - exp(said.epsilon) * without, 0).sum() * (at[1] - at[0]) ** 2
     assert delta > 1000 * 1e-5
     assert any("no other unit moves up" in sentence for sentence in said.assumptions)
-    assert not any("the server sees sums" in sentence for sentence in said.assumptions)
+    assert not any("counts as zeros" in sentence for sentence in said.assumptions)
+    coins = answer.epsilon(replace(one, participation=Poisson(rate=0.5), rounds=1), 1e-5)
+    for found, claim in ((said, "a dummy, zeros with the same noise"), (coins, "counts as zeros with the same noise")):
+        assert any(claim in sentence for sentence in found.assumptions)
 
 
 def test_an_epoch_costs_what_one_known_place_costs() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -240,6 +241,7 @@ def test_the_sentence_names_the_prior_and_the_word() -> None:
         "proven: for records drawn from the stated Gaussian prior, no reconstruction has a mean squared error below "
         "0.5; the prior's mean alone has 1. Nothing is said of other records"
     )
+    assert "error below 0.4999;" in replace(exact, low=0.499987).sentence
     estimated = error_floor(ONE, of_matrix(np.eye(2)), Noise(smashed=1.0))
     assert estimated.sentence.startswith("estimated from 100 draws: ")
     assert "confidence" not in estimated.sentence

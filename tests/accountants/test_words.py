@@ -8,7 +8,7 @@ from privkit.accountants import answer
 from privkit.accountants.ledger import Ledger
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedRatio
-from privkit.accountants.spec.parts import Mixup, Noise, WithoutReplacement
+from privkit.accountants.spec.parts import Mixup, Noise, Poisson, PrivateUpdates, WithoutReplacement
 from privkit.accountants.spec.sensitivity import Categories, Clamp, Known
 from privkit.accountants.terms import terms
 from privkit.shared.rounding import rounded_down, rounded_up
@@ -53,6 +53,18 @@ def test_digits_are_rounded_away_from_a_stronger_claim() -> None:
     assert terms(one(), found)["privacy parameters"].startswith("ε = 4.37718, δ = 1e-05;")
     for value in (1e-5, 0.1, 3.0, 5.00006e14, 0.0309458):
         assert float(rounded_up(value, 3)) >= value >= float(rounded_down(value, 3))
+
+
+def test_digits_of_an_assumption_are_rounded_away_from_a_stronger_claim() -> None:
+    """A sensitivity and a rate are said to be no larger than those that were charged, and noise no smaller."""
+    near = Known(value=1.2345678, relation="add_or_remove_one", norm="l2")
+    said = answer.epsilon(one(smashed=near, relation=near.relation, participation=Poisson(rate=0.45678951)), 1e-5)
+    assert "at most 1.23456 apart in L2" in said.assumptions[0]
+    assert any("secret coin of probability 0.456789, tossed afresh in every round" in line for line in said.assumptions)
+    updates = PrivateUpdates(noise_multiplier=1.2345612, steps=1)
+    assert any(
+        "carry noise of 1.23457 times" in line for line in answer.epsilon(one(lower_model=updates), 0.1).assumptions
+    )
 
 
 def test_a_stated_sensitivity_is_no_clip() -> None:

@@ -285,6 +285,7 @@ def test_who_is_trusted_and_what_comes_after_training_are_said() -> None:
     assert says(DpMixSl(), "images that are sent after training pass without noise")
     assert not says(DpSl(), "after training")
     assert says(DpSl(), "the low bits of floats")
+    assert says(DpSl(), "smashed data are finite")
 
 
 def test_a_delta_past_one_over_n_is_warned_about() -> None:

@@ -249,6 +249,15 @@ def test_huge_and_tiny_inputs_stay_inside_the_clip_sets(size: float) -> None:
     assert labels.sum(-1).max() <= 1 + 1e-6
 
 
+@pytest.mark.parametrize("radius", [1e-30, 1e-25, 1.0])
+def test_clipped_norms_end_at_or_below_the_radius(radius: float) -> None:
+    """Squares of tiny numbers vanish in float32, and sums of a million equal squares round down."""
+    for z in (torch.full((1, 1, 1_000_000), 3.3 * radius), 9 * radius * torch.randn(1, 50, 99, generator=generator())):
+        norms = noise.shrink(z, radius).double().flatten(2).norm(dim=2)
+        assert (norms <= radius).all()
+        assert (norms > radius * (1 - 1e-5)).all()
+
+
 def test_a_bound_is_kept_in_bfloat16_where_its_own_rounding_would_break_it() -> None:
     ones = torch.ones(3, dtype=torch.bfloat16)
     assert ones.clamp(0, 0.15).double().max() > 0.1503  # what `clamp` must not do

@@ -24,7 +24,7 @@ from privkit.domains.base import several
 from privkit.domains.partition import rounds_an_epoch
 from privkit.reports.schema import Check
 from privkit.shared.certificate import Certificate
-from privkit.shared.seeds import derive
+from privkit.shared.seeds import derive, numbered
 from privkit.training import Clients
 from privkit.training.distributed import joined_processes
 from privkit.training.loop import learns, round_order
@@ -58,7 +58,8 @@ class TrainedContext(AttackContext):
         shares, protocol = self.seed_data.shares, self.model.edge.protocol
         batch = self.config.training.batch_size * joined_processes()[1]
         rounds = rounds_an_epoch(int(shares.sizes.sum()), protocol.clients, batch)
-        draws = Generator(self.seed_data.splits.private.x.device).manual_seed(derive(self.cell.seed, "train", epoch))
+        draws = Generator(self.seed_data.splits.private.x.device)
+        draws.manual_seed(numbered(self.cell.seed, "train/{}", epoch))
         return round_order(shares, protocol, batch, rounds, draws)
 
     def refuse(self) -> None:
