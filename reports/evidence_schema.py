@@ -32,7 +32,7 @@ class Audited(Frozen):
     failures: tuple[str, ...] = Field(title="Checks and gates that failed")
     notes: tuple[str, ...] = Field(title="What its rows note")
     exit_code: int
-    mixed: str = Field(title="Rows that were not made alike")
+    mixed: str = Field(title="Rows that were made in different ways")
     command: str = Field(title="Command")
     made: str = Field(title="Made")
 

@@ -29,7 +29,7 @@ _LIKE_TWO_DRAWS = 10
 """Times the distance of two releases that differ in draws alone, for what draws from more than its generator."""
 _HOLDS_OTHERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """torch's modules that compute nothing by themselves."""
-_CURE = "so that attacks on what is sent after training tell nothing of training; let it do the same in both"
+_CURE = "so attacks on what is sent after training say nothing about training; let it do the same in both"
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:

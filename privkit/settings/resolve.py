@@ -58,8 +58,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     for key in settings:
         if key == "trust":
             raise UsageError(
-                f"{path.name} holds trust, and no file decides on what runs here; name the modules on the command "
-                "line, --trust MODULE, or in Python, trust=[…]"
+                f"{path.name} holds trust, but a file must not decide which code runs here; name the modules on the "
+                "command line, --trust MODULE, or in Python, trust=[…]"
             )
         if key not in (*KEYS, "preset"):
             raise unknown(f"key of {path.name}", key, (*KEYS, "preset"))

@@ -42,9 +42,9 @@ class Limits:
         """What no attack can exceed, in words."""
         found = ", ".join(f"{self.at(rate):.3g} at {rate:g}" for rate in PRIORS)
         return (
-            f"no attack has an advantage above {self.advantage:.3g}, or a true positive rate above {found}; and what a "
-            "guess without the release, by someone who knows clear labels and all other records, reconstructs with "
-            "these chances, no attack reconstructs more often"
+            f"no attack has an advantage above {self.advantage:.3g}, or a true positive rate above {found}. The same "
+            "holds for reconstruction, if the second number is the chance that a guess without the release is right, "
+            "by someone who knows unprotected labels and all other records"
         )
 
 

@@ -117,7 +117,7 @@ def test_the_best_epoch_on_test_images_is_named_a_peek(tmp_path: Path) -> None:
     assert row.accuracy is not None
     assert row.accuracy.value == max(values) > values[-1] == row.task["accuracy_last"].value
     assert (row.kept, row.best_epoch) == ("best_test", 1 + values.index(max(values)))
-    assert any("so its accuracy is a peek" in note for note in row.notes)
+    assert any("so its accuracy is no estimate for new images" in note for note in row.notes)
 
 
 def test_what_cannot_be_measured_is_refused() -> None:

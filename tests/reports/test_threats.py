@@ -156,7 +156,7 @@ def test_a_break_by_an_attack_that_failed_its_control_says_so_and_a_sound_one_co
 
 def test_a_failed_attack_that_was_not_given_what_made_the_release_shows_nothing() -> None:
     """What an attack on a recording knows of the lower segment may be another one's; what recovers, recovers."""
-    doubt = "the recorded lower segment does not make what was released"
+    doubt = "the recorded lower segment does not reproduce the release"
     blind = attacked("white_box", "weights", 0.09, doubt=doubt)
     found = judged(blind, attacked("sdar", "passive", 0.08))
     assert found["weights"].outcome == "not_shown"
