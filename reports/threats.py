@@ -306,8 +306,8 @@ def _unnamed(rows: Sequence[Row]) -> str:
     row, best = found[min(found)]
     what = measure(metric_of(row))
     return (
-        f"but {row.records} are recovered, and not whose they are: {row.attack} has {what.title} "
-        f"{best.value:.{what.digits}f} once matched"
+        f"but {row.records} are recovered, and not whose they are: after matching, {row.attack} has {what.title} "
+        f"{best.value:.{what.digits}f}"
     )
 
 

@@ -39,22 +39,22 @@ def three_sentences(name: str) -> tuple[str, str, str]:
             ("at the floor", "not run"),
         )
     )
-    own, listed = f"by our runs at reduced size{_data(name)}, the sign of", "; ".join(other)
+    own, listed = f"in our runs at reduced size{_data(name)},", "; ".join(other)
     return (
         _sentence(
             "What holds",
             *_stated(compared, _BY, "holds", "reproduced"),
-            f"{own} {len(shown)} of {len(ran)} differences" * bool(shown),
+            f"{own} {len(shown)} of {len(ran)} differences have the published sign" * bool(shown),
         ),
         _sentence(
             "What fails",
             *_stated(compared, _BY, "fails", "differs"),
-            f"{own} {len(other)} of {len(ran)} differences, which vanish or are opposite ({listed})" * bool(other),
+            f"{own} {len(other)} of {len(ran)} differences vanish or have the opposite sign ({listed})" * bool(other),
         ),
         _sentence(
             "What is open",
             *_stated(compared, _OPEN, "unproven"),
-            f"our runs leave the sign of {len(undecided)} of {len(ran)} differences undecided" * bool(undecided),
+            f"our runs do not decide the sign of {len(undecided)} of {len(ran)} differences" * bool(undecided),
             f"{len(unjudged)} of {len(ran)} could not be judged, since a method was not run or no attack recovers "
             "anything" * bool(unjudged),
             f"of the paper's printed numbers, {numbers['run'] or 'none'} were measured in its setting, "

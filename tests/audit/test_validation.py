@@ -126,7 +126,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(UsageError, match="keep=best needs validation images"):
         resolve({"training": "keep=best", "budget": "smoke:epochs=0,validation=50"})
     for budget in ("smoke:validation=50", "smoke:epochs=0"):
-        with pytest.raises(UsageError, match="keep=best_test chooses on the test images, after an epoch at least"):
+        with pytest.raises(UsageError, match="keep=best_test chooses an epoch on the test images; train one at least"):
             resolve({"training": "keep=best_test", "budget": budget})
     with pytest.raises(UsageError, match="keep should be 'last', 'best' or 'best_test'"):
         resolve({"training": "keep=first"})

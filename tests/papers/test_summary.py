@@ -33,9 +33,9 @@ def test_a_verdict_that_changes_changes_its_sentence(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(module, "on_record", all_reversed)
     holds, fails, _ = three_sentences("cutmixsl")
-    assert "by our runs" in before[0]
-    assert "by our runs" not in holds
-    assert "the sign of 16 of 16 differences" in fails
+    assert "in our runs" in before[0]
+    assert "in our runs" not in holds
+    assert "16 of 16 differences vanish" in fails
 
 
 @pytest.mark.parametrize(("verdict", "sentence"), [("holds", 0), ("fails", 1), ("unproven", 2)])
