@@ -157,8 +157,8 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
         )
     if keep == "best_test" and (budget.validation or not budget.epochs):
         raise UsageError(
-            "training: keep=best_test chooses an epoch on the test images; train one at least, and leave validation out "
-            "of the budget, or use keep=best"
+            "training: keep=best_test chooses an epoch on the test images; train one at least, and leave validation "
+            "out of the budget, or use keep=best"
         )
 
 
