@@ -113,7 +113,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
     many, domain = splits.classes, splits.domain
     if context.predicts_texts() and isinstance(domain, Tokens):
         if "tail" not in attack.needs:
-            raise NotApplicable("it names one label of each record, and here each place of a text has a next token")
+            raise NotApplicable("it names one label per record, and here each place of a text has one: the next token")
         cuts, many = ("second",), len(domain.vocabulary)
     if attack.mounting.gradients and isinstance(context, TrainedContext) and cuts == ("own",):
         must_get_gradients(context)
