@@ -134,7 +134,7 @@ class Evidence(Frozen):
     )
     answers: tuple[Answer, ...] = Field(
         title="Measured: labels, members and canaries",
-        description="An AUC of .5 is chance, and an AUC below it leaks as one above it does.",
+        description="An AUC of .5 is chance; an AUC below .5 leaks as much as one above.",
     )
     claims: tuple[Claim, ...] = Field(
         title="Proven, declared, or nothing",

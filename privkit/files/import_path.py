@@ -44,8 +44,8 @@ def only(trusted: Sequence[str]) -> Iterator[None]:
     >>> with only(["mynets"]):
     ...     imported("the builder", "torch:load")
     Traceback (most recent call last):
-    privkit.files.import_path.Untrusted: this recording names the builder torch:load, and its files decide on no \
-code that runs here; if it may call whatever torch defines, give --trust torch, or trust=["torch"] in Python
+    privkit.files.import_path.Untrusted: this recording names the builder torch:load, but a recording must not \
+decide which code runs; if you trust all that torch defines, give --trust torch, or trust=["torch"] in Python
     """
     token = _TRUSTED.set(tuple(trusted))
     try:
