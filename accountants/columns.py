@@ -158,44 +158,44 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "sampling",
         _word(*_WAYS),
-        "every_round (partition, round-robin), shuffled_epochs (one of epoch_rounds batches, as loaders deal "
-        "them), without_replacement (group of clients), poisson (rate) or random_allocation (participations of "
-        "epoch_rounds)",
+        "who takes part in a round: every_round (all, also round-robin groups), shuffled_epochs (each record in one of "
+        "epoch_rounds batches, as loaders deal them), without_replacement (group of clients), poisson (each with "
+        "probability rate) or random_allocation (each in participations of epoch_rounds)",
         "every_round",
     ),
     Column(
         "participations",
         _whole(),
-        "k of every t rounds, for sampling = random_allocation",
+        "k, the rounds of every t in which each unit takes part, for sampling = random_allocation",
         1,
         belongs="sampling = random_allocation",
     ),
     Column(
         "epoch_rounds",
         _whole(),
-        "t, for sampling = random_allocation or shuffled_epochs; empty means all rounds",
+        "t, the rounds of an epoch, for sampling = random_allocation or shuffled_epochs; empty means all rounds",
         belongs="sampling = random_allocation or shuffled_epochs",
     ),
     Column(
         "records",
         _whole(2),
-        "n, for sampling = shuffled_epochs: records of one client that a secret uniform order deals, each alone in a "
-        "row; empty credits nothing to the order",
+        "n, one client's records, for sampling = shuffled_epochs with a secret uniform order and each record alone in "
+        "a row; empty gives no credit for the order",
         belongs="sampling = shuffled_epochs",
     ),
     Column("rate", _decimal(above=0, most=1), "for sampling = poisson, in (0, 1]", belongs="sampling = poisson"),
     Column(
         "rounds",
         _whole(),
-        "rounds T; for a record, its releases (k of n: rounds that would release it if its client were drawn; "
-        "shuffled_epochs: all batches of the run)",
+        "T; with a record as the unit, how often it is released (k of n: in how many rounds it would be released if "
+        "its client were drawn; shuffled_epochs: all batches of the run)",
         1,
     ),
-    Column("releases", _whole(), "releases a round that belong to one client", 1),
+    Column("releases", _whole(), "one client's releases in a round", 1),
     Column("delta", _decimal(above=0, below=1), "in (0, 1); --delta where empty"),
     _one_of("relation", ("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
     Column("unit", _word("record", "client"), "record or client", "record"),
-    _one_of("lower_model", ("frozen", "trained", "averaged"), "how the clients' segment is made", "frozen"),
+    _one_of("lower_model", ("frozen", "trained", "averaged"), "how the clients' segment changes", "frozen"),
     _one_of("ratio", _RATIOS, "law of the mixing ratios", "equal", belongs=_MIXES),
     Column("ratios", _list_of(_decimal()), "for ratio = fixed: 0.7;0.3", belongs=f"ratio = fixed, with {_MIXES}"),
     Column("counts", _list_of(_whole(0)), "for ratio = counts: 32;32", belongs=f"ratio = counts, with {_MIXES}"),

@@ -37,9 +37,10 @@ _SITES = {
 
 
 DP_SGD_TERMS = {
-    "mechanism": "DP-SGD, as the row's words say: the gradient of each record is clipped, and their sum gets Gaussian "
-    "noise in every step; nobody here checks that it does",
-    "sampling": "each record is in a batch by an independent secret coin if there is a sample rate, else in every one",
+    "mechanism": "DP-SGD, if the row's words are right: the gradient of each record is clipped, and their sum gets "
+    "Gaussian noise in every step; privkit does not check this",
+    "sampling": "an independent secret coin puts each record into a batch if there is a sample rate, else every batch "
+    "has it",
     "trust model": "central: whoever trains holds the records and is trusted; whoever reads the model is not",
     "lower model": "none: the whole model is what is released",
 }

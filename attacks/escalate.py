@@ -47,13 +47,13 @@ class Escalation:
         'the attack failed at its budget, went on to 2 times its work (20 epochs, error 0.0800, 0.0400) and won'
         """
         if self.ended == "untrained":
-            return "the attack cannot be escalated: it trains nothing that more work could go on with"
+            return "the attack cannot be escalated: it trains nothing that could be continued"
         if self.ended == "won" and not self.doublings:
             return ""
         said = {
             "won": " and won",
             "stopped": f"; the last {PATIENCE} doublings lowered the error by at most {TOLERATED_GAIN:.0%}",
-            "limit": ", which is the limit that is set",
+            "limit": ", the largest work that is allowed (escalate)",
             "failed": f"; more work failed: {self.why}",
             "on": "",
         }[self.ended]

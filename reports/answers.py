@@ -23,19 +23,20 @@ HEADERS = (
     "ε claimed",
 )
 NOTE = (
-    "AUC .5 is chance, and an AUC below it leaks as one above it does. Brackets are 95 % intervals: DeLong's of the "
-    "pooled AUC, Student's over rounds, Clopper–Pearson's of the true positive rate. Of the advantage (the largest "
-    "TPR − FPR) they are bands of both kinds of scores. Both are of the reversed scores where the AUC's whole interval "
-    "lies below .5; rows of older runs keep the attack's direction. Labels: share of records whose label is named. "
-    "Proven: no attack exceeds this, by the claim's whole trade-off curve. ε at least: lower bound from one run of "
-    "canaries, of any mechanism unless a curve is assumed. The run exits with 1 if they refute the claim."
+    "AUC .5 is chance; an AUC below .5 leaks as much as one above. Brackets are 95 % intervals: DeLong's for the "
+    "pooled AUC, Student's over rounds, Clopper–Pearson's for the true positive rate, and bands of both kinds of "
+    "scores for the advantage (the largest TPR − FPR). If the AUC's whole interval lies below .5, rate and advantage "
+    "are those of the reversed scores; rows of older runs keep the attack's direction. Labels: share of records whose "
+    "label is named. Proven: no attack exceeds this, by the claim's whole trade-off curve. ε at least: lower bound "
+    "from one run of canaries, for any mechanism unless a curve is assumed. If canaries refute the claim, the run "
+    "exits with 1."
 )
 _ORDER_HEADERS = ("defense", "attack", "seed", *(one.heading for one in _OF_ORDERS), measure("bits_left").heading)
 ORDER_NOTE = (
-    "Shares of tokens put in their place, beside their neighbor and into their image. Bits left: at most so much of an "
-    "order's entropy is left after this attack, by a 95 % limit of the share of right places. The order is that of a "
-    "message where tokens move between its images: the limit then takes a message as one trial. Otherwise the order is "
-    "an image's. Without a number the limit shows nothing: too few tokens are right, or there are too few trials."
+    "Shares of tokens put in their place, beside their neighbor and into their image. Bits left: an upper bound on the "
+    "order's entropy after this attack, from a 95 % limit of the share of right places. If tokens move between the "
+    "images of a message, the order is the message's, and a message is one trial of the limit; otherwise the order is "
+    "an image's. Where no number stands, too few tokens are right, or there are too few trials, to show anything."
 )
 
 

@@ -32,7 +32,7 @@ class Audited(Frozen):
     failures: tuple[str, ...] = Field(title="Checks and gates that failed")
     notes: tuple[str, ...] = Field(title="What its rows note")
     exit_code: int
-    mixed: str = Field(title="Rows that were not made alike")
+    mixed: str = Field(title="Rows that were made in different ways")
     command: str = Field(title="Command")
     made: str = Field(title="Made")
 
@@ -134,7 +134,7 @@ class Evidence(Frozen):
     )
     answers: tuple[Answer, ...] = Field(
         title="Measured: labels, members and canaries",
-        description="An AUC of .5 is chance, and an AUC below it leaks as one above it does.",
+        description="An AUC of .5 is chance; an AUC below .5 leaks as much as one above.",
     )
     claims: tuple[Claim, ...] = Field(
         title="Proven, declared, or nothing",

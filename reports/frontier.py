@@ -18,8 +18,8 @@ from privkit.shared.rounding import rounded_up
 
 NOTE = (
     "One line per setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
-    "records. Dominated: another defended setting is at least as accurate, gives away no more, and has a proven ε that "
-    "is no larger, if either has one; and it has a smaller ε, or an interval of the other two that does not meet."
+    "records. Dominated: another defended setting is at least as good in three things (accuracy, what it gives away, "
+    "proven ε if either has one) and better in one: its ε is smaller, or intervals of one of the others do not overlap."
 )
 
 

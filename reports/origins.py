@@ -80,4 +80,4 @@ def mixture(rows: Sequence[Row]) -> str:
     if not counts:
         return ""
     told = "; ".join(f"{origin or 'others'} ({count} row{'s' * (count > 1)})" for origin, count in counts.items())
-    return f"These rows were not made alike, so they differ in more than defense and attack: {told}."
+    return f"These rows differ in more than defense and attack: {told}."

@@ -105,7 +105,7 @@ class Place(Frozen):
         who, rest = threat_name(self.setting.threat_model), f"the registry's rows on {self.named}"
         if not self.tried:
             return f"{who}: not tried here on {self.setting.defense}; {rest} attack{'s' * (self.named != 1)}"
-        basis = f"; it rests on {len(self.mounted)} attack{'s' * (len(self.mounted) != 1)}, {rest}"
+        basis = f"; this place rests on {len(self.mounted)} attack{'s' * (len(self.mounted) != 1)}, {rest}"
         if "not_shown" in self.setting.outcomes:
             least = f"gives away no less than {self.less.named}, and " if self.less else ""
             where = f"{least}is not shown to give away less than any other"
@@ -116,7 +116,9 @@ class Place(Frozen):
         else:
             where = f"gives away no less than any other; the next is {self.less.named if self.less else UNKNOWN}"
         ahead = (
-            f"; at least as good in both: {', '.join(one.defense for one in self.better[:3])}" if self.better else ""
+            f"; at least as accurate and no more identified: {', '.join(one.defense for one in self.better[:3])}"
+            if self.better
+            else ""
         )
         return f"{who}: {self.setting.named} {where}{ahead}{basis}"
 

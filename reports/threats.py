@@ -35,11 +35,11 @@ Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_appl
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
     "An attack gives away a record if it comes closer to the records than every constant guess and than the mean of "
-    "each record's true class (of images, by MSE: the 99 % interval of the mean difference, record by record, lies "
-    "above 0), or if it identifies more of them than any guess by the label does; then the defense falls. It gives "
+    "each record's true class (the 99 % interval of the mean difference over records, in MSE for images, lies above "
+    "0), or if it identifies more of them than any guess by the label does; then the defense falls. It gives "
     "away the class if it beats the constant guesses alone. A defense holds against an attack that wins on the "
-    "undefended model with the same seed and budget and that more training would not improve; otherwise that is not "
-    "shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A threat model "
+    "undefended model with the same seed and budget, and that more training would not improve; otherwise holding is "
+    "not shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A threat model "
     "counts every attack that its adversary could mount; --attack all mounts what was not tried."
 )
 NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
@@ -305,8 +305,8 @@ def _unnamed(rows: Sequence[Row]) -> str:
     row, best = found[min(found)]
     what = measure(metric_of(row))
     return (
-        f"but {row.records} are recovered, and not whose they are: {row.attack} has {what.title} "
-        f"{best.value:.{what.digits}f} once matched"
+        f"but {row.records} are recovered, and not whose they are: after matching, {row.attack} has {what.title} "
+        f"{best.value:.{what.digits}f}"
     )
 
 

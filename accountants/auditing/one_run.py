@@ -18,16 +18,16 @@ from privkit.shared.empirical_bound import EmpiricalBound
 _UNLIKELY_COINS = 1e-9
 """Probability under fair coins below which `epsilon_one_run` refuses a split into members and non-members."""
 NEIGHBORS = (
-    "what is sent with a canary in and with it out are neighbors of the relation that is claimed: under add-or-remove "
-    "nothing takes its place, under replace-one a counterpart that was fixed before the coins"
+    "data with and without a canary are neighbors under the claimed relation: a canary that is left out is replaced "
+    "by nothing under add-or-remove, and by a counterpart that was fixed before the coins under replace-one"
 )
 """Both relations are covered: the proof turns one coin, and asks only that the two sides of it are neighbors."""
 COINS = (
     "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack did not "
     "see"
 )
-SCORED = f"{COINS}; every canary is scored, those on which the attack abstains included"
-ALONE = "the confidence is that of this bound alone: of twenty bounds at 95 % one may be expected to fail"
+SCORED = f"{COINS}; every canary is scored, also those on which the attack abstains"
+ALONE = "the confidence is for this bound alone: of twenty bounds at 95 %, one may be expected to fail"
 """What no bound of one run can say of many."""
 
 

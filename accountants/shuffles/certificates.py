@@ -26,13 +26,13 @@ from privkit.shared.certificate import Certificate
 NOT_DP = "this is no differential privacy: the tokens are released as they are (ε = ∞ for every δ < 1)"
 
 NO_POSTERIOR = (
-    "equal likelihood of orderings is not equal posterior: natural patches fit together, so a solver may still "
-    "recover the order"
+    "orders are equally likely before the release, but not given the patches: natural patches fit together, so a "
+    "solver may still recover the order"
 )
 
 _ONE_ORDER = (
-    "nothing is claimed: an image of one token, or of equal ones, has one order, which is no secret; use more tokens "
-    "an image, such as of images whose side is not a prime; no differential privacy"
+    "nothing is claimed: an image has a single token, or equal tokens alone, so it has one order, which is no secret; "
+    "use more tokens per image (images whose side is not a prime number); no differential privacy"
 )
 
 

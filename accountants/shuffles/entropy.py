@@ -169,7 +169,7 @@ def entropy_after_attack(
     """
     validate.choice("counted", counted, ("orders", "patches"))
     if counted == "patches" and multiplicities is not None:
-        raise ValueError("multiplicities are for counted='orders': with equal patches a place does not name a patch")
+        raise ValueError("multiplicities need counted='orders': if patches are equal, a place identifies no patch")
     p, most = success_lower_limit(hits, trials, confidence), orderings_bits(tokens, multiplicities)
     if counted == "orders":
         bits = fano_bits(tokens, p, multiplicities)
@@ -180,7 +180,7 @@ def entropy_after_attack(
     verdict = (
         f"the order keeps at most {bits:.4g} of {most:.4g} bits at confidence {confidence:g}"
         if bits < most
-        else f"success is not shown to exceed chance, and a failed attack proves nothing: at most all {most:.4g} bits"
+        else f"success is not shown to exceed chance, so the order may keep all {most:.4g} bits: this proves nothing"
     )
     return Certificate(
         kind="nothing",

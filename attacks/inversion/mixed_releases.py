@@ -64,7 +64,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
     elif smashed.ndim == 3 and smashed.shape[1] == positions:
         return weights
     raise NotApplicable(
-        f"there are weights of {positions} positions, but the release is {list(smashed.shape[1:])} a row"
+        f"the mixing weights are for {positions} positions, but a released row is {list(smashed.shape[1:])}"
     )
 
 

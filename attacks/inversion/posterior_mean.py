@@ -83,8 +83,8 @@ class PosteriorMean(ReconstructingAttack):
         super().__post_init__()
         if self.passes > self._samples:
             raise ValueError(
-                f"posterior_mean imitates the mean of passes={self.passes} releases by those of an own image, of which "
-                f"three quarters of repeats={self.repeats} are left: take repeats of at least "
+                f"posterior_mean samples the noise of passes={self.passes} releases from three quarters of the "
+                f"repeats={self.repeats} releases of an own image, which are too few: take repeats of at least "
                 f"{self.passes + (self.passes - 1) // 3}"
             )
 

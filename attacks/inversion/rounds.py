@@ -29,10 +29,10 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
     [9.5, 1.5]
     """
     if any(v.smashed.shape != views[0].smashed.shape or v.mixed > 1 for v in views):
-        raise NotApplicable("rounds can be averaged where they hold the same images, unmixed, in the same rows")
+        raise NotApplicable("rounds can be averaged only if they hold the same images, unmixed, in the same rows")
     if masked(views):
         if align:
-            raise NotApplicable("masked rounds can be averaged in the places where tokens came, not in another order")
+            raise NotApplicable("masked rounds can be averaged place by place only, not after reordering tokens")
         smashed, weights = unmasked(views)
         whole = bool((weights == 1).all())
         return replace(views[0], smashed=smashed, weights=None if whole else weights, cut_gradient=None)
@@ -46,7 +46,7 @@ def masked(views: Sequence[View]) -> bool:
     """Whether unmixed rows were masked by public masks; `NotApplicable` if some were and others were not."""
     public = [view.weights is not None for view in views]
     if any(public) and not all(public):
-        raise NotApplicable("rounds are put together where masks are public in all passes or in none")
+        raise NotApplicable("rounds can be combined only if masks are public in all passes or in none")
     return all(public)
 
 
@@ -85,7 +85,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
     """
     if not views or len(views) % passes:
         raise NotApplicable(
-            f"rounds are put together where the same victims crossed {passes} times, pass after pass, but "
+            f"rounds can be combined only if the same victims crossed {passes} times, pass after pass, but "
             f"{len(views)} views are not a multiple of {passes}"
         )
     rounds = [list(views[first :: len(views) // passes]) for first in range(len(views) // passes)]
@@ -95,13 +95,13 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
             raise NotApplicable(f"passes of the same victims must have one shape and as many messages, got {shapes}")
     if not mixed and any(view.mixed > 1 for view in views):
         raise NotApplicable(
-            "rounds are put together where a row holds one image: each pass draws its groups and weights anew, so that "
-            "no row is the same sum twice; take unmix, which solves for the images of a group"
+            "rounds can be combined only if a row holds one image: each pass draws groups and weights anew, so no "
+            "row is the same sum twice; take unmix, which solves for the images of a group"
         )
     masked(views)
     if not all(bool(view.smashed.isfinite().all()) for view in views):
         raise NotApplicable(
-            "rounds are put together where all numbers are finite, but the release holds NaN or infinity"
+            "rounds can be combined only if all numbers are finite, but the release holds NaN or infinity"
         )
     return rounds
 

@@ -137,7 +137,7 @@ def _queried_tokens(
     if not same and not approximate:
         raise NotApplicable(
             "own tokens are read by queries, but the same images sent twice came back with other "
-            "tokens: something beside a shuffle is random; only the lower segment would show them"
+            "tokens: more than the order is random; only the lower segment would show them"
         )
     if not same:
         near = read_approximately(asker, images, geometry, draws, read, once, again)

@@ -93,7 +93,7 @@ def _check_texts(config: AuditConfig, defense: Defense) -> None:
         )
     if moved := stages_with(stages_of(defense), "permutes", "shortens"):
         raise UsageError(
-            f"{moved[0].name} moves or drops tokens, so that no place has a next token; use a model of labels, or "
+            f"{moved[0].name} moves or drops tokens, so a model of the next token cannot be trained; use task=label or "
             "another defense"
         )
     if (by := config.training.best_by) != "accuracy":
@@ -109,7 +109,7 @@ def _check_parts(defense: Defense, parties: int) -> None:
         )
     if mixing := stages_with(stages_of(defense), "maps"):
         raise UsageError(
-            f"{mixing[0].name} acts on the outputs of all parties together, so that no part is one party's; leave out "
+            f"{mixing[0].name} acts on the outputs of all parties together, so no part belongs to one party; leave out "
             "split_parts, or that stage"
         )
 

@@ -83,8 +83,8 @@ def audit_one_run(
     if isinstance(family, Gaussian) and not _claims_a_curve(certificate):
         method = certificate.method or "none"
         raise ValueError(
-            "a whole Gaussian trade-off curve of known μ is tested where one is claimed, and this certificate claims "
-            f"none (its method: {method}); leave family out"
+            "family tests a claimed Gaussian trade-off curve of known μ, and this certificate claims no such curve "
+            f"(its method: {method}); leave family out"
         )
     at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
     test = partial(_bound, values, coins, {"confidence": confidence, "delta": at}, independent)
@@ -138,8 +138,8 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
     delta, sure = bound.delta, f"({100 * bound.confidence:g} % confidence, for this row alone)"
     charged = family is not None and not bound.assumed
     most = (
-        f"at most {'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g} could have been shown "
-        f"with {bound.canaries} canaries"
+        f"{bound.canaries} canaries could have shown {'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g} "
+        "at most"
     )
     found = f"ε >= {rounded_down(bound.epsilon, 4)}" + (f" (assumed: {bound.assumed})" if bound.assumed else "")
     if bound.claimed == inf:
@@ -207,6 +207,6 @@ def uncovered(certificate: Certificate, lower_model: object, known: frozenset[st
     if not held:
         return ()
     return (
-        f"the claim covers who sees releases of the clients' records alone; this adversary also has {held}, "
-        "which was trained on raw records: what it learns from that is not in ε",
+        f"the claim is for an adversary who sees only releases of the clients' records; this one also has {held}, "
+        "which was trained on raw records: ε does not cover what it learns from that",
     )

@@ -84,7 +84,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
     found = [difference for one, other in pairs for difference in _compared(a, b, one, other)]
     if not found:
         raise UsageError(
-            f"{a.path} and {b.path} have no defense and attack in common with numbers of one seed: {'; '.join(alone)}; "
+            f"{a.path} and {b.path} have no numbers of the same defense, attack and seed: {'; '.join(alone)}; "
             "compare runs of the same attack and seeds"
         )
     tested = [number for number, difference in enumerate(found) if difference.p_value is not None]

@@ -62,8 +62,8 @@ class Declared:
         """
         if self.quieter is not None:
             return (
-                "the recorded lower segment makes more noise than was released: the last round, sent again, has "
-                f"{self.quieter:.2f} times the variance of its answers; record the segment with the release's own noise"
+                "the recorded lower segment adds more noise than the release has: the last round's variance is "
+                f"{self.quieter:.2f} of that of its answers; record the segment with the release's own noise"
             )
         first, last = self.rounds - self.rounds // self.passes * min(passes, self.passes), self.distance or 0.0
         read = {number: distance for number, distance in self.distances.items() if number >= first}
@@ -73,11 +73,11 @@ class Declared:
         which, cure = "the last round", ""
         if last <= FAR:
             which = f"round {far - first + 1} of the {self.rounds - first} attacked ones"
-            cure = ": it moved while rounds were recorded, so record fewer of them, or after the last step"
+            cure = ": its weights changed while rounds were recorded, so record fewer, or after the last step"
         return (
-            f"the recorded lower segment does not make what was released: {which}, sent again in {self.mode} "
-            f"mode, is {read[far] if cure else last:.2f} of its size away (more than {FAR:g}), and no declared noise "
-            f"explains it; record the segment with its defense, in the mode and with the weights of the release{cure}"
+            f"the recorded lower segment does not reproduce the release: {which}, sent again in {self.mode} "
+            f"mode, differs by {read[far] if cure else last:.2f} of its size (more than {FAR:g}), and no declared "
+            f"noise explains this; record the segment with its defense, in the mode and with the weights of then{cure}"
         )
 
 

@@ -29,7 +29,7 @@ _LIKE_TWO_DRAWS = 10
 """Times the distance of two releases that differ in draws alone, for what draws from more than its generator."""
 _HOLDS_OTHERS = (nn.Module, nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """torch's modules that compute nothing by themselves."""
-_CURE = "so that attacks on what is sent after training tell nothing of training; let it do the same in both"
+_CURE = "so attacks on what is sent after training say nothing about training; let it do the same in both"
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
@@ -154,7 +154,7 @@ def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], befo
         apart = float((first - after).norm() / after.norm().clamp_min(1e-30)) if same else float("inf")
         if not apart <= _ROUNDED:
             raise Misbehaved(
-                f"{stage.name} changed while the model was trained: it releases the same records, with the same draws, "
-                f"{apart:.2g} of their size away from what it released before, so that attacks and claims, which meet "
-                "it afterwards, tell nothing of training; let it keep no state between calls"
+                f"{stage.name} changed while the model was trained: from the same records and draws, its release "
+                f"now differs by {apart:.2g} of its size, so attacks and claims, which meet the stage afterwards, say "
+                "nothing about training; let it keep no state between calls"
             )

@@ -42,7 +42,7 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
     own, registered = settings(entries_of(rows)), settings(read_registry())
     if not own:
         if all(row.accuracy is None for row in rows):
-            raise UsageError(f"{run} knows no accuracy, by which defenses are placed; record one: save(accuracy=...)")
+            raise UsageError(f"{run} has no accuracy, which a place needs; record one: save(accuracy=...)")
         raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
     if not (places := place(own, registered, rows)):
         mine, had = (

@@ -201,8 +201,8 @@ def few(records: int) -> tuple[str, ...]:
     if records >= FEW:
         return ()
     return (
-        f"the intervals rest on {records} attacked records: where an attack recovers a few of them far better than the "
-        f"others, they hold the mean in fewer than 8 of 10 cases; attack {FEW} or more by --budget …:victims=…",
+        f"the intervals rest on {records} attacked records: if an attack recovers a few of them far better than the "
+        f"others, they contain the mean in fewer than 8 of 10 cases; attack {FEW} or more by --budget …:victims=…",
     )
 
 

@@ -29,9 +29,9 @@ _OF_TEXTS = (
     "smashed data have"
 )
 _OF_NETWORK = {
-    "differential_privacy": "that the lower segment keeps records apart is its author's word: privkit replaced records "
+    "differential_privacy": "the lower segment keeps records apart, as its author declares: privkit replaced records "
     "of a batch of {}, and no other row changed",
-    "permutation_count": "that tokens hide their places is the lower segment's author's word: privkit permuted the "
+    "permutation_count": "tokens hide their places, as the author of the lower segment declares: privkit permuted the "
     "patches of records in a batch of {}, and tokens only moved with them",
 }
 

@@ -133,7 +133,7 @@ def calibrate(
     if parameter not in _SEARCHED:
         raise unknown("parameter", parameter, _SEARCHED)
     if parameter == "sigma" and "sigma_labels" in given and "sigma" not in given:
-        raise UsageError("sigma_labels keeps its proportion to sigma: give --sigma, too, as the start of the search")
+        raise UsageError("the search scales sigma_labels with sigma: give --sigma, too, to set their proportion")
     if sum(target is not None for target in (epsilon, advantage, tpr)) != 1:
         raise UsageError(f"calibrate {parameter}: give one target, --epsilon, --advantage or --tpr")
     if epsilon is None:

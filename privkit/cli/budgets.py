@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 _NO_USE = f"it {NO_USE}: this ε and δ allow an attack a true positive rate of .99 at a false positive rate of .01"
 _BY_MIXER = (
-    "the mixer adds the noise, as noise_site is empty; the defense dp_cutmixsl lets each client add it unless it has "
-    "site=mixer: give noise_site = client for its ε"
+    "noise_site is empty, so the mixer adds the noise; in the defense dp_cutmixsl each client adds it, unless "
+    "site=mixer: give noise_site = client for the defense's ε"
 )
 _CHUNK = 2_000  # rows that are computed in one vectorised pass
 

@@ -39,6 +39,6 @@ def ledger(
         return
     print_certificate(spent)
     if now is not None:
-        say(f"  so far: {now.statement}; this bound on the loss holds at all moments at once, so it may exceed ε above")
+        say(f"  so far: {now.statement}; this bound holds at every moment of the run, so it may exceed the ε above")
     for remark in remarks:
         say(f"  {remark}")

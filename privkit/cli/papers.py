@@ -109,7 +109,7 @@ def _print_values(shown: Paper, table: str, as_json: bool) -> None:
         spread = "" if value.spread is None else f" ± {value.spread:g}"
         rows.append([value.row, value.column, number + spread, value.unit, str(value.line)])
     print_table(["row", "column", "value", "unit or range", "line"], rows)
-    say(f"{shown.citation}, {chosen[0].table}; line: of the paper's text, from which the number was read")
+    say(f"{shown.citation}, {chosen[0].table}; line: the line of the paper's text that has the number")
 
 
 def _print_coverage(chosen: Paper, as_json: bool) -> None:

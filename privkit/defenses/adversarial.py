@@ -45,8 +45,8 @@ class Adversarial(Unchanged):
     images_only: ClassVar[bool] = True
     smallest_batch: ClassVar[int] = 2
     receipt: ClassVar[Nothing] = Nothing(
-        reason="the smashed data resist the simulated attacker, and that only once the min-max problem reaches a "
-        "saddle point; what the rounds before release is not protected, and a stronger attacker may invert them; no "
+        reason="the smashed data resist the simulated attacker alone, and only after the min-max problem has reached a "
+        "saddle point; earlier rounds are not protected, and a stronger attacker may invert the smashed data; no "
         "differential privacy",
         source="Yao et al., patch shuffling, §V-A.2, on Eq. 9",
     )

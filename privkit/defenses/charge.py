@@ -27,14 +27,14 @@ _IDEAL = (
     "which keeps 32 bits of the seed on a CPU, is covered; smashed data are finite: a NaN passes the clip"
 )
 GIVEN_LABELS = (
-    "labels reach the server without noise, themselves or by gradients that follow from them: neighbors share them, "
-    "and ε does not cover them"
+    "the server learns the labels without noise, directly or by gradients that follow from them: ε does not cover "
+    "labels, and neighboring data sets have the same labels"
 )
 _CLEAR_AFTERWARDS = "images that are sent after training pass without noise: nothing is proven for them"
 _TRUSTED = "a mixer adds the noise in the client's place: it is trusted, and sees the smashed data"
 _SHUFFLED = (
-    "each record is in one batch of an epoch, by a permutation: the server is taken to know which, and nothing is "
-    "credited to the shuffle"
+    "a permutation puts each record into one batch of an epoch: the server is assumed to know which batch, so the "
+    "shuffle earns no credit"
 )
 _NOT_COVERED = (
     "this covers the labels that the server holds, against whoever sees the gradients that come back; it says nothing "

@@ -162,7 +162,7 @@ def _own(steps: Sequence[StageReceipt], number: int, release_count: ReleaseCount
             )
     made = receipt.certificate(release_count)
     if steps[number].stage.place == "server" and made.kind == "nothing" and not isinstance(receipt, Noised):
-        reason = "the server does this to what it already holds, which earns nothing"
+        reason = "the server does this to data that it already holds, which earns no credit"
         return replace(made, statement=f"nothing is proven: {reason}", assumptions=(), quantities={})
     return made
 
@@ -229,14 +229,15 @@ def _beside(step: StageReceipt, made: Certificate, number: int, first: int, main
     if made.kind != "nothing":
         return f"{name} beside it: {made.statement}"
     if step.stage.place == "server" and not isinstance(step.receipt, Noised):
-        return f"{name} at the server is post-processing and earns nothing"
+        return f"{name} at the server is post-processing and earns no credit"
     if isinstance(step.receipt, Mixed):
-        return f"{name} mixes clients, for which nothing is credited"
+        return f"{name} mixes clients, which earns no credit"
     if main.kind != "differential_privacy" or main.covers == "labels":
-        return f"{name} changes nothing that is claimed"
+        return f"{name} does not change the claim"
     if isinstance(step.receipt, Nothing) and step.receipt.bound is not None and number < first:
         return f"{name} bounds the smashed data before the noise"
-    return f"{name} before the noise earns nothing" if number < first else f"{name} after the noise is post-processing"
+    before = f"{name} before the noise earns no credit"
+    return before if number < first else f"{name} after the noise is post-processing"
 
 
 @dataclass(frozen=True, kw_only=True)

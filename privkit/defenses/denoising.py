@@ -68,11 +68,11 @@ class Denoising(OnSmashed[Nothing]):
     @property
     def remarks(self) -> tuple[str, ...]:
         how = {
-            "straight_through": "the gradient passes {} as if it were not there, as accurate_sl released it",
+            "straight_through": "the gradient passes {} as if it were not there, as in accurate_sl's released code",
             "undone": "the gradient passes {} as if it were not there, and the server's first layer learns from "
-            "restored smashed data, as accurate_sl released it for MNIST",
-            "straight_through_logits": "the gradient passes {} of the logits as if it were not there, as accurate_sl "
-            "released it for CIFAR-10 and ImageNet",
+            "restored smashed data, as in accurate_sl's released code for MNIST",
+            "straight_through_logits": "the gradient passes {} of the logits as if it were not there, as in "
+            "accurate_sl's released code for CIFAR-10 and ImageNet",
         }
         return (how[self.variant].format(self.name),) if self.variant in how else ()
 

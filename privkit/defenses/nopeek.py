@@ -33,7 +33,7 @@ class NoPeek(Unchanged):
     smallest_batch: ClassVar[int] = 2
     receipt: ClassVar[Nothing] = Nothing(
         reason="a low distance correlation over the batches of the training bounds no attack, and the first rounds "
-        "send out what nobody has decorrelated yet; no differential privacy",
+        "send smashed data that are not decorrelated yet; no differential privacy",
         source="Vepakomma et al. 2020 claim no bound",
     )
 

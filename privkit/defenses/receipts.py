@@ -17,13 +17,11 @@ from privkit.shared.certificate import Certificate
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 """The end of a `Nothing`'s reason, of a stage that adds no noise."""
 
-_PLACED = (
-    "tokens carry the position embedding of their places: each one tells where it lay, and the shuffle hides no order"
-)
+_PLACED = "each token carries the position embedding of its place and so reveals that place: the shuffle hides no order"
 _UNSHOWN = (
-    "a count of orders assumes that no token tells its place, and for this model that was not shown: permuting the "
-    "patches of an image, or the words of a text, must permute its tokens, and leave alone a class token beside them; "
-    "it does not, or cannot be tried"
+    "a count of orders assumes that no token reveals its place, which is not shown for this model: permuting the "
+    "patches of an image, or the words of a text, must permute its tokens and must not change a class token; for this "
+    "model it does, or the test is not possible"
 )
 _DRAWN = {
     "every_round": "ratios are drawn afresh in every round",
@@ -167,9 +165,7 @@ class Mixed(Receipt):
         else:
             how = f"positions that masks kept are released as they are, and a sum of labels, {NOT_DP}"
             quantities |= {"positions_seen": 1 - (1 - own) ** release_count.epochs}
-            known = (
-                "who owns a position may be read from what fits together, and labels of other members reveal this one's"
-            )
+            known = "positions that fit together may show their owner, and labels of other members reveal this one's"
         said = ["whoever mixes is trusted: it sees each client's own message", known, _DRAWN[self.drawn]]
         if largest == 1 or release_count.unmatched == 1:
             said.append("some message holds one client's data alone")

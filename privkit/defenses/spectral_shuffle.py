@@ -17,8 +17,8 @@ from privkit.torch_utils.patches import patchify, unpatchify
 from privkit.torch_utils.seeded import seeded
 
 _SYMMETRY = (
-    "the spectrum of a real picture is symmetric about its center, and its low frequencies are the strong ones: the "
-    "patches themselves tell partners and rough places, which a solver may use"
+    "the spectrum of a real picture is symmetric about its center and strongest at low frequencies: so the patches "
+    "themselves show which two belong together and roughly where they lie, which a solver may use"
 )
 _KNOWN = "the transform is known and can be undone: by itself it hides nothing"
 _PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§IV-D)"

@@ -44,8 +44,8 @@ def only(trusted: Sequence[str]) -> Iterator[None]:
     >>> with only(["mynets"]):
     ...     imported("the builder", "torch:load")
     Traceback (most recent call last):
-    privkit.files.import_path.Untrusted: this recording names the builder torch:load, and its files decide on no \
-code that runs here; if it may call whatever torch defines, give --trust torch, or trust=["torch"] in Python
+    privkit.files.import_path.Untrusted: this recording names the builder torch:load, but a recording must not \
+decide which code runs; if you trust all that torch defines, give --trust torch, or trust=["torch"] in Python
     """
     token = _TRUSTED.set(tuple(trusted))
     try:
@@ -72,8 +72,8 @@ def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
     module, _, name = path.replace(":", ".").rpartition(".")
     if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
         raise Untrusted(
-            f"this recording names {what} {shortened(path)[1:-1]}, and its files decide on no code that runs here; if "
-            f'it may call whatever {module} defines, give --trust {module}, or trust=["{module}"] in Python'
+            f"this recording names {what} {shortened(path)[1:-1]}, but a recording must not decide which code runs; "
+            f'if you trust all that {module} defines, give --trust {module}, or trust=["{module}"] in Python'
         )
 
 

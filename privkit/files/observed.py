@@ -101,8 +101,8 @@ def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[st
         for file, digest in sorted(found.items()):
             if file in _mixed or content(file) != digest:
                 raise UsageError(
-                    f"{file} was edited after this process read it, and its numbers would be of both contents; start "
-                    "the command anew, and edit no file while it runs"
+                    f"{file} was edited after this process read it, so its numbers would mix old and new contents; "
+                    "start the command anew, and edit no file while it runs"
                 )
     return found
 

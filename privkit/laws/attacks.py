@@ -174,7 +174,11 @@ def _sees_no_truth(mounted: Mounted) -> str:
             outputs.append(guesses_of(attack, found, VICTIMS, observation.image_shape).images)
         except NotApplicable as reason:
             return f"it cannot be mounted on images of its own kind: {one_line(reason)}"
-    return "" if same(*outputs) else "other private images behind the same views change its guess: it saw them"
+    return (
+        ""
+        if same(*outputs)
+        else "its guess changes if the private images behind the same views are replaced: it saw them"
+    )
 
 
 LAWS: dict[str, Callable[[Mounted], str]] = {
@@ -182,7 +186,7 @@ LAWS: dict[str, Callable[[Mounted], str]] = {
     "it wins on its control": lambda mounted: mounted.control(0),
     "it fails on noise": lambda mounted: mounted.control(1),
     "same seed, same bits": _same_seed_same_bits,
-    "it leaves what it is given": _leaves_what_it_is_given,
+    "it does not change its inputs": _leaves_what_it_is_given,
     "its guesses are in range": _guesses_are_in_range,
     "it sees no truth": _sees_no_truth,
 }

@@ -67,5 +67,5 @@ def _rows_stay_what_they_are(pools: Pools) -> str:
 LAWS: dict[str, Callable[[Pools], str]] = {
     "records have one shape, in range": _records_are_of_one_form,
     "labels are classes": _labels_are_classes,
-    "a row stays what it is": _rows_stay_what_they_are,
+    "a row never changes": _rows_stay_what_they_are,
 }

@@ -39,33 +39,34 @@ def three_sentences(name: str) -> tuple[str, str, str]:
             ("at the floor", "not run"),
         )
     )
-    own, listed = f"by own runs at reduced size{_data(name)}, the sign of", "; ".join(other)
+    own, listed = f"in our runs at reduced size{_data(name)},", "; ".join(other)
     return (
         _sentence(
             "What holds",
             *_stated(compared, _BY, "holds", "reproduced"),
-            f"{own} {len(shown)} of {len(ran)} differences" * bool(shown),
+            f"{own} {len(shown)} of {len(ran)} differences have the published sign" * bool(shown),
         ),
         _sentence(
             "What fails",
             *_stated(compared, _BY, "fails", "differs"),
-            f"{own} {len(other)} of {len(ran)} differences, which vanish or are opposite ({listed})" * bool(other),
+            f"{own} {len(other)} of {len(ran)} differences vanish or have the opposite sign ({listed})" * bool(other),
         ),
         _sentence(
-            "What nobody can say yet",
+            "What is open",
             *_stated(compared, _OPEN, "unproven"),
-            f"own runs leave the sign of {len(undecided)} of {len(ran)} differences undecided" * bool(undecided),
-            f"{len(unjudged)} of {len(ran)} could not be judged, since a side was not run or neither recovers anything"
-            * bool(unjudged),
-            f"of its printed numbers, {numbers['run'] or 'none'} were measured in its setting, {numbers['reduced']} at "
-            f"reduced size and {numbers['proxy']} on other data, and {numbers['configured']} wait for a run",
+            f"our runs do not decide the sign of {len(undecided)} of {len(ran)} differences" * bool(undecided),
+            f"{len(unjudged)} of {len(ran)} could not be judged, since a method was not run or no attack recovers "
+            "anything" * bool(unjudged),
+            f"of the paper's printed numbers, {numbers['run'] or 'none'} were measured in its setting, "
+            f"{numbers['reduced']} at reduced size and {numbers['proxy']} on other data, and {numbers['configured']} "
+            "were not run yet",
         ),
     )
 
 
 def _data(name: str) -> str:
     """Words for a paper whose methods ran on digits instead of its own data; empty for other papers."""
-    return " on digits in the place of its own data" * any(on_other_data(method) for method, _ in needed(name))
+    return " on digits instead of the paper's data" * any(on_other_data(method) for method, _ in needed(name))
 
 
 def _sentence(lead: str, *parts: str) -> str:

@@ -189,7 +189,7 @@ def stages_given(given: Any) -> list[Any] | None:
     """
     if isinstance(given, Mapping) and "stages" in given:
         if extra := sorted(map(str, given.keys() - {"stages", "name"})):
-            raise UsageError(f"a chain has stages, which have the options; move {', '.join(extra)} to one of them")
+            raise UsageError(f"a chain has no options of its own; move {', '.join(extra)} to one of its stages")
         given = given["stages"]
         if not isinstance(given, list | tuple):
             raise UsageError(f"stages is a list of defenses, got {shortened(given)}")

@@ -18,7 +18,7 @@ from privkit.files.storage import packed
 from privkit.recording.replay import FAR, Ask, carried, replay
 
 Sent = tuple[Tensor, Tensor]  # records of a round, and what was released
-_NO_EVIDENCE = f"(more than {FAR:g}), so that an attack with lower or queries that fails on it shows nothing"
+_NO_EVIDENCE = f"(more than {FAR:g}), so a failed attack with lower or queries on it shows nothing"
 
 
 def lower_fields(
@@ -143,12 +143,12 @@ def _moved(ask: Ask, rounds: Sequence[Sent], variance: float) -> str:
             continue
         if not made:
             return (
-                f"the last round, sent again through lower, is {far:.2f} of its size away {_NO_EVIDENCE}; if the "
-                "optimizer stepped after that release, record rounds after the last step or save before it, else give "
-                "the module that made the release, with its defense"
+                f"the last round, sent again through lower, differs by {far:.2f} of its size {_NO_EVIDENCE}; if the "
+                "optimizer stepped after that release, record rounds after the last step or save before it; if not, "
+                "give the module that made the release, with its defense"
             )
         return (
-            f"lower made the last {made} of {len(rounds)} kept rounds, and the one before is {far:.2f} of its size "
-            f"away {_NO_EVIDENCE}; record rounds after the last step, or fewer: Recorder(rounds={made})"
+            f"lower reproduces the last {made} of {len(rounds)} kept rounds, but the one before differs by {far:.2f} "
+            f"of its size {_NO_EVIDENCE}; record rounds after the last step, or fewer: Recorder(rounds={made})"
         )
     return ""

@@ -58,8 +58,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     for key in settings:
         if key == "trust":
             raise UsageError(
-                f"{path.name} holds trust, and no file decides on what runs here; name the modules on the command "
-                "line, --trust MODULE, or in Python, trust=[…]"
+                f"{path.name} holds trust, but a file must not decide which code runs here; name the modules on the "
+                "command line, --trust MODULE, or in Python, trust=[…]"
             )
         if key not in (*KEYS, "preset"):
             raise unknown(f"key of {path.name}", key, (*KEYS, "preset"))
@@ -157,8 +157,8 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
         )
     if keep == "best_test" and (budget.validation or not budget.epochs):
         raise UsageError(
-            "training: keep=best_test chooses on the test images, after an epoch at least; leave validation out of the "
-            "budget, or use keep=best"
+            "training: keep=best_test chooses an epoch on the test images; train one at least, and leave validation "
+            "out of the budget, or use keep=best"
         )
 
 

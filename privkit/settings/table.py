@@ -161,7 +161,7 @@ class AuditSettings:
         check=as_tuning,
     )
     escalate: int | None = _setting(
-        "Largest number of doublings of the work of a failing attack that may still improve; 0 for none.",
+        "How often a failed attack that may still improve continues with twice its work; 0 for never.",
         kind=int,
         absent="2; 0 for fewer than 4 epochs",
         check=as_count("escalate", most=10, least=0),

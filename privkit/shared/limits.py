@@ -44,9 +44,9 @@ class Limits:
         """A sentence on the limits that no attack can exceed."""
         found = ", ".join(f"{rounded_up(self.at(rate), 3)} at {rate:g}" for rate in PRIORS)
         return (
-            f"no attack has an advantage above {rounded_up(self.advantage, 3)}, or a true positive rate above {found}; "
-            "and what a guess without the release, by someone who knows clear labels and all other records, "
-            "reconstructs with these chances, no attack reconstructs more often"
+            f"no attack has an advantage above {rounded_up(self.advantage, 3)}, or a true positive rate above {found}. "
+            "The same holds for reconstruction, if the second number is the chance that a guess without the release is "
+            "right, by someone who knows unprotected labels and all other records"
         )
 
 

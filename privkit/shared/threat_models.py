@@ -10,9 +10,9 @@ THREAT_MODELS: dict[ThreatModel, str] = {
     "query": "records of its own through the defended edge, and one pass of the attacked ones",
     "weights": "the clients' lower segment beside queries, and one pass",
     "many_passes": "queries, and several passes of the attacked records",
-    "weights_and_many_passes": "all three: the server that trains with the clients",
-    "passive": "what crosses the cut, and nothing sent or asked",
-    "malicious": "a part in training: it answers clients, or inserts records, as it likes",
+    "weights_and_many_passes": "queries, the segment and several passes: the server that trains with the clients",
+    "passive": "what crosses the cut; it sends nothing and asks nothing",
+    "malicious": "a part in training: it answers clients or inserts records as it likes",
 }
 """Threat model -> what its adversary has, in the order of every table."""
 

@@ -21,17 +21,17 @@ from privkit.training.clients import Clients
 from privkit.training.spec import TrainingSpec
 
 _NOT_ALONE = (
-    "the updates of the lower segments are noisy, but the smashed data are not covered: the server's gradients carry "
-    "them into the updates of other records, so noisy updates alone prove nothing"
+    "the updates of the lower segments are noisy, but the smashed data are not: the server's gradients carry them "
+    "into the updates of other records, so noisy updates alone prove nothing"
 )
 _CHOSEN = (
-    "the best epoch was chosen by what networks trained on the protected data give, and no noise covers that choice; "
+    "networks trained on the protected data determined the choice of the best epoch, and no noise covers that choice; "
     "use keep=last"
 )
 
 _NOT_COUNTED = (
-    "only the rounds that are counted here pass the trained lower segments: what images of others show of them, in "
-    "queries or where the task is measured, is not charged"
+    "only the rounds that are counted here are charged: other images that pass the trained lower segments, in queries "
+    "or when the task is measured, may reveal more about these segments"
 )
 
 

@@ -30,8 +30,10 @@ def recorded(folder: Path, factors: list[float], passes: int = 1) -> Recording:
 def test_a_replay_covers_the_attacked_rounds(tmp_path: Path) -> None:
     found = recorded(tmp_path / "r", [0.3, 0.45, 0.5, 0.5])
     told = declared_by(found).doubt(1)
-    assert "round 1 of the 4 attacked ones, sent again in eval mode, is 0.67 of its size away (more than 0.05)" in told
-    assert "it moved while rounds were recorded, so record fewer of them, or after the last step" in told
+    assert (
+        "round 1 of the 4 attacked ones, sent again in eval mode, differs by 0.67 of its size (more than 0.05)" in told
+    )
+    assert "its weights changed while rounds were recorded, so record fewer, or after the last step" in told
     assert "round 1 of the 3 attacked ones" in declared_by(found.within(victims=3 * ROWS, own=40)).doubt(1)
     assert declared_by(found.within(victims=2 * ROWS, own=40)).doubt(1) == ""
     assert "the last round, sent again" in declared_by(recorded(tmp_path / "last", [0.5, 0.4])).doubt(1)

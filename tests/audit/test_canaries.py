@@ -206,13 +206,13 @@ def test_a_claim_above_what_the_canaries_can_show_is_no_verdict() -> None:
     (check,) = bound_check(above)
     assert (check.passed, check.decisive) == (None, False)
     assert above.ceiling == pytest.approx(3.4935, abs=1e-3)
-    assert "at most ε >= 3.494 could have been shown with 200 canaries" in check.detail
+    assert "200 canaries could have shown ε >= 3.494 at most" in check.detail
     assert "cannot refute so large a claim" in check.detail
     (check,) = bound_check(audited(3.4))
     assert (check.passed, check.decisive) == (False, True)
     (check,) = bound_check(audited(3.4, right=0.0))
     assert (check.passed, check.decisive) == (True, True)
-    assert "at most ε >= 3.494 could have been shown" in check.detail
+    assert "could have shown ε >= 3.494 at most" in check.detail
     assert "cannot" not in check.detail
     assert bound_check(audited(inf)) == ()
 

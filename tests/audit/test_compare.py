@@ -126,7 +126,7 @@ def test_other_data_seeds_and_folders_are_refused(
     for changes, sentence in (
         ({"provenance": moved}, "other private records with seed 0 .*compare runs with the same --dataset"),
         ({"seed": 3}, r"no seed in common \(0 in A, 3 in B\)"),
-        ({"status": "error"}, "no defense and attack in common"),
+        ({"status": "error"}, "no numbers of the same defense, attack and seed"),
     ):
         with monkeypatch.context() as patch:
             folder = changed(small_run, patch, **changes)

@@ -141,7 +141,7 @@ def test_a_model_that_may_tell_places_has_no_count(model: str) -> None:
     found = certificate(model)
     assert found.kind == "nothing"
     assert not found.quantities
-    assert "assumes that no token tells its place, and for this model that was not shown" in found.statement
+    assert "assumes that no token reveals its place, which is not shown for this model" in found.statement
 
 
 def test_a_batch_with_class_tokens_is_not_counted() -> None:

@@ -73,7 +73,11 @@ def test_what_never_wins_has_not_learned(tmp_path: Path, monkeypatch: pytest.Mon
     ("rate", "ended", "said"),
     [
         (0.02, " and won", (False, "attack not converged: the last doubling of its training lowered its own error")),
-        (0.01, ", which is the limit that is set", (False, "attack not converged: it is no better than constant")),
+        (
+            0.01,
+            ", the largest work that is allowed (escalate)",
+            (False, "attack not converged: it is no better than constant"),
+        ),
         (0.0001, "; the last 2 doublings lowered the error by at most 5%", (None, "attack has not learned")),
     ],
 )

@@ -51,7 +51,7 @@ def test_a_run_without_an_accuracy_is_refused_with_the_reason(
 ) -> None:
     rows = [row.model_copy(update={"accuracy": None}) for row in small_run.rows]
     monkeypatch.setattr("privkit.audit.place.finished_rows", lambda run: (None, rows))
-    with pytest.raises(UsageError, match="knows no accuracy, by which defenses are placed"):
+    with pytest.raises(UsageError, match="has no accuracy, which a place needs"):
         placed(copied)
 
 

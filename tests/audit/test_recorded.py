@@ -331,7 +331,10 @@ def test_a_failed_attack_shows_nothing_if_it_was_not_given_what_made_the_release
     if not batch_norm:
         assert (by["white_box"].doubt, verdict.outcome, found.exit_code) == ("", "falls", 0)
         return
-    assert "does not make what was released: the last round, sent again in eval mode, is 0." in by["white_box"].doubt
+    assert (
+        "does not reproduce the release: the last round, sent again in eval mode, differs by 0."
+        in by["white_box"].doubt
+    )
     assert all(by["white_box"].doubt in row.notes for row in found.rows)
     assert verdict.outcome == "not_shown"
     assert verdict.sentence.startswith("not shown: ")
@@ -346,7 +349,7 @@ def test_an_attack_that_learns_from_more_noise_than_was_released_shows_nothing(t
     attacks = ["black_box:epochs=1", "fora:epochs=1", "mid_grey"]
     found = run_audit(recorded=folder, attack=attacks, out=tmp_path / "run", trust=["tests"], **TINY)
     by = {row.attack.partition(":")[0]: row.doubt for row in found.rows}
-    assert "makes more noise than was released" in by["black_box"]
+    assert "adds more noise than the release has" in by["black_box"]
     assert by["fora"] == by["black_box"]
     assert by["mid_grey"] == ""
 

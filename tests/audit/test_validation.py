@@ -117,7 +117,7 @@ def test_the_best_epoch_on_test_images_is_named_a_peek(tmp_path: Path) -> None:
     assert row.accuracy is not None
     assert row.accuracy.value == max(values) > values[-1] == row.task["accuracy_last"].value
     assert (row.kept, row.best_epoch) == ("best_test", 1 + values.index(max(values)))
-    assert any("so its accuracy is a peek" in note for note in row.notes)
+    assert any("so its accuracy is no estimate for new images" in note for note in row.notes)
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
@@ -126,7 +126,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(UsageError, match="keep=best needs validation images"):
         resolve({"training": "keep=best", "budget": "smoke:epochs=0,validation=50"})
     for budget in ("smoke:validation=50", "smoke:epochs=0"):
-        with pytest.raises(UsageError, match="keep=best_test chooses on the test images, after an epoch at least"):
+        with pytest.raises(UsageError, match="keep=best_test chooses an epoch on the test images; train one at least"):
             resolve({"training": "keep=best_test", "budget": budget})
     with pytest.raises(UsageError, match="keep should be 'last', 'best' or 'best_test'"):
         resolve({"training": "keep=first"})

@@ -199,7 +199,7 @@ def test_who_adds_the_noise_is_said_where_it_is_assumed(privkit_cli: CLI) -> Non
         ("dp_mixsl", (), False),
     ):
         said = privkit_cli("epsilon", "--mechanism", kind, *flags, *site).stdout
-        assert ("give noise_site = client for its ε" in " ".join(said.split())) is told, said
+        assert ("give noise_site = client for the defense's ε" in " ".join(said.split())) is told, said
     schema = dict(line.split(maxsplit=1) for line in privkit_cli("epsilon", "--schema").stdout.splitlines())
     for column, words in {
         "noise_site": "mixer, client",

@@ -137,7 +137,7 @@ def test_a_file_gives_a_chain_as_a_list_of_tables() -> None:
     for given in ([stages], [{"stages": stages}]):
         (component,) = resolve({"defense": given}).defenses[1:]
         assert component.label == "gaussian_noise:sigma=2.0+masking@client"
-    with pytest.raises(UsageError, match="move sigma to one of them"):
+    with pytest.raises(UsageError, match="move sigma to one of its stages"):
         resolve({"defense": [{"stages": stages, "sigma": 3}]})
 
 

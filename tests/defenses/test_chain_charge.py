@@ -174,7 +174,7 @@ def test_what_stands_beside_a_claim_is_given_with_it() -> None:
     only = claim(chain("patch_shuffle", "grad_perturb:clip=.1,noise=1.0"), z, y)
     assert (only.covers, only.epsilon) == ("labels", alone.epsilon)
     served = claim(chain("gaussian_noise", "masking"), z, y)
-    assert any(line == "masking at the server is post-processing and earns nothing" for line in served.assumptions)
+    assert any(line == "masking at the server is post-processing and earns no credit" for line in served.assumptions)
 
 
 @pytest.mark.parametrize("clip_by", ["coordinate", "image"])

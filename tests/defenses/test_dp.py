@@ -60,7 +60,7 @@ def test_a_loader_that_shuffles_earns_no_credit_and_says_so() -> None:
     """A record costs what its epochs cost, whatever the number of batches; Poisson sampling would claim a hundredth."""
     one, many = (receipt(DpSl(), 10, 1).certificate(ReleaseCount(epochs=6, rounds=rounds)) for rounds in (6, 600))
     assert many.epsilon == one.epsilon
-    said = "the server is taken to know which, and nothing is credited to the shuffle"
+    said = "the server is assumed to know which batch, so the shuffle earns no credit"
     assert sum(said in line for line in many.assumptions) == 1
     assert not any(said in line for line in one.assumptions)
 
@@ -266,7 +266,7 @@ def test_labels_in_the_clear_are_said() -> None:
     for defense in (GaussianNoise(), LaplaceNoise(), DpSl(sigma_labels=None), DpMixSl(sigma_labels=None)):
         found = receipt(defense, 4, 2).certificate()
         assert "given the labels" in found.statement
-        assert any(line.startswith("labels reach the server without noise") for line in found.assumptions)
+        assert any(line.startswith("the server learns the labels without noise") for line in found.assumptions)
         assert not any(line.startswith("labels stay") for line in found.assumptions)
     found = receipt(DpSl(), 4, 2).certificate()
     assert "given the labels" not in found.statement

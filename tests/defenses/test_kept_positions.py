@@ -38,7 +38,7 @@ def test_nothing_is_proven_and_nothing_else_changes() -> None:
     assert torch.equal(kept[1].order, dropped[1].order)
     assert dropped[1].certificate().kind == "permutation_count"
     assert kept[1].certificate().kind == "nothing"
-    assert "each one tells where it lay" in kept[1].certificate().statement
+    assert "and so reveals that place" in kept[1].certificate().statement
     chain = parse("defenses", "gaussian_noise:sigma=2,clip=5+patch_shuffle:positions=keep").spec
     assert chain.position_embedding
     _, receipt = chain.apply(z, Y, generator(1))

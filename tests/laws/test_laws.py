@@ -252,8 +252,8 @@ def pools(kind: type[RecordPool] = RecordPool, **changes: Any) -> Pools:
         (lambda: pools(test=RecordPool(x=torch.rand(4, 1, 9, 9), y=torch.arange(4), domain=Images(shape=(1, 9, 9)))),
          "records have one shape, in range"),
         (lambda: pools(classes=1), "labels are classes"),
-        (lambda: pools(Restless), "a row stays what it is"),
-        (lambda: pools(test=pools().train), "a row stays what it is"),
+        (lambda: pools(Restless), "a row never changes"),
+        (lambda: pools(test=pools().train), "a row never changes"),
     ],
 )  # fmt: skip
 def test_datasets_that_break_a_law(given: Callable[[], Pools], law: str) -> None:

@@ -97,7 +97,7 @@ class Undeclared(attack.Template):
         (Idle, "it wins on its control"),
         (Dice, "same seed, same bits"),
         (Peeking, "it sees no truth"),
-        (InPlace, "it leaves what it is given"),
+        (InPlace, "it does not change its inputs"),
         (Bytes, "its guesses are in range"),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_guess_of_nan_is_called_so_and_is_no_other_fault() -> None:
     told = {law: broken(mounted) for law, broken in attacks.LAWS.items()}
     assert "a guess is not finite" in told["it wins on its control"]
     assert "are not finite" in told["its guesses are in range"]
-    for law in ("same seed, same bits", "it leaves what it is given", "it sees no truth"):
+    for law in ("same seed, same bits", "it does not change its inputs", "it sees no truth"):
         assert told[law] == ""
 
 

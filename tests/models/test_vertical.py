@@ -165,7 +165,7 @@ def test_one_party_names_the_labels_from_its_own_gradients(audited: tuple[dict[s
     ("defense", "says"),
     [
         ("split_parts:parts=3", "use split_parts:parts=2, which gives each party's output a name"),
-        ("orthogonal_map+split_parts", "acts on the outputs of all parties together, so that no part is one party's"),
+        ("orthogonal_map+split_parts", "acts on the outputs of all parties together, so no part belongs to one party"),
     ],
 )
 def test_parts_that_are_not_the_parties_are_refused(tmp_path: Path, defense: str, says: str) -> None:

@@ -22,7 +22,7 @@ def test_every_difference_is_in_one_of_the_sentences(name: str) -> None:
     assert len({count for _, count in shares}) == 1
     assert sum(int(part) for part, _ in shares) == int(shares[0][1])
     assert "were measured in its setting" in sentences
-    assert ("on digits in the place of its own data" in sentences) == (name in ("patch_shuffling", "patch_splitnn"))
+    assert ("on digits instead of the paper's data" in sentences) == (name in ("patch_shuffling", "patch_splitnn"))
 
 
 def test_a_verdict_that_changes_changes_its_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,9 +33,9 @@ def test_a_verdict_that_changes_changes_its_sentence(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(module, "on_record", all_reversed)
     holds, fails, _ = three_sentences("cutmixsl")
-    assert "by own runs" in before[0]
-    assert "by own runs" not in holds
-    assert "the sign of 16 of 16 differences" in fails
+    assert "in our runs" in before[0]
+    assert "in our runs" not in holds
+    assert "16 of 16 differences vanish" in fails
 
 
 @pytest.mark.parametrize(("verdict", "sentence"), [("holds", 0), ("fails", 1), ("unproven", 2)])

@@ -108,4 +108,4 @@ def test_it_is_said_of_a_recording(defense: str, bare: bool, tmp_path: Path) -> 
     found = declared_by(read_recording(folder, trust=["tests"]))
     assert found.distance is not None
     assert found.distance <= FAR
-    assert ("makes more noise than was released" in found.doubt(1)) == bare
+    assert ("adds more noise than the release has" in found.doubt(1)) == bare

@@ -131,7 +131,7 @@ def moved(*factors: float) -> tuple[Recorder, Half]:
 
 def test_weights_that_moved_after_a_release_are_warned_about(tmp_path: Path) -> None:
     recorder, half = moved(0.5, 0.4)
-    with pytest.warns(UserWarning, match=r"the last round, sent again through lower, is 0\.25 of its size away"):
+    with pytest.warns(UserWarning, match=r"the last round, sent again through lower, differs by 0\.25 of its size"):
         recorder.save(tmp_path / "r", name="none", lower=half)
     recorder, half = moved(0.2, 0.4, 0.5, 0.5)
     with pytest.warns(UserWarning, match=r"the last 2 of 4 kept rounds, .* 0\.25 of its size.*Recorder\(rounds=2\)"):

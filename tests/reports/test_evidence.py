@@ -350,7 +350,7 @@ def test_rows_that_were_not_made_alike_say_so() -> None:
     made_on = [Provenance(machine={"device": device}, data={"private": "ab"}) for device in ("cpu", "cuda")]
     rows = [counted("black_box", "query", 0.03, 20, seed=seed, provenance=one) for seed, one in enumerate(made_on)]
     found = of(*rows)
-    assert found.audited.mixed.startswith("These rows were not made alike")
+    assert found.audited.mixed.startswith("These rows differ in more than defense and attack")
     assert [one.made_of for one in found.origins] == [
         {"data private": "ab", "machine device": device} for device in ("cpu", "cuda")
     ]

@@ -117,8 +117,8 @@ def test_a_place_names_the_neighbors_on_both_sides_and_what_is_at_least_as_good(
     assert [one.defense for one in found.better] == ["mixup"]
     assert found.sentence == (
         "query: own (identified 0.60, accuracy 0.60) lies between clip (identified 0.95, accuracy 0.90) and mixup "
-        "(identified 0.50, accuracy 0.70); at least as good in both: mixup; it rests on 1 attack, the registry's rows "
-        "on 1"
+        "(identified 0.50, accuracy 0.70); at least as accurate and no more identified: mixup; this place "
+        "rests on 1 attack, the registry's rows on 1"
     )
     (least,) = place(settings([entry("own", 0.1, 0.6)]), settings(THREE))
     assert "gives away no more than any other; the next is dp_sl" in least.sentence
@@ -152,16 +152,16 @@ def test_an_adversary_of_whom_nobody_tried_an_attack_has_no_place() -> None:
         "many passes: not tried here on batch_shuffle; the registry's rows on 2 attacks"
     )
     assert (found["many_passes"].more, found["many_passes"].less, found["many_passes"].better) == (None, None, ())
-    assert found["query"].sentence.endswith("; it rests on 1 attack, the registry's rows on 2")
-    assert found["weights"].sentence.endswith("; it rests on 2 attacks, the registry's rows on 2")
+    assert found["query"].sentence.endswith("; this place rests on 1 attack, the registry's rows on 2")
+    assert found["weights"].sentence.endswith("; this place rests on 2 attacks, the registry's rows on 2")
     assert [line[2] for line in place_table(list(found.values())).rows].count("not tried here") == 1
 
 
 def test_what_is_not_shown_to_hold_is_not_said_to_give_away_least() -> None:
     (least,) = place(settings([entry("own", 0.1, 0.6, outcome="not_shown")]), settings(THREE))
     assert least.sentence == (
-        "query: own (identified 0.10, accuracy 0.60) is not shown to give away less than any other; it rests on 1 "
-        "attack, the registry's rows on 1"
+        "query: own (identified 0.10, accuracy 0.60) is not shown to give away less than any other; this place "
+        "rests on 1 attack, the registry's rows on 1"
     )
     (between,) = place(settings([entry("own", 0.6, 0.6, outcome="not_shown")]), settings(THREE))
     assert between.more is None

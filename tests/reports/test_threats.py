@@ -156,7 +156,7 @@ def test_a_break_by_an_attack_that_failed_its_control_says_so_and_a_sound_one_co
 
 def test_a_failed_attack_that_was_not_given_what_made_the_release_shows_nothing() -> None:
     """What an attack on a recording knows of the lower segment may be another one's; what recovers, recovers."""
-    doubt = "the recorded lower segment does not make what was released"
+    doubt = "the recorded lower segment does not reproduce the release"
     blind = attacked("white_box", "weights", 0.09, doubt=doubt)
     found = judged(blind, attacked("sdar", "passive", 0.08))
     assert found["weights"].outcome == "not_shown"
@@ -219,7 +219,7 @@ def test_images_that_were_recovered_in_another_order_are_told() -> None:
         other = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
         sentence = judged(other)["many_passes"].sentence
         assert sentence.startswith("holds against unmix")
-        assert sentence.endswith(f"and not whose they are: unmix has MSE {error:.4f} once matched") == told
+        assert sentence.endswith(f"and not whose they are: after matching, unmix has MSE {error:.4f}") == told
 
 
 @pytest.mark.parametrize(("cells", "told"), [(1.0, True), (0.9, True), (0.6, False)])
@@ -235,7 +235,7 @@ def test_table_rows_that_were_recovered_in_another_order_are_told(cells: float, 
     won = row.model_copy(update={"defense": "none", "recovered": {"unaligned": of(1.0), "matched": of(1.0)}})
     sentence = alone(row, won)["query"].sentence
     assert sentence.startswith("holds against black_box")
-    remark = f"but table rows are recovered, and not whose they are: black_box has cells {cells:.3f} once matched"
+    remark = f"but table rows are recovered, and not whose they are: after matching, black_box has cells {cells:.3f}"
     assert sentence.endswith(remark) == told
 
 

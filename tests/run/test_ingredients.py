@@ -351,13 +351,13 @@ def test_rows_that_are_not_made_alike_say_so_wherever_they_are_shown(small_run: 
     page = build(folder, rows).read_text()
     tables = {path.name: path.read_text() for path in (folder / "report" / "tables").iterdir()}
     for text in (page, tables["audit.md"], tables["audit.tex"]):
-        assert "rows were not made alike" in text
+        assert "rows differ in more than defense and attack" in text
         assert "device cuda, H200" in text
     assert "% Verdict" in tables["audit.tex"].splitlines()[0]
     bare = [line for line in tables["audit.tex"].splitlines() if not line.startswith("% ")]
     assert bare[0] == r"\begin{tabular}{llrrrrrrrrrrr}"
     assert ",made_of_machine_device," in tables["audit.csv"].splitlines()[0]
-    assert "rows were not made alike" not in small_run.report.read_text()
+    assert "rows differ in more than defense and attack" not in small_run.report.read_text()
 
 
 def test_what_is_installed_is_read_once_and_again_if_it_changes(

@@ -116,7 +116,11 @@ def test_no_text_crosses_as_a_label() -> None:
     ("defense", "protocol", "reason"),
     [
         (NoDefense(), "sl", "has the texts themselves as labels, and this protocol sends labels to the server"),
-        (PatchShuffle(), "u_shape", "patch_shuffle moves or drops tokens, so that no place has a next token"),
+        (
+            PatchShuffle(),
+            "u_shape",
+            "patch_shuffle moves or drops tokens, so a model of the next token cannot be trained",
+        ),
     ],
     ids=["sent", "moved"],
 )

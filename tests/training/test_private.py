@@ -257,7 +257,7 @@ def test_choosing_the_best_epoch_takes_a_claim_away_unless_noise_covers_the_choi
     assert kinds == {"frozen": proven.kind, "trained": "nothing", updates: proven.kind}
     trained = run_certificate(proven, ReleaseCount(lower_model="trained"), TrainingSpec())
     assert replace(trained, assumptions=proven.assumptions) == proven
-    assert "in queries or where the task is measured, is not charged" in trained.assumptions[-1]
+    assert "in queries or when the task is measured, may reveal more" in trained.assumptions[-1]
     assert run_certificate(replace(proven, covers="labels"), ReleaseCount(), best).kind == "nothing"
 
 

@@ -26,7 +26,7 @@ def best_cut(
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:
-        raise NotApplicable(f"{attack.name} could be asked in some epochs only, at one cut or the other")
+        raise NotApplicable(f"{attack.name} gave answers in some epochs only, at either cut")
     whole = {cut: one[-1] if records is None else _pooled(one, records) for cut, one in said.items()}
     auc = {
         cut: pooled_auc(scores.values.double().cpu().numpy(), (of == attack.positive).cpu().numpy()).auc.value

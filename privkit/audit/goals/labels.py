@@ -92,10 +92,10 @@ def ask(context: AttackContext) -> Row:
         f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
         asker: bool(asker),
         short: bool(short),
-        f"{who} knows the labels of {labeled} records of each class, which it was not asked for": bool(labeled),
+        f"{who} knows the labels of {labeled} records of each class; these do not count": bool(labeled),
         f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
-        "each client knows its own labels, and asked for that of the other record that is mixed with it": knows_own,
-        "each epoch mixes a record with another one, so that epochs cannot be pooled: the last one is read": regrouped,
+        "each client knows its own labels, and attacks the label of the record that is mixed with its own": knows_own,
+        "each epoch mixes a record with another one, so epochs cannot be pooled: the last one is read": regrouped,
         f"each record's scores in {len(by_epoch)} epochs are averaged": pooled and len(by_epoch) > 1,
         f"the attack was asked in each of {len(curve)} epochs; the answers are of the last": every,
     }
@@ -113,7 +113,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
     many, domain = splits.classes, splits.domain
     if context.predicts_texts() and isinstance(domain, Tokens):
         if "tail" not in attack.needs:
-            raise NotApplicable("it names one label of each record, and here each place of a text has a next token")
+            raise NotApplicable("it names one label per record, and here each place of a text has one: the next token")
         cuts, many = ("second",), len(domain.vocabulary)
     if attack.mounting.gradients and isinstance(context, TrainedContext) and cuts == ("own",):
         must_get_gradients(context)

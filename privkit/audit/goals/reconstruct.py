@@ -208,10 +208,10 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
         if bits is not None:
             told[name] = Interval(value=bits, low=bits, high=bits, n=found.units, method=how)
     alone = ", ".join(f"{accuracy.left_alone:.3f} ({name})" for name, accuracy in accuracies.items())
-    sentence = f"order: where nothing is moved back the shares are {alone}"
+    sentence = f"order: if no token is moved back, the shares are {alone}"
     if found.bits_left is None:
         so_few = f"so few {found.unit}s ({found.units})"
-        sentence += f"; no attack could show by {so_few} that the order of one {whose} keeps less than all its bits"
+        sentence += f"; from {so_few} no attack could show that the order of one {whose} has lost any bit"
     return told, sentence
 
 

@@ -168,7 +168,7 @@ def _privacy() -> Iterator[ComparedClaim]:
             why=total.objection or "every round's bound holds whatever the earlier rounds have shown",
         )
     yield ComparedClaim(
-        claim="§B.8: Theorem A.7 makes a large bound of a whole training",
+        claim="§B.8: for a whole training, Theorem A.7 gives a large bound",
         published=log10_theorem_a7_epsilon(bounds[0].certificate.epsilon, 1000, _DELTA),
         quantity="log10 of ε after 1,000 rounds of Table 11's first row",
         verdict="reproduced",

@@ -20,10 +20,10 @@ def comparisons() -> Iterator[ComparedClaim]:
     share = permutations.log10_target_share(_TOKENS, _BATCH, kept)
     factorial = permutations.log10_total_permutations(_TOKENS, 1, 0)
     yield ComparedClaim(
-        claim="Eq. 8: batch shuffling hides one image's order in a share far below 1/N!",
+        claim="Eq. 8: under batch shuffling, one image's order has a chance far below 1/N!",
         published=-factorial,
         ours=share,
-        quantity=f"log10 of 1/N! and of Eq. 8 over Eq. 7, N = {_TOKENS}, B = {_BATCH}, k = {_KEEP}",
+        quantity=f"log10 of 1/N!; log10 of Eq. 8 over Eq. 7, at N = {_TOKENS}, B = {_BATCH}, k = {_KEEP}",
         verdict="holds" if share < -factorial else "fails",
         why="a count of orders is no differential privacy: the patches leave as they are",
     )
@@ -51,7 +51,7 @@ def _image_errors() -> Iterator[ComparedClaim]:
     pairs = list(_pairs())
     apart = [f"{mse.table} {mse.row}" for mse, psnr in pairs if not _agree(mse, psnr)]
     yield ComparedClaim(
-        claim="Tables I to IX: PSNR is that of the MSE beside it, with peak 1",
+        claim="Tables I to IX: each PSNR follows from the MSE beside it, with peak 1",
         published=float(len(pairs)),
         ours=float(len(pairs) - len(apart)),
         quantity="rows whose PSNR is within .5 dB of −10·log10(MSE)",
@@ -78,9 +78,9 @@ def _image_errors() -> Iterator[ComparedClaim]:
             claim=f"Table IV: {method} withstands the white-box attack",
             published=error,
             ours=floor,
-            quantity="MSE on [−1, 1], and that of an attack that recovers nothing (Table I, DP)",
+            quantity="the attack's MSE on [−1, 1]; MSE of a guess that recovers nothing (Table I, DP)",
             verdict="unproven" if error > floor else "reproduced",
-            why="the attack ends above the error of a guess without any release, so it shows nothing of the defense",
+            why="the attack is worse than a guess without the release, so it says nothing about the defense",
             basis="print",
         )
 

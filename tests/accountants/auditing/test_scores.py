@@ -333,4 +333,4 @@ def test_one_run_says_that_both_relations_are_covered_and_that_rows_stand_alone(
     told = " ".join(found.assumptions)
     assert "under add-or-remove" in told
     assert "under replace-one" in told
-    assert "of this bound alone" in told
+    assert "for this bound alone" in told

@@ -164,7 +164,7 @@ def test_one_order_is_no_secret() -> None:
         Permuted(source=torch.arange(5).view(1, 5, 1)).certificate(),
     ):
         assert certificate.kind == "nothing"
-        assert certificate.statement.startswith("nothing is claimed: an image of one token")
+        assert certificate.statement.startswith("nothing is claimed: an image has a single token")
     assert certificates.patch_shuffle(tokens=2).kind == "permutation_count"
 
 
