@@ -202,4 +202,4 @@ def test_who_knows_the_last_layer_reads_the_words(defense: str, tmp_path: Path) 
     run = run_audit(defense=defense, attack=attacks, protocol="u_shape", out=tmp_path / "run", **SETTINGS)
     rows = {row.attack: row for row in run.rows[-2:]}
     assert rows["tail_inversion"].answers["label_accuracy"].value > 0.9
-    assert "each place of a text has a next token" in rows["release_clustering"].reason
+    assert "each place of a text has one: the next token" in rows["release_clustering"].reason
