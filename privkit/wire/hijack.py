@@ -141,6 +141,11 @@ class LiveClients:
         self._number += 1
 
     @property
+    def rounds(self) -> int:
+        """How many rounds were played."""
+        return self._number
+
+    @property
     def device(self) -> torch.device:
         """Where the clients compute."""
         return self._private.x.device
