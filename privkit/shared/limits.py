@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from math import exp
-
-from privkit.shared.rounding import rounded_up
 
 PRIORS = (0.001, 0.01, 0.1)
 """False positive rates, and chances of a guess without the release, at which limits are said."""
@@ -42,12 +41,17 @@ class Limits:
     @property
     def sentence(self) -> str:
         """A sentence on the limits that no attack can exceed."""
-        found = ", ".join(f"{rounded_up(self.at(rate), 3)} at {rate:g}" for rate in PRIORS)
+        found = ", ".join(f"{_up(self.at(rate))} at {rate:g}" for rate in PRIORS)
         return (
-            f"no attack has an advantage above {rounded_up(self.advantage, 3)}, or a true positive rate above {found}. "
+            f"no attack has an advantage above {_up(self.advantage)}, or a true positive rate above {found}. "
             "The same holds for reconstruction, if the second number is the chance that a guess without the release is "
             "right, by someone who knows unprotected labels and all other records"
         )
+
+
+def _up(rate: float) -> str:
+    """A rate, rounded up to three digits. Packages of `shared` import no others, so that `rounding` is out of reach."""
+    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(rate)))):.3g}"
 
 
 def of_use(epsilon: float, delta: float, limits: Limits | None) -> bool:

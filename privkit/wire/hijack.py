@@ -141,6 +141,11 @@ class LiveClients:
         self._number += 1
 
     @property
+    def rounds(self) -> int:
+        """How many rounds were played."""
+        return self._number
+
+    @property
     def device(self) -> torch.device:
         """The device of the clients."""
         return self._private.x.device

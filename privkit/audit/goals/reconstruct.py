@@ -106,7 +106,9 @@ def ask(context: AttackContext) -> Row:
         _keep_unscored(context, result.images)
     told, moved = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
-    caught = noticed(context, clients) if isinstance(clients, LiveClients) else ""
+    caught, charged = noticed(context, clients) if isinstance(clients, LiveClients) else "", {}
+    if isinstance(clients, LiveClients) and isinstance(context, TrainedContext):
+        charged = context.led(clients.rounds)
     seen = () if several(victims.y) or not len(victims) else looks.floors(victims.x, victims.y)
     columns = _by_column(domain, victims.x, result.images) if isinstance(domain, Tables) and len(victims) else ""
     said = (result.note, went.sentence if most else "", moved, mounting.short_of_published, caught, *seen, columns)
@@ -123,6 +125,7 @@ def ask(context: AttackContext) -> Row:
             "queries": observation.query.rounds if isinstance(observation.query, Queries) else None,
             "threat_model": threat_model(attack, [name for name in known if getattr(observation, name) is not None]),
             "notes": tuple(filter(None, said)),
+            **charged,
         }
     )
 

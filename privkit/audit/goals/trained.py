@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 from torch import Generator, Tensor, nn
@@ -13,12 +14,12 @@ from privkit.attacks.base import NotApplicable, Query, known_to
 from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.hijack.hijack_detection import SplitGuard
 from privkit.attacks.scores.tokens import PADDING
-from privkit.audit.claims import uncovered
+from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.defended import DefendedModel, train_again, untrained
 from privkit.audit.findings import learned
 from privkit.audit.goals.context import AttackContext
 from privkit.audit.goals.control_clients import defense_of
-from privkit.audit.standing import declaration_check, texts_return
+from privkit.audit.standing import certified, declaration_check, texts_return
 from privkit.defenses.base import ReleaseCount
 from privkit.domains.base import several
 from privkit.domains.partition import rounds_an_epoch
@@ -157,6 +158,20 @@ class TrainedContext(AttackContext):
             guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20),
             passes=self.attack.mounting.passes,
         )
+
+    def led(self, rounds: int) -> dict[str, Any]:
+        """The row's certificate and limits if an attack led the clients through so many rounds of training.
+
+        Empty if the honest training has as many, or if nothing is claimed of the release. Whole epochs are charged.
+        """
+        epochs, claim = ceil(rounds / self.steps), self.certificate
+        covered = claim.kind == "differential_privacy" and claim.covers == "release"
+        if epochs <= self.config.budget.epochs or not covered:
+            return {}
+        longer = replace(self.config, budget=replace(self.config.budget, epochs=epochs))
+        receipt, passes = self.recording.receipts[0], self.attack.mounting.passes
+        often, certificate = certified(longer, self.model.edge, self.seed_data, receipt, passes)
+        return {"certificate": certificate, "limits": limits_of(certificate, receipt.mechanism(often))}
 
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None:
         edge = self.model.edge
