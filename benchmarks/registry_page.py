@@ -23,6 +23,8 @@ DRAWN = ("query", "weights_and_many_passes")
 """The weakest and the strongest adversary of the pictures."""
 ENOUGH = 10
 """Settings of a dataset below which a choice among them says nothing."""
+LEARNED = 0.1
+"""Accuracy of the undefended model below which it learned nothing, so that no setting can be chosen by accuracy."""
 MANY = 0.9
 """Share of identified records from which on a defense gives away nearly all."""
 
@@ -32,11 +34,16 @@ def datasets(registered: Iterable[Entry]) -> dict[str, list[MeasuredSetting]]:
     return grouped(settings(registered), lambda one: one.dataset)
 
 
+def _comparable(found: Sequence[MeasuredSetting]) -> bool:
+    """Whether there are enough settings, of a model that learned its task."""
+    return len({one.defense for one in found}) >= ENOUGH and any((one.bare_accuracy or 0) >= LEARNED for one in found)
+
+
 def which() -> tuple[list[str], list[list[str]]]:
     """For each loss of accuracy that one can afford and each adversary: the setting that gives away least."""
     rows = []
     for dataset, found in datasets(read_registry()).items():
-        if len({one.defense for one in found}) < ENOUGH:
+        if not _comparable(found):
             continue
         kept = [one for one in found if one.bare_accuracy and one.accuracy >= one.bare_accuracy / 2]
         for loss in AFFORDED:
@@ -140,7 +147,7 @@ def pictures() -> dict[str, str]:
     return {
         dataset: standalone([(threat_name(model), [frontier_chart(_frontier(found, model))]) for model in DRAWN])
         for dataset, found in datasets(read_registry()).items()
-        if len({one.defense for one in found}) >= ENOUGH
+        if _comparable(found)
     }
 
 
