@@ -70,8 +70,9 @@ def fit(
         epochs: number of epochs ≥ 0; those done before a kill count.
         session: where to save and to report; None keeps nothing.
         objective: name of the value that an epoch returns, with the attack's name, for the sentence on a divergence.
-        keep_best: whether to put the training back, at the end, to the epoch with the smallest objective. This is for
-            objectives on held-out data, which rise again where a training learns its data by heart.
+        keep_best: whether to put the training back, at the end, to the epoch with the smallest objective, if the last
+            one's is larger by more than `TOLERATED_GAIN`. This is for objectives on held-out data, which rise again
+            if a training learns its data by heart; smaller differences are noise.
 
     Returns:
         The objective after each epoch.
@@ -103,7 +104,7 @@ def fit(
             good = {**good, "training": good["start"]}
             training.load_state_dict(deepcopy(good["start"]))
         if not epochs or not session.goes_on(epochs, curve):
-            if "lowest" in good:
+            if "lowest" in good and gained(curve[-1], min(curve)):
                 training.load_state_dict(deepcopy(good["lowest"]))
             return curve
         good = {**good, "start": good["training"], "best": min(good.get("best", inf), curve[-1])}

@@ -80,15 +80,18 @@ def test_a_killed_training_goes_on_where_it_was() -> None:
     assert fit(Halving(), 4, session) == (0.5, 0.25, 0.125, 0.0625)
 
 
-def test_the_epoch_with_the_smallest_objective_is_kept_if_asked_for() -> None:
-    rises = {2: 0.3, 3: 0.4}
-    for keep_best, epochs in ((False, 4), (True, 2)):
-        session, training = Session(), Halving(rises)
-        assert fit(training, 4, session, keep_best=keep_best) == (0.5, 0.25, 0.3, 0.4)
-        assert training.value == 0.5**epochs
-        again = Halving()  # finished before a kill
-        fit(again, 4, Session(state=session.state), keep_best=keep_best)
-        assert again.value == training.value
+@pytest.mark.parametrize(
+    ("keep_best", "last", "kept"),
+    [(False, 0.4, 4), (True, 0.4, 2), (True, 0.26, 4)],
+    ids=["not asked", "worse", "noise"],
+)
+def test_a_training_goes_back_to_its_best_epoch_if_that_is_asked_for(keep_best: bool, last: float, kept: int) -> None:
+    session, training = Session(), Halving({2: 0.3, 3: last})
+    assert fit(training, 4, session, keep_best=keep_best) == (0.5, 0.25, 0.3, last)
+    assert training.value == 0.5**kept
+    again = Halving()  # finished before a kill
+    fit(again, 4, Session(state=session.state), keep_best=keep_best)
+    assert again.value == training.value
 
 
 @pytest.mark.parametrize("spoiled", [math.nan, math.inf, AttackDiverged("it broke after epoch 3")], ids=str)
