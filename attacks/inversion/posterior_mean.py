@@ -56,8 +56,8 @@ class PosteriorMean(ReconstructingAttack):
         passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
         components: largest number of principal components.
         epochs: passes over the own images, except one held-out round, whose error (with `contrast`, the weighted sum of
-            both errors) is the curve. The network of the epoch with the smallest error guesses, if the last one's is more
-            than 5 % larger. 0 for the mean image.
+            both errors) is the curve. The network of the epoch with the smallest error guesses, if the last
+            error is more than 5 % larger. 0 for the mean image.
         width: units in each of two hidden layers.
         mirror: whether mirror images of the own images, except the held-out ones, are sent and learned from, too; for
             natural images.
