@@ -16,7 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from run import machine
+from run import machine, titled
 from strongest import Clock, read_lines, without_controls
 
 from privkit.audit.run import run_audit
@@ -60,7 +60,7 @@ def audits(options: Options) -> Iterator[tuple[list[_Cell], AuditConfig]]:
     """The missing cells of one model, and their audit, which leaves out the undefended twin."""
     had = [{name: one[name] for name in ("data", "model", "defense", "attack", "seed", "budget")} for one in finished()]
     for seed, data, model, defense in product(options.seeds, options.data, options.model, options.defense):
-        title, _, dataset = data.partition("=") if "=" in data.partition(":")[0] else (data, "", data)
+        title, dataset = titled(data)
         of = {"data": title, "model": model, "defense": defense}
         cells = [of | {"attack": attack, "seed": seed, "budget": options.budget} for attack in options.attack]
         if missing := [cell for cell in cells if cell not in had]:

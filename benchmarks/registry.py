@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import registry_pictures
+from run import titled
 
 from privkit.audit.place import entries_of
 from privkit.audit.run import run_audit
@@ -63,7 +64,7 @@ class Options:
 
     Attributes:
         defense: names; every registered one by default.
-        dataset: whose records are attacked.
+        dataset: whose records are attacked; TITLE=DATASET for one whose name has a path, such as faces=folder:path=DIR.
         data_root: folder of the official datasets.
         seeds: of the audits.
         strengths: whether to measure further strengths beside the defaults.
@@ -85,37 +86,42 @@ class Options:
 
 def audits(options: Options, done: Sequence[Entry]) -> Iterator[tuple[dict[str, Any], str]]:
     """Settings of each missing audit, and a name for its folder."""
+    title, dataset = titled(options.dataset)
     had = {(one.dataset, one.defense, one.seed) for one in done}
     for seed in options.seeds:
         for name in options.defense:
             written = [f"{name}:{one}" for one in STRENGTHS.get(name, ())] if options.strengths else [name]
             labels = [parse("defenses", one).label for one in written]
-            if missing := [one for one in labels if options.attack or (options.dataset, one, seed) not in had]:
+            if missing := [one for one in labels if options.attack or (title, one, seed) not in had]:
                 won = [one.attack for one in done if one.defense.partition(":")[0] == name]
                 attacks = options.attack or dict.fromkeys((*choose(parse("defenses", name), "images").attacks, *won))
-                given = {"defense": missing, "attack": list(attacks), "dataset": options.dataset, "seed": seed}
+                given = {"defense": missing, "attack": list(attacks), "dataset": dataset, "seed": seed}
                 root = {"data_root": options.data_root} if options.data_root else {}
-                parts = (options.dataset, str(seed), name, str(len(missing)), *map(file_name, options.attack))
+                parts = (title, str(seed), name, str(len(missing)), *map(file_name, options.attack))
                 yield {**given, **root, "threads": 1}, "-".join(parts)
 
 
 def main(options: Options) -> None:
     """Run what is missing, or read what is finished, and write the registry anew after each audit."""
+    title, dataset = titled(options.dataset)
     for folder in options.collect:
-        _add(Path(folder), read_rows(Path(folder)))
+        _add(Path(folder), read_rows(Path(folder)), title if title != dataset else None)
     for given, name in () if options.collect else audits(options, read_registry()):
         run = run_audit(resolve(given), out=Path(options.out) / name, progress=Silent())
-        _add(run.folder, run.rows)
+        _add(run.folder, run.rows, title)
 
 
-def _add(folder: Path, rows: Sequence[Row]) -> None:
+def _add(folder: Path, rows: Sequence[Row], title: str | None) -> None:
     """Put a run into the registry, each line in the place of an older one of the same setting, adversary and seed.
+
+    `title` takes the place of the dataset's name.
 
     An older line stays where its attack was not mounted again and identified more, or as much with a better likeness.
     """
     had = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in read_registry()}
     tried, found = {row.attack for row in rows}, []
     for one in entries_of(rows):
+        one = one.model_copy(update={"dataset": title or one.dataset})
         old = had.get(key := (one.dataset, one.defense, one.threat_model, one.seed))
         if old is None or old.attack in tried or _found(old) <= _found(one):
             had[key] = one

@@ -76,6 +76,16 @@ def machine(threads: int) -> dict[str, object]:
     }
 
 
+def titled(data: str) -> tuple[str, str]:
+    """The title and the dataset of TITLE=DATASET; a dataset without a title is its own.
+
+    >>> titled("faces=folder:path=DIR"), titled("folder:path=DIR")
+    (('faces', 'folder:path=DIR'), ('folder:path=DIR', 'folder:path=DIR'))
+    """
+    title, written, dataset = data.partition("=")
+    return (title, dataset) if written and title.isidentifier() else (data, data)
+
+
 def _processor() -> str:
     """The processor's name, where the system tells it."""
     info = Path("/proc/cpuinfo")
