@@ -168,9 +168,7 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether a training that has done its `epochs` (or a doubling of them) shall go on for the same number of
-        epochs again.
-        """
+        """Whether a training that has done its `epochs`, or a doubling of them, shall be doubled once more."""
         return False
 
 

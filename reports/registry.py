@@ -56,7 +56,7 @@ class Entry(Frozen):
 
 
 class MeasuredSetting(Frozen):
-    """A setting against one adversary over its seeds: means, with intervals of the compared numbers.
+    """The results of one setting against one adversary: means over seeds, with intervals of the compared numbers.
 
     The interval is over seeds, or over records if there is one seed.
     """

@@ -232,7 +232,9 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The range of all releases, which the pilot's releases must share so that a discriminator cannot use it."""
+    """The smallest and largest number of all releases.
+
+    The pilot's releases get the same range, so that no discriminator tells them apart by it."""
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

@@ -123,9 +123,9 @@ def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
 
 
 def _explained(images: Tensor, tokens: Tensor) -> float:
-    """Share of the variance of tokens, at most 1, that a linear map from images explains on the half it never saw.
+    """The share of the tokens' variance, at most 1, that a ridge regression from images explains.
 
-    Its penalty is the best of three.
+    It is fitted on one half of the images and judged on the other, with the best of three penalties.
     """
     half = len(images) // 2
     x, y = images - images[:half].mean(0), tokens - tokens[:half].mean(0)

@@ -185,7 +185,7 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
 
 
 def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """A sentence if a record changes other rows, although the stage declares effects that keep it in its own row."""
+    """A sentence if a record changes other records' rows, although the stage declares that it does not."""
     effects = stage.effects
     stays = effects is not None and (
         effects <= _IN_THEIR_ROW or (effects <= _IN_THEIR_ROW | {"permutes"} and not stage.over_batch)

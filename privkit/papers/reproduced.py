@@ -75,7 +75,7 @@ def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def tiny_verdicts(name: str) -> dict[tuple[str, str], OrderingVerdict]:
-    """Verdicts on a paper's orderings from the shipped rows at tiny scale, by table and claim."""
+    """Whether each ordering that a paper claims shows in the shipped rows at tiny scale, by table and claim."""
     of_tables = [
         judged_rows(name, table, "tiny", rows).orderings for (own, table), rows in committed().items() if own == name
     ]

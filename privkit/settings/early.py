@@ -107,7 +107,7 @@ def _annotation(text: str) -> Any:
 
 
 def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
-    """Check that privkit's own dataset, model and other readers of records have one domain."""
+    """Check that privkit's own dataset, model and other parts that read records have the same domain."""
     dataset, domain = _of_domain("datasets", settings.get("dataset"))
     if domain is None:
         return

@@ -26,7 +26,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """Width and depth as given, or scaled to this token size: 512 and 8, as published, from ViT-B (768) on.
+    """The decoder's width and depth, as given or scaled to the token size; from 768 (ViT-B) on, the published ones.
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]

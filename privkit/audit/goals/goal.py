@@ -84,6 +84,6 @@ class AuditGoal:
 
 
 def audit_goal(attack: AnyAttack) -> AuditGoal:
-    """How an audit pursues the goal of an attack: one of `GOALS`, or its author's own."""
+    """How an audit runs an attack's goal: a built-in one from `GOALS`, or the one that the attack's author defines."""
     found: AuditGoal = load(GOALS.get(attack.goal, attack.goal))
     return found
