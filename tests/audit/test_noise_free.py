@@ -35,7 +35,7 @@ def test_a_row_names_noisy_and_noise_free_accuracy_of_both_epochs(tmp_path: Path
         assert row.certificate.kind == "differential_privacy"
     assert noisy.task["accuracy_last_noise_free"].value > noisy.task["accuracy_last_noisy"].value
     assert [sum("fault" in note for note in row.notes) for row in run.rows] == [0, 1, 0]
-    assert any("scaling" in note and "released it for MNIST" in note for note in faulty.notes)
+    assert any("scaling" in note and "released code for MNIST" in note for note in faulty.notes)
 
 
 class Straight(Template):
