@@ -77,6 +77,7 @@ def linear_optimum(seen: ImageObservation, seed: int) -> float:
     return float((torch.stack(guesses).clamp(0, 1) - PRIVATE.flatten(1)).square().mean()) / FLOOR
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_it_guesses_from_the_tokens_of_a_row_as_well_as_the_best_line(seed: int) -> None:
     seen = observation(masked(2, seed), seed)
@@ -149,6 +150,7 @@ def test_a_constant_release_shows_the_mean_image() -> None:
     assert error(SeenTokens(repeats=2), seen) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.slow(but=1)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_pure_noise_shows_the_mean_image(seed: int) -> None:
     assert 0.95 < error(SeenTokens(), observation(masked(3, seed, noise=1.0, signal=0.0), seed)) < 1.1
