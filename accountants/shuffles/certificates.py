@@ -10,6 +10,7 @@ from privkit.accountants.shuffles.permutations import (
     checked_multiplicities,
     intersection_odds,
     log10_distinct_orderings,
+    log10_orders_alike,
     log10_target_share,
     own_image_share,
     shape,
@@ -35,6 +36,13 @@ _ONE_ORDER = (
     "use more tokens per image (images whose side is not a prime number); no differential privacy"
 )
 
+_FEW_ORDERS = (
+    "nothing is claimed: a batch has so many equal tokens that no secret order of different ones is left; no "
+    "differential privacy"
+)
+
+_ONCE = "equal patches, which no order can tell apart, are counted once; other records may have more of them"
+
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
     """Certificate of patch shuffling: N! orderings per image, equally likely given the patches. It claims nothing if
@@ -53,8 +61,7 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     if multiplicities is None:
         digits, count = lgamma(tokens + 1) / log(10), f"{tokens}!"
     else:
-        if sum(checked_multiplicities(multiplicities)) != tokens:
-            raise ValueError(f"multiplicities must sum to tokens ({tokens}), got {sum(multiplicities)}")
+        _must_sum_to("tokens", tokens, multiplicities)
         digits, count = log10_distinct_orderings(multiplicities), f"{tokens}!/∏m!"
     some = digits > 0
     return Certificate(
@@ -66,25 +73,38 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
             "tokens carry no position embedding",
             "no two patches of the image are equal: m equal ones divide the count by m!"
             if multiplicities is None
-            else "equal patches, which no order can tell apart, are counted once",
+            else _ONCE,
             NO_POSTERIOR,
         ),
         source="Yao et al., patch shuffling, Def. 2, Prop. 1",
     )
 
 
-def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "final_shuffle") -> Certificate:
+def batch_shuffle(
+    *,
+    tokens: int,
+    batch: int,
+    kept: int,
+    variant: Variant = "final_shuffle",
+    multiplicities: Sequence[int] | None = None,
+) -> Certificate:
     """Certificate of batch shuffling: the counts of Eq. 7 and 8, and their meaning in this variant.
 
     `log10_permutations` is the number of equally likely orders to which the best guess is equivalent: Eq. 7, except for
-    patches kept in place. `log10_target_share` is the probability that an output is its own image in order. K in 0..N
-    of N ≥ 1 tokens are kept, and B ≥ 2 images are mixed.
+    patches kept in place. `log10_target_share` is the share of these permutations in which an output is its own image
+    in order. K in 0..N of N ≥ 1 tokens are kept, and B ≥ 2 images are mixed.
 
-    Source: Yao et al., patch shuffling, Eq. 7 and 8. Proposition 2 (σ-privacy over N·B patches) is false for K ≥ 1 and
-    is not claimed here.
+    The multiplicities say how often each different patch of the batch occurs; their sum is N·B. Then the best guess at
+    what the batch looks like is right at most ∏m! times as often, and `log10_permutations` is a lower bound. Give None
+    if all patches differ.
+
+    Source: Yao et al., patch shuffling, Eq. 7 and 8; the union bound for equal patches. Proposition 2 (σ-privacy over
+    N·B patches) is false for K ≥ 1 and is not claimed here.
 
     >>> round(batch_shuffle(tokens=196, batch=50, kept=78).quantities["log10_permutations"], 3)
     28239.734
+    >>> batch_shuffle(tokens=4, batch=2, kept=0, multiplicities=[5, 1, 1, 1]).quantities["log10_permutations"] < 3
+    True
     """
     tokens, batch, kept = shape(tokens, batch, kept)
     if batch < 2:
@@ -110,16 +130,29 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "fin
     except ValueError:  # too many to count, and the certificate stands without
         distinct = f"at least {_ten_to(worth)} outcomes are distinct"
     even = equally_likely(tokens, batch, kept, variant=variant)
+    permutations = (
+        f"{_ten_to(worth)} permutations of the batch{published[0]}, {_ten_to(worth + share)} of them hold a given "
+        f"image{published[1]}"
+    )
+    statement, once = f"{permutations}; {NOT_DP}", "no two patches of the batch are equal"
+    if multiplicities is not None:
+        _must_sum_to("tokens · batch", tokens * batch, multiplicities)
+        alike, once = log10_orders_alike(multiplicities), _ONCE
+        different = quantities["log10_permutations"] = max(0.0, worth - alike)
+        if alike > 0:
+            statement = (
+                f"at least {_ten_to(different)} orders of the batch that look different: there are {permutations}, and "
+                f"up to {_ten_to(alike)} look the same, as patches are equal; {NOT_DP}"
+            )
+    few = multiplicities is not None and quantities["log10_permutations"] == 0
     return Certificate(
-        kind="permutation_count",
-        statement=(
-            f"{_ten_to(worth)} permutations of the batch{published[0]}, {_ten_to(worth + share)} of them hold a given "
-            f"image{published[1]}; {NOT_DP}"
-        ),
+        kind="nothing" if few else "permutation_count",
+        statement=_FEW_ORDERS if few else statement,
         quantities=quantities,
         assumptions=(
             "the permutations are uniform, fresh for every batch, and unknown to the server",
-            "tokens carry no position embedding, and no two patches of the batch are equal",
+            "tokens carry no position embedding",
+            once,
             READ_AS[variant],
             f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_ten_to(worth)}",
             "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
@@ -128,6 +161,11 @@ def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "fin
         ),
         source="Yao et al., patch shuffling, Eq. 7, Eq. 8, Algorithm 2",
     )
+
+
+def _must_sum_to(what: str, total: int, multiplicities: Sequence[int]) -> None:
+    if (found := sum(checked_multiplicities(multiplicities))) != total:
+        raise ValueError(f"multiplicities must sum to {what} ({total}), got {found}")
 
 
 def _ten_to(log10: float) -> str:

@@ -6,7 +6,7 @@ other N′ = N − K are pooled and dealt out over the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from math import floor, inf, lgamma, log, log1p, log10
@@ -75,7 +75,12 @@ def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
     1.079181
     """
     counts = checked_multiplicities(multiplicities)
-    return max(0.0, (lgamma(sum(counts) + 1) - sum(lgamma(m + 1) for m in counts)) / log(10))
+    return max(0.0, lgamma(sum(counts) + 1) / log(10) - log10_orders_alike(counts))
+
+
+def log10_orders_alike(multiplicities: Iterable[int]) -> float:
+    """log10 of ∏m!, the number of orders that look the same if patches occur m times each."""
+    return sum(lgamma(m + 1) for m in multiplicities) / log(10)
 
 
 @dataclass(frozen=True, kw_only=True)

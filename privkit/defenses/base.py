@@ -95,6 +95,11 @@ class Receipt(ABC):
         return None
 
     @property
+    def log10_alike(self) -> float:
+        """log10 of the largest number of orders of one message (or image) that look the same; 0 without a shuffle."""
+        return 0.0
+
+    @property
     def payload_share(self) -> float | None:
         """Share of the smashed data that a client sends, in [0, 1]; None if the release's weights already show it."""
         return None

@@ -60,7 +60,8 @@ class BatchShuffle(OnSmashed[Permuted]):
             source = source.gather(2, masks.uniform_permutations(m * b, t, generator).view(m, b, t))
         elif self.variant == "kept_in_place":  # rows % t: the places where those tokens lay
             source = source.scatter(2, rows % t, source)
-        return take_rows(smashed, source), Permuted(source=source, kept=kept, variant=self.variant)
+        receipt = Permuted(source=source, kept=kept, variant=self.variant, tokens=smashed.detach())
+        return take_rows(smashed, source), receipt
 
 
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:

@@ -57,6 +57,10 @@ class ChainReceipt(Receipt):
         return next((step.receipt.order for step in self.steps if step.receipt.order is not None), None)
 
     @property
+    def log10_alike(self) -> float:
+        return max(step.receipt.log10_alike for step in self.steps)
+
+    @property
     def payload_share(self) -> float | None:
         """Product of the stages' payload shares, up to the server."""
         shares = [step.receipt.payload_share for step in self.steps if step.stage.place != "server"]

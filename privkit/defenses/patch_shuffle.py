@@ -53,4 +53,6 @@ class PatchShuffle(OnSmashed[Permuted]):
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Permuted]:
         m, b, t, _ = require_tokens(self.name, smashed)
         rows = own_rows(m, b, t, generator)
-        return take_rows(smashed, rows), Permuted(source=rows, hides_order=not self.position_embedding)
+        return take_rows(smashed, rows), Permuted(
+            source=rows, hides_order=not self.position_embedding, tokens=smashed.detach()
+        )

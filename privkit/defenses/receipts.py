@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from privkit.accountants.shuffles import certificates
+from privkit.accountants.shuffles.permutations import log10_distinct_orderings, log10_orders_alike
 from privkit.accountants.shuffles.variants import Variant
 from privkit.accountants.spec.sensitivity import ClipSet
 from privkit.defenses.base import ONE_RELEASE, Receipt, ReleaseCount
 from privkit.shared.certificate import Certificate
+from privkit.torch_utils.alike import multiplicities
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
 """The end of a `Nothing`'s reason, of a stage that adds no noise."""
@@ -89,6 +91,22 @@ class Permuted(Receipt):
     # number of tokens among the T that stand for no patch, such as a class token; they can be recognized and are not
     # counted
     other_tokens: int = 0
+    # float [M, B, T, D], the permuted tokens; None if they are unknown, so that no two are known to be equal
+    tokens: Tensor | None = None
+
+    @property
+    def multiplicities(self) -> list[int] | None:
+        """How often each different token occurs in the image (or message, of a shuffle over the batch) that has the
+        fewest different orders; None if the tokens are unknown."""
+        if self.tokens is None or self.other_tokens:
+            return None
+        first, last = (2, 3) if self.kept is None else (1, 3)
+        units = self.tokens.flatten(first, last - 1).flatten(0, first - 1)
+        return min((multiplicities(unit) for unit in units), key=log10_distinct_orderings)
+
+    @property
+    def log10_alike(self) -> float:
+        return log10_orders_alike(self.multiplicities or ())
 
     @property
     def order(self) -> Tensor:
@@ -118,9 +136,12 @@ class Permuted(Receipt):
                 return Nothing(reason=f"{beside}, and orders of a batch are counted for patches alone").certificate()
             said += (f"{beside}: they can be told from patches, and are not counted",)
         if self.kept is None:
-            count = certificates.patch_shuffle(tokens=max(1, t - self.other_tokens))
+            tokens = max(1, t - self.other_tokens)
+            count = certificates.patch_shuffle(tokens=tokens, multiplicities=self.multiplicities)
         else:
-            count = certificates.batch_shuffle(tokens=t, batch=b, kept=self.kept, variant=self.variant)
+            count = certificates.batch_shuffle(
+                tokens=t, batch=b, kept=self.kept, variant=self.variant, multiplicities=self.multiplicities
+            )
         if release_count.epochs > 1:
             said += (
                 f"the count is that of one release; the run makes {release_count.epochs} of every image, each freshly "

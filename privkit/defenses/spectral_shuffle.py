@@ -94,7 +94,8 @@ class SpectralShuffle(OnSmashed[Permuted]):
         released = take_rows(tokens, order)
         if self.where == "image":
             released = unpatchify(released, p, _image_shape(smashed))
-        return released, Permuted(source=order, assumptions=(_SYMMETRY, _KNOWN), proof=_PROOF)
+        receipt = Permuted(source=order, assumptions=(_SYMMETRY, _KNOWN), proof=_PROOF, tokens=tokens.detach())
+        return released, receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
         """The transform without permutation: tokens [N, T, D] -> [N, T, 2D], or images -> spectra of the same shape."""

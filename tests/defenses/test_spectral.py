@@ -50,7 +50,7 @@ def test_the_largest_square_patch_is_taken_and_energy_is_kept(dim: int, patch: i
 
 def test_the_paper_has_196_tokens_of_1536() -> None:
     defense = SpectralShuffle()
-    release, receipt = defense.apply(torch.zeros(1, 1, 196, 768), torch.zeros(1, 1), generator())
+    release, receipt = defense.apply(torch.rand(1, 1, 196, 768), torch.zeros(1, 1), generator())
     assert release.smashed.shape == (1, 1, 196, 1536)
     assert defense.level == "smashed"
     adapter = defense.adapter((196, 768), 0)

@@ -1,7 +1,8 @@
 """The three variants of batch shuffling: each releases by its own exact law, and its receipt charges that one."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import permutations
+from math import log10
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Generator
 from privkit.accountants.shuffles import certificates
 from privkit.accountants.shuffles.variants import VARIANTS, Variant
 from privkit.defenses.batch_shuffle import BatchShuffle, message_orders
+from privkit.defenses.patch_shuffle import PatchShuffle
 from tests.accountants.shuffles.release_laws import distinct_outcomes, release_probability
 
 ROUNDS = 40_000  # the messages of one call: as many independent rounds
@@ -47,8 +49,41 @@ def test_releases_follow_the_exact_law_of_their_reading(variant: Variant, tokens
 
 @every_reading
 def test_each_receipt_charges_its_own_reading(variant: Variant) -> None:
-    _, receipt = BatchShuffle(variant=variant).apply(torch.zeros(2, 5, 16, 1), torch.zeros(2, 5), Generator())
-    assert receipt.certificate() == certificates.batch_shuffle(tokens=16, batch=5, kept=6, variant=variant)
+    z = torch.arange(160.0).view(2, 5, 16, 1)
+    _, receipt = BatchShuffle(variant=variant).apply(z, torch.zeros(2, 5), Generator())
+    expected = certificates.batch_shuffle(tokens=16, batch=5, kept=6, variant=variant, multiplicities=[1] * 80)
+    assert receipt.certificate() == expected
+    assert expected.statement == certificates.batch_shuffle(tokens=16, batch=5, kept=6, variant=variant).statement
+
+
+@every_reading
+@pytest.mark.parametrize("kinds", [(0, 0, 1, 2, 0, 3), (0, 0, 0, 1, 1, 1), (0, 1, 2, 3, 4, 4), (0,) * 6])
+def test_no_guess_at_what_a_batch_looks_like_beats_the_count(variant: Variant, kinds: tuple[int, ...]) -> None:
+    tokens, batch, kept = 3, 2, 1
+    plain = [[0, 1, 2], [3, 4, 5]]
+    looks: dict[tuple[int, ...], float] = defaultdict(float)
+    for order in permutations(range(6)):
+        odds = release_probability([order[:3], order[3:]], plain, kept=kept, variant=variant)
+        looks[tuple(kinds[token] for token in order)] += float(odds)
+    z = torch.tensor([float(kind) for kind in kinds]).view(1, batch, tokens, 1)
+    defense = BatchShuffle(keep=0.34, variant=variant)
+    claim = defense.apply(z, torch.zeros(1, batch), Generator().manual_seed(0))[1].certificate()
+    assert max(looks.values()) <= 10 ** -claim.quantities["log10_permutations"] * (1 + 1e-9)
+    assert (claim.kind == "nothing") == (claim.quantities["log10_permutations"] == 0)
+
+
+def test_equal_patches_are_counted_in_the_message_with_the_fewest_orders() -> None:
+    z = torch.rand(3, 4, 5, 2, generator=Generator().manual_seed(0))
+    z[1, 0, :3] = z[1, 0, 0] * (1 + 1e-7)  # equal up to rounding
+    alone, whole = (
+        defense.apply(z, torch.zeros(3, 4), Generator().manual_seed(0))[1]
+        for defense in (PatchShuffle(), BatchShuffle(keep=0.4))
+    )
+    assert sorted(alone.multiplicities or []) == [1, 1, 3]
+    assert sorted(whole.multiplicities or []) == [1] * 17 + [3]
+    assert (alone.log10_alike, whole.log10_alike) == pytest.approx((log10(6), log10(6)))
+    assert alone.certificate().quantities["log10_permutations"] == pytest.approx(log10(120 / 6))
+    assert "up to 10^0.8 look the same" in whole.certificate().statement
 
 
 def test_where_kept_tokens_lie() -> None:
