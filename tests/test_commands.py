@@ -114,7 +114,7 @@ def test_the_tutorial_comes_true(folder: Path) -> None:
     command = commands(ROOT / "docs" / "tutorial.md")[0]
     shown = CliRunner().invoke(app, shlex.split(command)[1:]).output
     assert re.search(r"query +falls to jigsaw", shown)
-    assert "σ-privacy over 16! = 10^13.3 orderings per image" in shown
+    assert "σ-privacy over 16!/∏m! = 10^5.7 orderings of an image in which patches occur m times" in shown
     assert "run: empty: 4 of 4 cells finished; 10 of 10 decisive checks met; no model is shown to have learned" in shown
     assert list(folder.rglob("report/index.html"))
 

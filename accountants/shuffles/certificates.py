@@ -58,15 +58,17 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
     0.0
     """
     tokens = validate.whole("tokens", tokens)
-    if multiplicities is None:
-        digits, count = lgamma(tokens + 1) / log(10), f"{tokens}!"
-    else:
+    digits, orderings = lgamma(tokens + 1) / log(10), "orderings per image"
+    count = f"{tokens}!"
+    if multiplicities is not None:
         _must_sum_to("tokens", tokens, multiplicities)
-        digits, count = log10_distinct_orderings(multiplicities), f"{tokens}!/∏m!"
+        digits = log10_distinct_orderings(multiplicities)
+        if max(multiplicities) > 1:
+            count, orderings = f"{tokens}!/∏m!", "orderings of an image in which patches occur m times"
     some = digits > 0
     return Certificate(
         kind="permutation_count" if some else "nothing",
-        statement=f"σ-privacy over {count} = {_ten_to(digits)} orderings per image; {NOT_DP}" if some else _ONE_ORDER,
+        statement=f"σ-privacy over {count} = {_ten_to(digits)} {orderings}; {NOT_DP}" if some else _ONE_ORDER,
         quantities={"log10_permutations": digits, "log10_target_share": -digits},
         assumptions=(
             "the permutation is uniform, fresh for every image and round, and unknown to the server",
