@@ -1,4 +1,6 @@
-"""Computation of cells, by the command itself or by an engine's worker in a folder of its own."""
+"""Computes cells (one defense, attack and seed each), in the command itself or as an engine's worker in its own
+folder.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ from privkit.torch_utils.precision import computes_bfloat16
 
 @dataclass(kw_only=True)
 class CellWorker:
-    """Computes cells of a run in this process."""
+    """Computes cells (one defense, attack and seed each) of a run in this process."""
 
     config: AuditConfig  # of the run
     device: torch.device  # where to compute

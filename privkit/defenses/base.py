@@ -1,4 +1,4 @@
-"""The defense contract: smashed data in, a release out, with the receipt that the accountant charges."""
+"""The interface of a defense: it turns smashed data into a release, with a receipt for the privacy accountant."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases one record or one client; a receipt describes one round and cannot know it."""
+    """How often a run releases one record or one client. The training loop gives it, as a receipt covers one round
+    only.
+    """
 
     rounds: Count = 1  # rounds in which a client takes part
     epochs: Count = 1  # releases of one record over the run
@@ -77,16 +79,17 @@ class Receipt(ABC):
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The certificate of all releases of the run, from the parameters that this call realized."""
+        """The privacy certificate of all releases of the run, computed from the parameters that this call used."""
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism whose ε the certificate claims; None if it claims none."""
+        """The mechanism whose ε the certificate states; None if the certificate states no ε."""
         return None
 
     @property
     def shared(self) -> str:
-        """Why a row of the release may depend on other images; empty if it depends only on its own image and its own
-        fresh noise."""
+        """Why the release of an image may depend on other images; empty if it depends only on its image and fresh
+        noise.
+        """
         return "nothing is known of how the rows of this release depend on each other"
 
     @property
@@ -96,7 +99,7 @@ class Receipt(ABC):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of the smashed data that a client sends, in [0, 1]; None if the release's weights already show it."""
+        """Share of its smashed data that a client sends, in [0, 1]; None if the weights in the release show it."""
         return None
 
 
@@ -117,21 +120,20 @@ class Defense(Checked, ABC):
 
     Attributes:
         name: name in the registry.
-        place: the party that runs it. A stage at the server earns no credit.
-        effects: what it does to the claims of a chain: "trains" (a term of the clients' loss; the release stays),
-            "maps" (a fixed function of each image that marks no position), "scales" (each channel by its own factor; it
-            counts as "maps", and keeps parts of a release separate), "clips", "masks", "permutes" (tokens), "mixes"
-            (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts),
-            "shortens" (leaves fewer tokens of each image). A defense without declared effects (None) cannot join a
-            chain.
+        place: the party that runs it. A stage at the server protects nothing against the server.
+        effects: what it does, from which the claims of a chain follow: "trains" (adds a term to the clients' loss and
+            leaves the release unchanged), "maps" (applies a fixed function to each image, without position
+            information), "scales" (like "maps", but one factor for each channel, so that parts of a release stay
+            separate), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises" (smashed data), "answers"
+            (changes the gradient that goes back), "splits" (into parts), "shortens" (leaves fewer tokens of each
+            image). A defense without declared effects (None) cannot join a chain.
         over_batch: whether a stage that permutes may move tokens of one image into another; true unless declared false.
         position_embedding: whether tokens may carry a position embedding when they reach it; False if their order is
             the secret.
-        smallest_batch: least number of images per message with which it has an effect.
+        smallest_batch: the smallest number of images per message for which the defense has an effect.
         group: k, the number of clients whose smashed data are mixed into one message; 1 without mixing.
-        level: what `apply` gets: "smashed" data, or at the "input" layer images [M, B, C, H, W].
-        images_only: whether it also reads the images themselves, and so needs the domain of images. It is True for
-            every defense at the input layer.
+        level: the input of `apply`: "smashed" for smashed data; "input" for images [M, B, C, H, W].
+        images_only: whether it also reads the images themselves, as every defense at the input layer does.
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them, or `label_term` reads
             them.
         at_inference: whether test images pass through it, too; False for defenses of training alone, such as mixing.
@@ -143,11 +145,11 @@ class Defense(Checked, ABC):
             not keep them.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
         storages: names of the parts into which it splits a release; empty if the release stays whole.
-        parts_by: what each of these parts consists of.
+        parts_by: whether a part consists of channels or of places.
         noise_fields: names of the fields that scale noise on what this defense releases.
-        denoises: whether it only removes noise; noise-free accuracy is then measured without it.
-        straight_through: whether its gradient is on purpose not the derivative of its release, as with a quantizer that
-            the gradient skips. Rows say so, and `privkit check` does not ask for the derivative.
+        denoises: whether it only removes noise; accuracy without noise is then measured without this defense.
+        straight_through: whether its gradient differs from the derivative of its release on purpose, as for a quantizer
+            that the gradient skips. Result rows report this, and `privkit check` does not test the derivative.
     """
 
     name: ClassVar[str]
@@ -173,7 +175,7 @@ class Defense(Checked, ABC):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences for the report's row, for example on what the defense estimated."""
+        """Sentences for the defense's row in the report, for example on what it estimated."""
         return ()
 
     def noiseless(self) -> Defense:
@@ -190,8 +192,8 @@ class Defense(Checked, ABC):
     ) -> tuple[Release, Receipt]:
         """Defend one round.
 
-        A defense that can draw its ratios once also takes `kept`, the generator of these ratios on the device of
-        `smashed`, in the same state in every round. If it is None, ratios are drawn from `generator`.
+        A defense that can draw its mixing ratios once per run also takes `kept`, a generator on the device of `smashed`
+        that has the same state in every round. If `kept` is None, ratios are drawn from `generator`.
 
         Args:
             smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
@@ -222,7 +224,7 @@ class Defense(Checked, ABC):
         return None
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network at the end of each client's lower segment that keeps the shape, or None; see `companion`.
+        """A network that ends each client's lower segment and keeps the shape, or None; arguments as in `companion`.
 
         The task's gradient passes through this network; the gradient of `penalty` trains it and goes no further.
         """
@@ -234,15 +236,15 @@ class Defense(Checked, ABC):
         Args:
             images: images [M, B, C, H, W] in [0, 1].
             smashed: smashed data [M, B, ...] before `apply`.
-            companion: the networks of `companion`, one per client, called with all messages' images at once, [M·B,
-                ...].
+            companion: applies each client's network from `companion` to this client's smashed data, for all messages at
+                once, [M·B, ...].
         """
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         """A network that the server trains in front of its segment to undo a release's change of width; or None.
 
-        Arguments are those of `companion`.
+        Arguments as in `companion`.
         """
         return None
 
@@ -284,7 +286,7 @@ class OnSmashed(Defense, Generic[R]):
 
 
 def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
-    """Shape (M, B, T, D) of messages of tokens, or an error that says where to cut the model."""
+    """The shape (M, B, T, D) of messages of tokens. Other shapes raise an error that says where to cut the model."""
     if smashed.ndim != 4:
         raise ValueError(
             f"{name} needs tokens [M, B, T, D], got shape {list(smashed.shape)}; cut the model where it holds tokens"

@@ -1,4 +1,4 @@
-"""Batch shuffling: every image keeps some tokens, the rest are pooled over the batch, permuted and dealt out again."""
+"""Batch shuffling: every image keeps some tokens; the others are pooled over the batch, permuted and redistributed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from privkit.defenses.receipts import Permuted
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShuffle(OnSmashed[Permuted]):
-    """Shuffling, occlusion and mixture over a batch; no differential privacy.
+    """Exchanges tokens among the images of a batch at random; no differential privacy.
 
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. 1 is patch shuffling.
-        variant: "final_shuffle": with the shuffle inside each image that §IV-C adds. "algorithm_2": as printed; kept
-            tokens come first, which reveals their image. "kept_in_place": kept tokens do not move, as in §IV-C's first
+        variant: "final_shuffle" adds the shuffle inside each image of §IV-C. "algorithm_2" is as printed: kept tokens
+            come first, which reveals their image. "kept_in_place" does not move kept tokens, as in §IV-C's first
             sentence on k, so their order is public.
         frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" moves the
             model's first block above the cut (a checkpoint's, for example) from the server to the clients; true draws

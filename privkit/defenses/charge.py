@@ -88,17 +88,17 @@ class Noised(Receipt):
 
 
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Certificate of a run in which every round was made as the receipt says.
+    """Certificate of a run in which every round follows the receipt.
 
-    Mixing ratios are charged by their distribution, drawn in every round or once. The certificate's quantities hold the
-    drawn ratios.
+    The charge uses the distribution of the mixing ratios, drawn in every round or once; the certificate's quantities
+    hold the drawn ratios.
 
     Returns:
-        Differential privacy of one record (lower segment frozen or trained by noisy updates, which are charged, too) or
-        one client (trained), replace-one; or "nothing", with the reason.
+        Replace-one differential privacy: of one record if the lower segment is frozen or trained by noisy updates,
+        which are charged, too; of one client if it is trained on raw data. Or "nothing", with the reason.
 
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the place of the noise corrected. A lower segment
-    trained on raw data carries records from round to round, so the unit is then the client.
+    trained on raw data carries records from round to round, so the guarantee then covers the whole client.
     """
     try:
         mechanism, said = _charged(receipt, release_count)
@@ -156,7 +156,7 @@ def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
 
 
 def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> SplitMechanism:
-    """The mechanism of all gradients of the run. The server's state carries over; the sensitivity covers any state."""
+    """The mechanism of all gradients of the run. Its sensitivity holds for any state that the server carries over."""
     released = release_count.rounds * release_count.batch_size * release_count.clients
     return SplitMechanism(smashed=clip, noise=noise, lower_model="frozen", rounds=released)
 
@@ -208,7 +208,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
-    """The mixing for which every round can be given credit, and sentences about it."""
+    """The mixing that lowers the charge of every round, and sentences that explain it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
         return mixing, []
@@ -294,7 +294,7 @@ def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
 
 
 def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> list[str]:
-    """A warning if δ is so large that one unit could be published in full."""
+    """A warning if δ is so large that it allows one record (or client) to be published in full."""
     records = release_count.clients * release_count.batch_size * max(1, release_count.rounds // release_count.epochs)
     units = release_count.clients if certificate.unit == "client" else records
     if units <= 1 or release_count.delta <= 1 / units:
@@ -322,7 +322,7 @@ def _quantities(receipt: Noised) -> dict[str, float]:
 
 
 def _other_definitions(certificate: Certificate) -> dict[str, float]:
-    """ρ of zero-concentrated and μ of Gaussian differential privacy of the same run, where they are derived."""
+    """ρ of zero-concentrated and μ of Gaussian differential privacy of the same run, if they are derived for it."""
     found = {name: certificate.quantities.get(name, inf) for name in ("zcdp_rho", "gdp_mu")}
     return {name: value for name, value in found.items() if isfinite(value)}
 

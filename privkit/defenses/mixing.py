@@ -1,4 +1,4 @@
-"""Mixing the smashed data of a group: ratios, exclusive masks, and the sum that leaves the mixer."""
+"""Mixing the smashed data of a group: random ratios, exclusive masks, and the weighted sum."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of the ratios: the round's or, for ratios drawn "once", `kept`, which has the same state in every
+    """The generator of the ratios: `generator`, or `kept` for ratios drawn "once", which has the same state in every
     round.
 
     If `kept` is None, a generator with seed 0 replaces it.
@@ -129,11 +129,11 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
 
 
 def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Tensor:
-    """Take token t of every message from the member who owns it (with `order`, token order[..., t]), by one gather.
+    """Take token t of every message (with `order`, token order[..., t]) from the client who owns it, by one gather.
 
     Args:
         tokens: float [G, k, B, T, D].
-        owner: number of the member who owns each position, int64 [G, T], in 0..k−1.
+        owner: number of the client who owns each position, int64 [G, T], in 0..k−1.
         order: int64 [G, B, T], a permutation of the tokens of each image, or None to leave them in place.
 
     Returns:
@@ -164,10 +164,10 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Check shapes; return smashed data [G, k, B, ...], labels [G, k, B, L], taken seats bool [G, k]; k = `group`.
+    """Check shapes; return smashed data [G, k, B, ...], labels [G, k, B, L] and taken seats bool [G, k], k = `group`.
 
-    Smashed data and labels of a group of one come without the axis of members; `present` is None if all seats are
-    taken. Other shapes raise a `ValueError` with the name of the defense.
+    For k = 1 smashed data and labels come without the axis k; `present` is None if all seats are taken. Other shapes
+    raise a `ValueError` with the name of the defense.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)
@@ -186,7 +186,7 @@ def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present:
 
 
 def _patchwork(smashed: Tensor, mask: Tensor) -> Tensor:
-    """Take every coordinate from its owner by one gather: of rows for tokens, along the members for other data."""
+    """Take every coordinate from its owner by one gather: of whole tokens, or along the axis k for other data."""
     owner = mask.int().argmax(1)
     if smashed.ndim == 5:
         return pick_rows(smashed, owner.reshape(len(owner), -1).expand(-1, smashed.shape[3]))

@@ -26,7 +26,7 @@ _PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§I
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralShuffle(OnSmashed[Permuted]):
-    """Patch shuffling of frequencies: σ-private in the order of spectral patches; no differential privacy.
+    """Permutes patches of a Fourier spectrum: all orders are equally likely (σ-private); no differential privacy.
 
     Attributes:
         where: "embedding" (as Algorithm 1 and the released code) transforms the smashed data and releases tokens of
@@ -97,14 +97,16 @@ class SpectralShuffle(OnSmashed[Permuted]):
         return released, Permuted(source=order, assumptions=(_SYMMETRY, _KNOWN), proof=_PROOF)
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The transform without permutation: tokens [N, T, D] -> [N, T, 2D], or images -> spectra of the same shape."""
+        """The transform before the permutation: tokens [N, T, D] -> [N, T, 2D], or images -> spectra of the same
+        shape.
+        """
         if self.where == "embedding":
             return self._spectral_tokens(smashed.unsqueeze(0))[0]
         tokens, p = self._image_patches(smashed.unsqueeze(0))
         return unpatchify(tokens[0], p, _image_shape(smashed))
 
     def _spectral_tokens(self, smashed: Tensor) -> Tensor:
-        """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that they form."""
+        """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that the tokens form."""
         _, _, t, d = require_tokens(self.name, smashed)
         grid, p = self._grid(t), self._patch(d)
         spectrum = _centered_spectrum(unpatchify(smashed, p, (d // p**2, grid * p, grid * p)), None)
@@ -142,7 +144,7 @@ class SpectralShuffle(OnSmashed[Permuted]):
 
 
 def _centered_spectrum(picture: Tensor, norm: Literal["ortho"] | None) -> Tensor:
-    """Complex spectrum of pictures [..., H, W] with frequency 0 at (H // 2, W // 2); torch transforms no bf16."""
+    """Complex spectrum of pictures [..., H, W] with frequency 0 at (H // 2, W // 2), in float32 instead of bfloat16."""
     wide = picture if picture.dtype == torch.float64 else picture.float()
     spectrum: Tensor = torch.fft.fftshift(torch.fft.fft2(wide, norm=norm), dim=(-2, -1))
     return spectrum
