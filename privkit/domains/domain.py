@@ -1,4 +1,4 @@
-"""The contract of a domain, which describes one record: an image, a token sequence or a table row."""
+"""The interface of a domain, which describes one record: an image, a token sequence or a table row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Domain(Protocol):
     records.
 
     Attributes:
-        kind: the measures of guesses at its records, and the floors (scores of constant guesses).
+        kind: the measures that score guesses at the domain's records, and the constant guesses for comparison.
         name: the domain's name, as datasets, models and attacks declare it.
         records: the plural noun for sentences.
         shape: shape of one record.
@@ -35,7 +35,7 @@ class Domain(Protocol):
         """Shape of one record."""
 
     def check(self, x: Tensor) -> None:
-        """Raise `DataError` for values that are not records of this domain, with advice on common mistakes."""
+        """Raise `DataError` for values that are no records of this domain; the message advises on common mistakes."""
 
     def zeros(self, count: int) -> Tensor:
         """Valid records of zeros [count, *shape], to find a network's output shapes."""
@@ -44,7 +44,9 @@ class Domain(Protocol):
         """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks."""
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Valid records [E, *shape], E ≥ 1, far from real ones, as candidates for a canary's counterpart."""
+        """Valid records [E, *shape], E ≥ 1, that are far from real records, as candidates for a canary's
+        counterpart.
+        """
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         """Records `x` of another domain converted to records of this one, for an adversary's auxiliary data.

@@ -29,7 +29,9 @@ class _Lower(nn.Module):
         self.transformers = stackable(pit.transformers[:stages])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D]; after a stage [N, T+1, D], the class token in front."""
+        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D]; after a stage [N, T+1, D] with the class token in
+        front.
+        """
         tokens: Tensor = self.patch_embed(centered(images))
         if self.pos_embed is not None:
             tokens = tokens + self.pos_embed.flatten(2).transpose(1, 2)
@@ -71,7 +73,7 @@ class Pit(NamedCuts):
         stride: pixels from one patch to the next; None is half the patch, as published. If it is smaller than `patch`,
             patches overlap, and tokens reveal their neighbors.
         cut: last layer of the lower segment: "embedding" (tokens; the server owns the class token), or "stage1" to
-            "stage3" (tokens with the client's class token in front, since a stage cannot run without it).
+            "stage3" (tokens with the client's class token in front, which a stage needs).
 
     Source: Heo et al. 2021, "Rethinking spatial dimensions of vision transformers", table 1; modules are timm's.
 
@@ -89,7 +91,7 @@ class Pit(NamedCuts):
     cuts: ClassVar[tuple[str, ...]] = ("embedding", *(f"stage{i + 1}" for i in range(len(_DEPTHS))))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """Patch and stride for these images.
+        """The patch size and stride for images of this shape, in pixels.
 
         >>> [PIT_TINY.patch_for((3, side, side)) for side in (28, 32, 224)]
         [(4, 2), (4, 2), (16, 8)]
