@@ -49,25 +49,27 @@ class Domain(Protocol):
         """
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Records `x` of another domain converted to records of this one, for an adversary's auxiliary data.
+        """Records `x` of the domain `given`, converted to this domain, for an adversary's auxiliary data.
 
-        A `UsageError` if those of `given` cannot be converted.
+        A `UsageError` if records of `given` cannot be converted.
         """
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash per record; records with equal hashes count as the same."""
+        """One hash per record; records with equal hashes count as the same record."""
 
     def warning(self, x: Tensor) -> str:
-        """Why every attack on these records would look successful; empty if none would."""
+        """A sentence that says why every attack on these records would look successful; else empty."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Constant guesses from the adversary's records [N, *shape], by the floor's name, each a record [*shape]."""
+        """Constant guesses from the adversary's records [N, *shape]: name -> one record [*shape]."""
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """How close each guess is to its record, both [N, *shape]: values [N] by measure, without undefined ones."""
+        """The scores of guesses against their records, both [N, *shape]: measure -> values [N]; undefined measures
+        are left out.
+        """
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The distance [G, N] of each guess [G, *shape] from every record [N, *shape], by the kind's first measure.
+        """The distance [G, N] of each guess [G, *shape] from every record [N, *shape], by the domain's first measure.
 
         A smaller value is nearer.
         """

@@ -1,4 +1,4 @@
-"""Denoising theory behind a softmax: the lemma of Theorem 3.3, and a correct condition in place of Theorem 3.4."""
+"""Denoising theory for a softmax: the lemma of Theorem 3.3, and a correct condition that replaces Theorem 3.4."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from privkit.papers.accurate_sl.denoising import arrays, finite
 
 
 def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
-    """The second-order approximation of E ln S, ln E S − Var S/(2(E S)²), from ln E S and ln E S².
+    """The second-order approximation of E ln S, which is ln E S − Var S/(2(E S)²), from ln E S and ln E S².
 
-    It has no error bound: see `lognormal_error`.
+    Its error has no bound: see `lognormal_error`.
 
     Source: Xu et al., Lemma A.4.
 
