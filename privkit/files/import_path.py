@@ -31,7 +31,7 @@ _PATH = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*)(?::(.*))?", 
 
 
 class Untrusted(UsageError):
-    """A file names code that the command was not told to trust."""
+    """Raised if a file names code that the command was not told to trust."""
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
     """Refuse an import path outside the trusted modules, before anything is imported.
 
     Raises:
-        Untrusted: if it is not trusted; the message says what to add to the command.
+        Untrusted: if the path is not trusted; the message says what to add to the command.
     """
     module, _, name = path.replace(":", ".").rpartition(".")
     if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
@@ -95,7 +95,7 @@ def imported(what: str, path: str) -> Any:
         path: "package.module:object", or "package.module.object".
 
     Raises:
-        UsageError: if it cannot be imported (with the reason and a remedy), or is not trusted inside `only`.
+        UsageError: if the import fails (with the reason and a remedy), or if the path is not trusted inside `only`.
 
     >>> imported("the function", "math:sqrot")
     Traceback (most recent call last):
@@ -131,7 +131,9 @@ def imported(what: str, path: str) -> Any:
 
 
 def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> None:
-    """Refuse an object that a trusted module only imported, such as `load` by "from torch import load"."""
+    """Refuse an object that a trusted module only imported from elsewhere, such as `load` by "from torch import
+    load".
+    """
     home = getattr(found, "__module__", None)
     if not isinstance(home, str) or not is_trusted(home, trusted):
         raise Untrusted(
@@ -143,7 +145,8 @@ def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> 
 
 @contextmanager
 def faults_of(what: str, part: object) -> Iterator[None]:
-    """A block that turns an error of a user's own part into one sentence; errors of privkit's parts pass unchanged.
+    """A block that turns an error of a user's own part into a one-sentence error; errors of privkit's parts pass
+    unchanged.
 
     Raises:
         UsageError: if the part raises an error; the message names part, error and place.
@@ -162,7 +165,7 @@ def faults_of(what: str, part: object) -> Iterator[None]:
 
 
 def _cure(module: str, error: BaseException) -> str:
-    """A sentence on how to repair an import that failed."""
+    """A sentence on how to repair a failed import."""
     absent = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     if absent and f"{module}.".startswith(f"{absent}."):
         return f"run the command in the folder that holds {absent.partition('.')[0]}, or install its package"
