@@ -57,7 +57,7 @@ from privkit.wire.channel import RecordedRounds, record_rounds
 def run_cell(
     config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
 ) -> Row:
-    """Compute one cell (a defense, an attack and a seed). An error becomes a row that names the reason."""
+    """Compute one cell (defense, attack, seed). An error becomes a result row that names the reason."""
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(
@@ -261,7 +261,6 @@ def _trained(start: AttackContext) -> TrainedContext:
 
 
 def _ended(row: Row, status: str, reason: str) -> Row:
-    """The result row of a cell that ended without a number, with the reason."""
     return row.model_copy(update={"status": status, "reason": reason})
 
 

@@ -82,7 +82,7 @@ class Declared:
 
 
 def declared_by(recording: Recording) -> Declared:
-    """Compare a recording's declarations with its data, once for all cells of a run."""
+    """Compare a recording's declarations with its data, once per run."""
     key = (str(recording.folder), tuple(sorted(recording.files.items())), recording.trust, len(recording.views))
     if key not in _KEPT:
         with seeded(torch.device("cpu"), 0):  # a builder may draw

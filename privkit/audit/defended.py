@@ -61,8 +61,8 @@ def defended_model(
     log: Callable[[str], None],
     note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
-    """The trained model for a cell's defense and seed, read from the run folder if its training was finished. `note` is
-    called before the model is stored.
+    """The trained model for the defense and seed in `cell`, read from the run folder if its training was finished.
+    `note` is called before the model is stored.
     """
     splits, seed = seed_data.splits, cell.seed
     edge, upper, places = untrained(config, cell, seed_data)
@@ -156,7 +156,6 @@ def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) ->
 
 @contextmanager
 def _best_weights(trained: Trained, best: Epoch) -> Iterator[None]:
-    """A block in which the networks have the weights of the best epoch."""
     last = Epoch(number=0, edge=deepcopy(trained.edge.state_dict()), upper=deepcopy(trained.upper.state_dict()))
     _put(trained, best)
     yield
@@ -240,7 +239,7 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
 def train_again(
     config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
 ) -> None:
-    """Train this cell's model again from the same seed; `play` runs and records each round."""
+    """Train the model of a defense and seed again with the same random numbers; `play` runs and records each round."""
     if (world := joined_processes()[1]) > 1:
         raise NotApplicable(
             f"it watches rounds of training, but each of {world} processes sees only its own; run it without torchrun"

@@ -1,4 +1,4 @@
-"""The leader of a run. Only it plans, distributes cells to workers, and writes their results into the run folder."""
+"""The leader of a run. Only it plans, gives work to workers, and writes their results into the run folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHARE = 20  # the verdict is written so rarely that it takes at most this part 
 
 
 class WorkersEnded(Failure):
-    """The workers of a run ended before one of them returned a result; finished cells stay."""
+    """The workers of a run ended before one of them returned a result; finished results stay."""
 
 
 @dataclass(kw_only=True)
@@ -50,7 +50,7 @@ class Leader:
 
     @property
     def planned(self) -> int:
-        """Number of cells to compute so far. An undefended control cell counts once its attack has failed on a
+        """Number of results to compute so far. Controls without a defense count once their attack has failed on a
         defense.
         """
         cells = self.worker.cells
@@ -58,14 +58,13 @@ class Leader:
 
     @property
     def left(self) -> int:
-        """Number of planned cells that have no result row yet."""
+        """Number of planned cells (defense, attack, seed) that have no result row yet."""
         return self.planned - len(self.rows)
 
     def _unneeded(self, cell: Cell) -> bool:
         return not any(self._failed(one) for one in cell.twin_of if one in self.rows)
 
     def _failed(self, cell: str) -> bool:
-        """Whether the attack of a finished cell failed. The answer is cached."""
         if cell not in self._lost:
             self._lost[cell] = lost(self.rows[cell])
         return self._lost[cell]
@@ -88,7 +87,7 @@ class Leader:
         self.judge()
 
     def _start(self) -> None:
-        """Load the finished rows of the folder; cells that ended in an error run again."""
+        """Load the finished rows of the folder; results that are errors are computed again."""
         self.rows, mended = self.ledger.finished([cell.id for cell in self.worker.cells])
         for sentence in mended:
             self.worker.progress.note(sentence)
@@ -97,7 +96,7 @@ class Leader:
             self._files = row.provenance.files | self._files
 
     def schedule(self) -> Schedule:
-        """The schedule of the cells that are left."""
+        """The schedule of the remaining cells (defense, attack, seed)."""
         known = {row.attack for row in self.rows.values()}
         return Schedule(self.worker.cells, self.rows.keys(), known, self._trained, self._failed)
 
@@ -105,7 +104,7 @@ class Leader:
         return (self.ledger.model(model) / TRAINED).exists()
 
     def work_here(self) -> None:
-        """Compute all cells that are left in this process."""
+        """Compute all remaining results in this process."""
         schedule, progress = self.schedule(), self.worker.progress
         with self.worker.computing():
             while (cell := schedule.take()) is not None:
@@ -138,7 +137,7 @@ class Leader:
         self.judge()
 
     def _check_files(self, row: Row, static: Mapping[str, str]) -> None:
-        """Compare the files that a cell read, except `static` ones, with the files that earlier rows list."""
+        """Compare the files that a result's code read, except `static` ones, with the files that earlier rows list."""
         read = {name: digest for name, digest in row.provenance.files.items() if name not in static}
         if changed := sorted(name for name, digest in read.items() if self._files.get(name, digest) != digest):
             raise RunFolderError(
@@ -149,7 +148,7 @@ class Leader:
 
 
 class Dispatch:
-    """Computes the cells of a run on an engine's workers; at most `ahead` cells are submitted at once.
+    """Computes the cells (defense, attack, seed) of a run on an engine's workers, at most `ahead` at once.
 
     An exception from a future means that a worker was lost. Its cell goes to another worker, which continues from the
     saved state. After `LIVES` lost workers the cell ends as an error.
@@ -179,7 +178,9 @@ class Dispatch:
         )
 
     def work(self) -> None:
-        """Compute all remaining cells on the workers; raises `WorkersEnded` if no worker returns a result."""
+        """Compute all remaining cells (defense, attack, seed) on workers; `WorkersEnded` if no worker returns a
+        result.
+        """
         try:
             self._work()
         finally:
@@ -218,7 +219,6 @@ class Dispatch:
         future.add_done_callback(self._ended.put)
 
     def _show(self) -> None:
-        """Show which cells are being computed, and how many are done."""
         now = [cell.in_words for cell, _ in self._futures.values()]
         self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
         self._progress.step(len(self._leader.rows), self._leader.planned)
@@ -247,7 +247,7 @@ class Dispatch:
         self._lose(cell, one_line(error))
 
     def _lose(self, cell: Cell, why: str) -> None:
-        """Run a cell without a result again, or let it end as an error if other workers return results."""
+        """Run a cell without a result again, or let it end as an error if workers still return other results."""
         self._lost[cell.id] += 1
         if self._lost[cell.id] < LIVES:
             self._progress.note(f"{cell.in_words}: lost its worker ({why}); another one goes on with it")
@@ -258,7 +258,7 @@ class Dispatch:
             self._give_up()
 
     def _give_up(self) -> None:
-        """End cells that lost too many workers as errors."""
+        """End cells (defense, attack, seed) that lost too many workers as errors."""
         if self._given_up and not self._heard:
             left, planned, why = self._leader.left, self._leader.planned, self._given_up[-1][1]
             raise WorkersEnded(

@@ -45,7 +45,7 @@ _DECLARED = "ε is of the mechanism that the recording declares; privkit did not
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordedContext(AttackContext):
-    """One cell (a defense, an attack and a seed) on a recording."""
+    """The data of one cell (defense, attack, seed) on a recording."""
 
     source: Recording  # the recording
     device: torch.device  # where the attack computes
@@ -209,7 +209,9 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """The context of a cell on a recording. Its result row holds the fields that do not depend on the attack."""
+    """The data of one cell (defense, attack, seed) on a recording, with a result row for everything except the
+    attack.
+    """
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes

@@ -30,10 +30,10 @@ def refresh(
 ) -> str:
     """Compare the stored provenance of a plan with that of the current command.
 
-    Changed models and cells are moved to RUN/superseded and computed anew (`again`), or a `RunFolderError` is raised.
+    Changed models and results are moved to RUN/superseded and computed anew (`again`), or a `RunFolderError` is raised.
 
     Returns:
-        A sentence on the moved models and cells; empty if nothing changed.
+        A sentence on the moved models and results; empty if nothing changed.
     """
     begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
     seeds = {cell.seed for cell, _ in begun}
@@ -65,7 +65,9 @@ def refresh(
 
 
 def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
-    """The provenance of a cell and of its model, by folder; only folders with results to continue from."""
+    """Folder -> provenance of a cell (defense, attack, seed) and its model, for folders with results to continue
+    from.
+    """
     model, home = folder.model(cell.model_id), folder.cell(cell.id)
     recorded = {model: folder.made_of(model)} if holds(model) else {}
     if cell.id in rows:

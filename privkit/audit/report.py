@@ -92,9 +92,7 @@ def _rendered(
 
 
 def _pictures(cell: Path, row: Row) -> Pictures | None:
-    """The stored pictures of a cell; None if it has none. Runs of earlier versions of privkit hold no constant
-    guesses.
-    """
+    """The pictures of a result; None if it has none. Runs of earlier versions of privkit hold no constant guesses."""
     if not _pictured(row):
         return None
     floors = {f"floor_{name}": ("u", 4) for name in row.floors}
@@ -111,7 +109,7 @@ def _pictured(row: Row) -> bool:
 
 
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
-    """Pairs of texts: the first records of a cell, if they are no images, and their guesses."""
+    """Pairs of texts: the first attacked records of a result, if they are no images, and their guesses."""
     if _pictured(row):
         return []
     arrays = _arrays(cell / PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
@@ -119,7 +117,7 @@ def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
 
 
 def _told(cell: Path, row: Row) -> Told | None:
-    """The stored scores of a cell in the form of its figure; None if it has none."""
+    """The stored scores of a result in the form of its figure; None if it has none."""
     arrays = _arrays(cell / SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
     if arrays is None:
         return None
@@ -141,7 +139,7 @@ def _arrays(
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
-    """A command that runs one cell alone, beside the undefended baseline; empty if the run was started from Python.
+    """A command that computes one result and the undefended baseline; empty if the run was started from Python.
 
     >>> from privkit.reports.schema import Row
     >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")

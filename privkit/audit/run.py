@@ -123,7 +123,7 @@ def run_audit(
         again: whether to recompute models and results whose data, code, versions or device changed; False raises an
             error instead.
         workers: the number of local processes that share the work, the threads and the devices; None lets `shared_out`
-            choose. With an engine, the number of cells submitted to it at once; 1 for no limit.
+            choose. With an engine, the number of results submitted to it at once; 1 for no limit.
         engine: a name in `privkit.run.engines.ENGINES`, which says where results are computed; None for this machine.
         **settings: keys of `privkit.settings.resolve.KEYS`, and `trust`: modules from which a recording may build its
             segments.

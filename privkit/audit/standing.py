@@ -157,7 +157,6 @@ def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
 
 @torch.no_grad()
 def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
-    """The shape of one record's smashed data."""
     with seeded(records.device, 0):
         return tuple(edge.lowers.copy(0).eval()(records[:1]).shape[1:])
 

@@ -185,7 +185,7 @@ class Trial:
 
 
 def _read(path: Path, cell: str) -> list[Trial]:
-    """The trials in the file of an interrupted study; a damaged line and all lines after it are removed."""
+    """The trials in the file of an interrupted tuning; a damaged line and all lines after it are removed."""
     data = read_bytes(path) if path.exists() else b""
     trials, whole = [], b""
     for number, line in enumerate(data.splitlines()):

@@ -73,7 +73,7 @@ class CellWorker:
         }
 
     def part(self, cell: Cell) -> AuditConfig:
-        """The configuration restricted to the protocol of the given cell."""
+        """The configuration restricted to the protocol of this defense."""
         return self._parts[cell.id]
 
     @contextmanager

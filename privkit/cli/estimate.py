@@ -107,7 +107,7 @@ def _told(cell: Cell, timed: Timed) -> str:
 
 
 def _part(config: AuditConfig, device: torch.device, seconds: float) -> list[tuple[Cell, Timed]]:
-    """The planned cells of one protocol with their estimated times."""
+    """The planned results of one protocol with their estimated times."""
     pools, _, sizes = open_data(config, stand_ins=True)
     batch, protocol = config.training.batch_size, config.protocol.spec
     sizes["victims"] = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])

@@ -40,8 +40,8 @@ class Release:
             each, differentiable in the clients' smashed data.
         labels: labels of these images, int64 [M, B], or float [M, B, L] if they were mixed or noised; the server's own
             labels if the server holds them.
-        weights: weights that a mixing defense drew, float [M, k, T]; entry (m, i, t) belongs to member i at position t
-            of message m. T is 1 if all positions have one weight. None without mixing and masks.
+        weights: weights that a mixing defense drew, float [M, k, T]; entry (m, i, t) is the weight of the i-th client
+            at position t of message m. T is 1 if all positions have one weight. None without mixing and masks.
         apart: float [G, k, B, ...], each client's message before mixing; None if that is the raw smashed data.
         apart_labels: float [G, k, B, L], the labels of these messages; None if they are the clients' labels, unchanged.
     """
@@ -55,8 +55,8 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases one record or one client. The training loop gives it, as a receipt covers one round
-    only.
+    """How often a run releases one record or one client. The training loop counts this; a receipt covers only one
+    round.
     """
 
     rounds: Count = 1  # rounds in which a client takes part
@@ -79,7 +79,7 @@ class Receipt(ABC):
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The privacy certificate of all releases of the run, computed from the parameters that this call used."""
+        """The privacy certificate of all releases of the run, computed from the parameters in this receipt."""
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
         """The mechanism whose ε the certificate states; None if the certificate states no ε."""
@@ -99,7 +99,7 @@ class Receipt(ABC):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of its smashed data that a client sends, in [0, 1]; None if the weights in the release show it."""
+        """Share of its smashed data that a client sends, in [0, 1]; None if `Release.weights` shows it."""
         return None
 
 
@@ -121,10 +121,10 @@ class Defense(Checked, ABC):
     Attributes:
         name: name in the registry.
         place: the party that runs it. A stage at the server protects nothing against the server.
-        effects: what it does, from which the claims of a chain follow: "trains" (adds a term to the clients' loss and
-            leaves the release unchanged), "maps" (applies a fixed function to each image, without position
-            information), "scales" (like "maps", but one factor for each channel, so that parts of a release stay
-            separate), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises" (smashed data), "answers"
+        effects: what the defense does, from which the claims of a chain are derived: "trains" (adds a term to the
+            clients' loss and leaves the release unchanged), "maps" (applies a fixed function to each image, without
+            position information), "scales" (like "maps", but one factor for each channel, so that parts of a release
+            stay separate), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises" (smashed data), "answers"
             (changes the gradient that goes back), "splits" (into parts), "shortens" (leaves fewer tokens of each
             image). A defense without declared effects (None) cannot join a chain.
         over_batch: whether a stage that permutes may move tokens of one image into another; true unless declared false.
@@ -141,8 +141,8 @@ class Defense(Checked, ABC):
             weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
             "first" on images if the model has a block there, and no block otherwise.
         published: whether the server learns `Release.weights`.
-        keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
-            not keep them.
+        keeps_positions: whether position t of a message holds position t of the clients' smashed data; False for a
+            shuffle.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
         storages: names of the parts into which it splits a release; empty if the release stays whole.
         parts_by: whether a part consists of channels or of places.
@@ -196,13 +196,13 @@ class Defense(Checked, ABC):
         that has the same state in every round. If `kept` is None, ratios are drawn from `generator`.
 
         Args:
-            smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
-                k members of M groups. Tokens come without their class token.
+            smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...], for
+                M groups of k clients. Tokens come without their class token.
             labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`. Test images and queries
                 come with labels that are independent of them.
             generator: the only source of randomness, on the device of `smashed`.
-            present: bool [M, k] for a mixing defense: the taken seats of a group; None for all. Data on an empty seat
-                are meaningless and must get weight 0. Other defenses do not read it.
+            present: bool [M, k], which of a group's k seats are taken by a client; None for all. Data on an empty seat
+                are meaningless and must get weight 0. Only mixing defenses read this.
 
         Returns:
             The release, M messages of B images, differentiable in `smashed`, and the receipt.
@@ -253,8 +253,8 @@ class Defense(Checked, ABC):
         return None
 
     def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
-        """A term that the label holder adds to the loss of each message, [M], or None. It sends back the gradient of
-        the sum.
+        """A term that the label holder adds to the loss of each message, [M], or None. Clients get the gradient of the
+        whole loss.
 
         Args:
             arrived: smashed data at the server's segment, [M, B, ...].

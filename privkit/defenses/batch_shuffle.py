@@ -64,10 +64,10 @@ class BatchShuffle(OnSmashed[Permuted]):
 
 
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:
-    """A uniform permutation of 0..n−1 for each of m messages, int64 [m, n], from one permutation of all m·n.
+    """A uniform permutation of 0..n−1 for each of m messages, int64 [m, n], from one permutation of all m·n elements.
 
-    The order in which a uniform permutation visits the elements of one message is uniform, and independent of the
-    other messages' orders.
+    In a uniform permutation, the order of one message's elements is uniform and independent of the other messages'
+    orders.
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)
     if m > 1:

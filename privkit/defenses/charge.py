@@ -144,10 +144,10 @@ def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechani
 
 
 def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
-    """Whether each round is mixed exactly as it is charged, and the server learns the weights.
+    """Whether each round is mixed exactly as charged, and the server learns the weights.
 
-    False if some groups are larger than the charged one, or if the remainder of the positions is dealt at random, so
-    that no client has the largest share in every round.
+    This fails if a group is larger than the charged group, or if leftover positions go to random clients, so that no
+    client always has the largest share.
     """
     if isinstance(receipt.mixing, NoMixing) or receipt.mixed_by == "server":
         return True
@@ -162,7 +162,7 @@ def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> Spli
 
 
 def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Charge every gradient of the run, of all images, to any one label.
+    """Certificate of one label that charges all gradients of the run to it.
 
     A label affects more than the gradient of its own image. It changes the server's weights and so all later gradients,
     and batch normalization carries it to its neighbors at once. So every gradient is assumed to change by as much as
@@ -237,7 +237,7 @@ def _drawn_every_round(mixing: Mixing) -> bool:
 
 
 def _fewest(receipt: Noised, release_count: ReleaseCount) -> int:
-    """Number of members of the smallest group of the run, as far as this call and the release count show it."""
+    """Number of clients in the smallest group of the run, as far as this round and the release count show it."""
     sizes = [receipt.mixing.group]
     if release_count.unmatched:
         sizes.append(release_count.unmatched)

@@ -38,9 +38,7 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism of the stage on which the chain's claim rests; other stages are post-processing or earn no
-        credit.
-        """
+        """The mechanism of the stage that gives the chain its claim; no other stage lowers the ε."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 
@@ -72,9 +70,9 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
 
     A noise stage in a chain claims the same ε as the stage alone. Two kinds of stages may precede it: a random map of
     each image, and a permutation, because it commutes with iid noise and coordinate-wise clipping. Later stages are
-    post-processing. The bound of an earlier clip stage counts if only permutations lie between the two. Mixing earns
-    credit only if the stage that mixes adds the noise itself. The count of a shuffle's orders is reported beside the ε.
-    Stages at the server earn no credit.
+    post-processing. The bound of an earlier clip stage counts if only permutations lie between the two. Mixing lowers
+    the ε only if the stage that mixes adds the noise itself. The count of a shuffle's orders is reported beside the ε.
+    Stages at the server prove nothing.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """

@@ -29,7 +29,8 @@ from privkit.torch_utils.patches import patchify, unpatchify
 
 
 class _MixedClients(Defense):
-    """Mixes the smashed data and labels of every group of clients. All images of a group share its weights.
+    """Mixes the smashed data and labels of every group of clients. All images of a group are mixed with the same
+    weights.
 
     Attributes:
         shuffled: whether the mixed positions are permuted, so that the release shows the ratios but not the masks.
@@ -53,7 +54,7 @@ class _MixedClients(Defense):
             smashed: smashed data [G, k, B, ...].
             present: the taken seats, bool [G, k].
             coins: generator of ratios and sizes.
-            generator: generator of everything else.
+            generator: generator of all other random numbers.
         """
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:

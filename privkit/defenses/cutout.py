@@ -19,7 +19,7 @@ class RandomCutout(Defense):
     """Keeps a given share of each client's positions, chosen at random, and zeroes the rest; nothing is proven.
 
     Attributes:
-        payload: share of positions that are kept and travel, in [0, 1], rounded to whole positions.
+        payload: share of positions that are kept and sent, in [0, 1], rounded to whole positions.
         stationary: whether a client has the same mask in every round (message m of M always has mask m).
         mask_seed: seed of stationary masks; fresh masks come from the round's generator.
         level: "smashed", or "input" to mask images.
@@ -108,7 +108,7 @@ class VanillaCutout(RandomCutout):
     """Zeroes one random box of each client's smashed data, whose size follows from the payload; nothing is proven.
 
     Attributes:
-        payload: share of positions that are kept and travel, in [0, 1]; the box covers the rest, up to half of the
+        payload: share of positions that are kept and sent, in [0, 1]; the box covers the rest, up to half of the
             box's height.
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
             square grid. At the input layer, None is 1. Other fields are those of `RandomCutout`.

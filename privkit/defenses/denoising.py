@@ -244,7 +244,6 @@ def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def _leaves(module: nn.Module) -> list[nn.Module]:
-    """The layers of a sequence in order; any other module is one layer."""
     if not isinstance(module, nn.Sequential):
         return [module]
     return [leaf for part in module for leaf in _leaves(part)]

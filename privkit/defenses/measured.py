@@ -60,7 +60,8 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """How a replaced record changes a release by more than the charged sensitivity; empty if no attempt finds this.
+    """A sentence if replacing a record changes a release by more than the charged sensitivity; empty if no attempt
+    does.
 
     The two releases of an attempt share all random numbers, including the noise, so their distance is what the noise
     must hide. Attempts start from large, small, constant and sparse records at several places of a batch, and replace
@@ -145,7 +146,7 @@ def _charge_of(trial: TrialRounds) -> _Charge | None:
 
 
 def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
-    """The largest changes of all tries, or a sentence on a faulty release; None if the stages refuse all data."""
+    """The largest changes of all attempts, or a sentence on a faulty release; None if the stages refuse all data."""
     moved, tried, tries = _Moved(), [], max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
     for number in range(tries):
         pair = _Pair(trial, number, charge.covers_labels)
@@ -244,7 +245,7 @@ def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> fl
 
 
 def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
-    """The largest distance on a gradient ascent from a pair; 0 if the release has no gradient."""
+    """The largest distance that gradient ascent from a pair of batches finds; 0 if the release has no gradient."""
     start, record, most = pair.data.clone().requires_grad_(), pair.other[pair.at].clone().requires_grad_(), 0.0
     here = torch.zeros_like(start)
     here[pair.at] = 1

@@ -69,7 +69,7 @@ class OrthogonalMap(OnSmashed[_Mapped]):
         )
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The map on rows [N, T, D], [N, D] or [N, C, H, W] (whose features are the channels)."""
+        """The map on records [N, T, D], [N, D] or [N, C, H, W] (whose features are the channels)."""
         features = smashed.movedim(1, -1) if smashed.ndim == 4 else smashed
         left, width = self._left(features.shape[-1])
         q = _columns(width, left, self.matrix_seed, features.dtype, features.device)

@@ -63,7 +63,7 @@ class TrialRounds:
         return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=self.dtype)
 
     def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[StageReceipt, ...]]:
-        """Play one round, with the random draws and the noise of a seed."""
+        """Run one round, with the random numbers and the noise of a seed."""
         given = one_hot(labels, CLASSES).to(data.dtype) if self._soft else labels
         once = any(stage.drawn == "once" for stage in self.stages)
         kept = Generator().manual_seed(seed + 1) if once else None

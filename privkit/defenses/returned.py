@@ -1,4 +1,4 @@
-"""Checks of what a stage returned, before other code reads it: types, shapes and number of rows."""
+"""Checks of what a stage returned, before other code reads it: types, shapes and number of records."""
 
 from __future__ import annotations
 

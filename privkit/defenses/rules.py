@@ -181,5 +181,4 @@ def _by_clients(stage: Defense) -> bool:
 
 
 def _trusted(stage: Defense) -> bool:
-    """Whether a stage acts on smashed data before they reach the server."""
     return stage.place != "server" or _by_clients(stage)

@@ -70,8 +70,7 @@ class SpectralShuffle(OnSmashed[Permuted]):
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         """The server's trainable MLP 2D → 2D → D in front of its segment, for tokens [..., T, 2D].
 
-        It first divides by the picture's side, which makes the transform orthonormal, since torch's initial weights
-        expect values of about 1.
+        The input is first divided by the picture's side, because torch's initial weights expect values of about 1.
 
         Source: the authors' repository (1536 → 1536 → 768); GELU and the scale are privkit's.
         """

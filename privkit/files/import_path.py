@@ -165,7 +165,6 @@ def faults_of(what: str, part: object) -> Iterator[None]:
 
 
 def _cure(module: str, error: BaseException) -> str:
-    """A sentence on how to repair a failed import."""
     absent = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     if absent and f"{module}.".startswith(f"{absent}."):
         return f"run the command in the folder that holds {absent.partition('.')[0]}, or install its package"

@@ -23,7 +23,7 @@ def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
     """The message for a file of the run that could not be read. The file may be intact, so deletion is not advised.
 
     Args:
-        unit: folder of the cell or model whose record lists the file; None if no record lists it.
+        unit: folder of the result or model whose record lists the file; None if no record lists it.
     """
     return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
 

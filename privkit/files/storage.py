@@ -150,9 +150,7 @@ def sweep(folder: Path) -> int:
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, lists and dicts, after a first line with their checksum and the cell or
-    model.
-    """
+    """Write tensors, numbers, strings, lists and dicts, after a first line with their checksum and owner (folder)."""
     import torch
 
     buffer = io.BytesIO()
@@ -166,7 +164,7 @@ def read_state(path: Path) -> bytes | None:
     """The checked content that `save_state` wrote; None if there is no file.
 
     Raises:
-        DamagedFile: if the file was damaged since, or was written for another cell or model.
+        DamagedFile: if the file was damaged since, or was written for another result or model.
     """
     if (data := present_bytes(path)) is None:
         return None
@@ -185,7 +183,7 @@ def load_state(path: Path) -> dict[str, Any] | None:
     """Read what `save_state` wrote, without unpickling objects; None if there is no file.
 
     Raises:
-        DamagedFile: if the file was damaged since, or was written for another cell or model.
+        DamagedFile: if the file was damaged since, or was written for another result or model.
     """
     import torch
 

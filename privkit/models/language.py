@@ -234,7 +234,6 @@ class HuggingFace(Checked):
 
 
 def _close(given: Tensor, wanted: Tensor) -> bool:
-    """Whether two states or logits are equal up to rounding."""
     return bool((given - wanted).abs().max() <= _CLOSE * wanted.abs().max())
 
 
@@ -288,7 +287,6 @@ class _Door(nn.Module):
         return output
 
     def take(self) -> Tensor:
-        """Return the output of the last call and drop it."""
         tokens, self.tokens = self.tokens, None
         assert tokens is not None
         return tokens

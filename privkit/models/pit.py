@@ -69,7 +69,8 @@ class Pit(NamedCuts):
     """PiT-Ti: three stages of transformer blocks, with a pooling of tokens between stages.
 
     Attributes:
-        patch: side of a patch in pixels; None is the published 16 for sides of 64 pixels or more, and 4 below.
+        patch: side of a patch in pixels; None means 16, as published, for images of 64 pixels or more per side, and 4
+            for smaller ones.
         stride: pixels from one patch to the next; None is half the patch, as published. If it is smaller than `patch`,
             patches overlap, and tokens reveal their neighbors.
         cut: last layer of the lower segment: "embedding" (tokens; the server owns the class token), or "stage1" to

@@ -104,8 +104,8 @@ class T2tVit(NamedCuts):
         depth: number of blocks: 14 or 24.
         heads: number of attention heads, a divisor of width: 6 or 8.
         mlp_ratio: width of the hidden layer of a block's MLP, as a multiple of D.
-        stride: stride in pixels of the first patches; None is the published 4 for sides of 64 pixels or more, and 1
-            below.
+        stride: stride in pixels of the first patches; None means 4, as published, for images of 64 pixels or more per
+            side, and 1 for smaller ones.
         cut: last layer of the lower segment: "tokens" (tokens-to-token and positions, as at the edge in the
             patch-shuffling paper), "block1", "block2", ...
         class_token: who owns the class token. "server" adds it to the smashed data, so blocks below the cut do not see

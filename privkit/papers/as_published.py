@@ -26,9 +26,9 @@ def as_published(
     Args:
         mechanism: the mechanism, as for `answer.epsilon`.
         delta: δ in (0, 1).
-        paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and Table
-            11's reading for Laplace noise). None takes "accurate_sl" for Laplace noise, and for a release without
-            labels, mixing and sampling; otherwise "dp_cutmixsl".
+        paper: "dp_cutmixsl" (Corollary 1 if k of n clients are sampled, else Theorem 1) or "accurate_sl" (Theorem 3.5;
+            for Laplace noise Table 11's formula). None takes "accurate_sl" for Laplace noise and for releases without
+            labels, mixing and sampling, else "dp_cutmixsl".
         order: Rényi order of DP-CutMixSL's formulas, > 1; None takes the order with the smallest ε at `delta`.
 
     Returns:

@@ -310,7 +310,7 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
 
 
 def _single(value: Tensor | None) -> Tensor | None:
-    """The tensor with floats as float32 and whole numbers as int64."""
+    """The tensor, with floats as float32 and whole numbers as int64."""
     return None if value is None else value.float() if value.is_floating_point() else value.long()
 
 

@@ -22,7 +22,6 @@ _MOST_SEATS = 100_000  # of clients, of messages, and of records in a row
 
 
 def _printable(text: str) -> str:
-    """Check that a name is printable in tables, paths and terminals."""
     if not text.isprintable():
         raise ValueError(f"a name has no control characters, got {shortened(text)}")
     return text

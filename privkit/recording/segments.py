@@ -106,7 +106,6 @@ def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> s
 
 
 def _copy(module: nn.Module, *, training: bool) -> nn.Module:
-    """A copy of the module on the CPU in float32, the type in which records and releases are read."""
     return deepcopy(module).cpu().float().train(training)
 
 

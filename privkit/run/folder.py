@@ -34,7 +34,7 @@ class RunFolder:
         self.origin = origin or self.path
 
     def cell(self, cell_id: str) -> Path:
-        """Folder of a cell."""
+        """Folder of a cell (defense, attack, seed)."""
         return inside(self.path, "cells", cell_id)
 
     def model(self, model_id: str) -> Path:
@@ -46,7 +46,7 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """Paths of the files that a cell wrote or continues from, without its result row; for None, the paths of all
+        """Files that a cell (defense, attack, seed) wrote or continues from, without its result row; None means all
         files.
         """
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
@@ -90,7 +90,7 @@ class RunFolder:
         write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
-        """The stored provenance of a model or a cell; None if nothing is stored."""
+        """The stored provenance of a model or of a cell (defense, attack, seed); None if nothing is stored."""
         try:
             record = read_record(home / MADE_OF, of=home.name)
         except DamagedFile:
@@ -98,7 +98,8 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance of a cell and its model before the computation, and again when more of it is known.
+        """Store the provenance of a cell (defense, attack, seed) and its model before the computation, and when more is
+        known.
 
         A `RunFolderError` is raised if images or files changed since this command read them.
         """
@@ -115,8 +116,8 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store which files the code of a cell and its model has read so far, and return the provenance for the result
-        row.
+        """Store the files that the code of a cell (defense, attack, seed) has read so far; return the result's
+        provenance.
 
         A file that was edited since the code read it raises a `UsageError`. A file that had other content when an
         earlier process read it raises a `RunFolderError`.

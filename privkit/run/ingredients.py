@@ -23,7 +23,7 @@ _TRAINED_ON = ("private", "validation", "test")  # parts of the data that a defe
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients:
-    """The provenance of one cell, of its model, and of its control experiments."""
+    """The provenance of one cell (defense, attack, seed), of its model, and of its control experiments."""
 
     model: Provenance  # provenance of the defended model
     control: Provenance  # provenance of the attack's control experiments
@@ -48,7 +48,7 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """Cell id -> provenance without images; each includes `here`, the provenance that all cells of this process share.
+    """Cell id -> provenance without images; each includes `here`, the part that all results of this process share.
 
     A user's module that cannot be imported, or was edited since its import, raises a `UsageError`.
     """

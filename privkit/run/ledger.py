@@ -177,7 +177,7 @@ class RunLedger(RunFolder):
         self._lock.release()
 
     def set_aside(self, homes: Iterable[Path]) -> None:
-        """Move models and cells to RUN/superseded before they are computed again, so that nothing is lost."""
+        """Move models and results to RUN/superseded before they are computed again, so that nothing is lost."""
         past = self.path / "superseded"
         numbers = [int(there.name) for there in past.glob("*") if there.name.isdigit()]
         here = past / str(max(numbers, default=0) + 1)
@@ -189,7 +189,7 @@ class RunLedger(RunFolder):
 
     @property
     def results(self) -> Path:
-        """The path of `results.jsonl`, with one row for each finished cell."""
+        """The path of `results.jsonl`, with one row for each finished result."""
         return self.path / "results.jsonl"
 
     def save_manifest(self) -> None:
@@ -197,9 +197,9 @@ class RunLedger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Write the threads, settings and planned cells of the continued run into the manifest.
+        """Write the threads, settings and plan of the continued run into the manifest.
 
-        (An earlier version of privkit may have planned fewer cells.)
+        An earlier version of privkit may have planned fewer results.
         """
         changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
@@ -207,7 +207,7 @@ class RunLedger(RunFolder):
             self.save_manifest()
 
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
-        """Result rows of the finished cells by id, and a sentence for each repair.
+        """Cell id -> result row, for the finished cells (defense, attack, seed), and a sentence for each repair.
 
         The cells' `result.json` files are authoritative; `results.jsonl` is a copy, rewritten if it differs. A damaged
         `result.json` is restored from an intact line of the copy. A cell runs again if it has no result, ended in an
@@ -244,7 +244,7 @@ class RunLedger(RunFolder):
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
         """Store the files that a worker computed; their order ensures that unfinished work never looks finished.
 
-        A finished model or cell stays unchanged, except for the record of files that the model's code read.
+        A finished model or result stays unchanged, except for the record of files that the model's code read.
 
         Args:
             files: path in the folder -> content.
@@ -267,10 +267,10 @@ class RunLedger(RunFolder):
                 shutil.rmtree(scratch, ignore_errors=True)
 
     def finish(self, row: Row) -> Row:
-        """Store a finished cell (first its own file, then its line in `results.jsonl`), and return the stored row.
+        """Store a result row (first its own file, then its line in `results.jsonl`), and return the stored row.
 
-        A killed process loses neither. A power failure may lose the lines of the last tenth of a second; their cells
-        run again.
+        A killed process loses neither. A power failure may lose the lines of the last tenth of a second; these results
+        are computed again.
         """
         row = row.model_copy(update={"files": digests(self.cell(row.cell), _CELL_FILES)})
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)

@@ -20,7 +20,7 @@ _ID_VERSION = 4  # raised whenever the same fields would give another answer
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One combination of defense, attack and seed."""
+    """One cell of an audit's plan: a combination of defense, attack and seed."""
 
     id: str
     model_id: str  # of the defended model, which cells with other attacks share
@@ -38,7 +38,7 @@ class Cell:
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells of a run, ordered by seed, then protocol, then defense, with the baseline first.
+    """All cells (defense, attack, seed) of a run, ordered by seed, then protocol, then defense, the baseline first.
 
     An attack that is planned only on defenses also gets a cell on the undefended model (its twin), which runs only if
     the attack fails on a defense.
@@ -47,8 +47,8 @@ def plan(config: AuditConfig) -> list[Cell]:
 
 
 def cell_counts(config: AuditConfig) -> tuple[int, int]:
-    """The total numbers of cells that always run, and of twins (attacks on the undefended model that run only if
-    needed).
+    """Total numbers of cells (defense, attack, seed) that always run, and of cells without a defense that run only
+    if needed.
     """
     twins = [bool(cell.twin_of) for cell in _of_seed(config, config.seeds[0])]
     return len(config.seeds) * twins.count(False), len(config.seeds) * twins.count(True)
@@ -59,9 +59,7 @@ def _of_seed(config: AuditConfig, seed: int) -> list[Cell]:
 
 
 def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
-    """The cells of one defense and seed. For the undefended model, planned cells come first, then those that run
-    only if needed.
-    """
+    """The cells of one defense and seed. The undefended model's cells that run only if needed come last."""
     own = [_cell(config, defense, attack, seed) for attack in config.attacks_on(defense)]
     if defense.name != "none":
         return own
@@ -151,7 +149,9 @@ class Schedule:
         self._of_a_kind = grouped(cells, lambda cell: (cell.defense.label, cell.attack.label))
 
     def take(self) -> Cell | None:
-        """Mark the next cell as begun and return it; None if all remaining cells have begun or must wait."""
+        """Mark the next cell (defense, attack, seed) as begun, and return it; None if all others have begun or must
+        wait.
+        """
         able = (cell for cell in self._left if not self._waits(cell))
         first = next(able, None)
         if first is None or not self._begun_elsewhere(first):
@@ -159,13 +159,13 @@ class Schedule:
         return self._begin(next((cell for cell in able if not self._begun_elsewhere(cell)), first))
 
     def finish(self, cell: Cell) -> None:
-        """Note that a cell has a result."""
+        """Note that a cell (defense, attack, seed) has a result."""
         self._done.add(cell.id)
         self._known.add(cell.attack.label)
         self._release(cell)
 
     def again(self, cell: Cell) -> None:
-        """Note that a cell ended without a result and must begin again."""
+        """Note that a cell (defense, attack, seed) ended without a result and must begin again."""
         insort(self._left, cell, key=lambda one: self._order[one.id])
         self._release(cell)
 
@@ -188,7 +188,7 @@ class Schedule:
         return cell.attack.label in self._beginning and cell.attack.label not in self._known
 
     def _waits(self, cell: Cell) -> bool:
-        """Whether a cell must not begin, because another cell must end first, or because it is not needed."""
+        """Whether a cell (defense, attack, seed) must not begin: another must end first, or it is not needed."""
         if cell.model_id in self._training or not self._needed(cell):
             return True
         for first in self._of_a_kind[cell.defense.label, cell.attack.label]:
@@ -199,7 +199,7 @@ class Schedule:
         return False
 
     def _needed(self, cell: Cell) -> bool | None:
-        """Whether a cell must be computed. For a twin this depends on its attack's failure on a defense; None if not
+        """Whether a cell is needed: on the undefended model, only if its attack failed on a defense. None if not
         known yet.
         """
         if not cell.twin_of or any(map(self._lost, self._done.intersection(cell.twin_of))):

@@ -27,10 +27,10 @@ class Progress:
         """
 
     def ended(self, status: str) -> None:
-        """Note that the cell ended: "done", "not_applicable" or "error"."""
+        """Note how a cell (defense, attack, seed) ended: "done", "not_applicable" or "error"."""
 
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """Note that a stage of the cell (training or attack) begins; its steps are counted in `unit`."""
+        """Note that training or an attack begins; its steps are counted in `unit`."""
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
         """Note that `done` of `total` steps of the stage are finished, with the newest value of its curve, or None."""
@@ -55,7 +55,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Progress):
-    """Plain lines for logs and CI: one line per stage and cell, and one every `_SILENCE` seconds in a long stage."""
+    """Plain lines for logs and CI: one per training and attack, and one every `_SILENCE` seconds if these take long."""
 
     def __init__(self) -> None:
         self._begun = self._cell_start = self._start = self._heard = perf_counter()
@@ -73,11 +73,11 @@ class Lines(Progress):
         self.begun(self._cell)
 
     def begun(self, cell: str) -> None:
-        """Print a line that a cell begins."""
+        """Print a line that a cell (defense, attack, seed) begins."""
         self.note(cell)
 
     def ended(self, status: str) -> None:
-        """Print the cell's time, and the estimated time for the remaining cells, from the average."""
+        """Print the time of a cell (defense, attack, seed), and the estimated time for the remaining ones."""
         now, finished = perf_counter(), self._number - self._first + 1
         left = (now - self._begun) / finished * (self._total - self._number)
         rest = f", about {duration(left)} left" if self._number < self._total else ""
@@ -95,9 +95,7 @@ class Lines(Progress):
 
 
 class _Bar(Lines):
-    """A live line in a terminal with the cell, its stage and the stage's steps; finished cells stay as lines above
-    it.
-    """
+    """A live line in a terminal with the current defense, attack and steps; finished results stay as lines above it."""
 
     def __init__(self, live: Any) -> None:
         super().__init__()
@@ -107,7 +105,7 @@ class _Bar(Lines):
         self._live.console.print(terminal(text), highlight=False, markup=False)
 
     def begun(self, cell: str) -> None:
-        """Show the cell in the live line."""
+        """Show the cell (defense, attack, seed) in the live line."""
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         from rich.markup import escape

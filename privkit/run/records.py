@@ -41,14 +41,14 @@ def line(row: Row) -> str:
 
 
 def parse_row(data: bytes | str, **identity: str) -> Row:
-    """A result row parsed from its record; `Broken` if the record is damaged, or of another cell or schema version."""
+    """A result row parsed from its record; `Broken` if the record is damaged or has another `identity` or schema
+    version.
+    """
     return _parse(Row, data, **identity)
 
 
 def read_row(cell: Path) -> Row | None:
-    """The result row in a cell's folder; None if the cell is unfinished, a `DamagedFile` if the row is damaged or
-    wrong.
-    """
+    """The result row in a cell's folder; None if there is none yet, a `DamagedFile` if it is damaged or wrong."""
     path = cell / "result.json"
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
@@ -57,7 +57,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """The seconds of a cell's last computation, from its log; None if there is no such log."""
+    """The seconds of a result's last computation, from its log; None if there is no such log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
@@ -72,7 +72,7 @@ def seconds_of(cell: Path) -> float | None:
 
 
 def holds(home: Path) -> bool:
-    """Whether the folder of a model or a cell has files from which a run can continue."""
+    """Whether the folder of a model or a result has files from which a run can continue."""
     return any((home / name).exists() for name in (TRAINED, TRIALS, "training.ckpt", "attack.ckpt"))
 
 

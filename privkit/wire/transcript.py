@@ -161,5 +161,4 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
 
 
 def _kept(value: Tensor) -> Tensor:
-    """A copy on the CPU, detached from graphs."""
     return value.detach().cpu().clone()

@@ -44,7 +44,7 @@ _REVERSED = "of the reversed scores, since the whole interval of the AUC lies be
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """One cell (a defense, an attack and a seed) before the attack, with its messages recorded.
+    """The data of one cell (defense, attack, seed) before the attack, with recorded messages.
 
     In this base class the methods return None. The context of a trained model can give an adversary everything; the
     context of a recording gives only recorded data.

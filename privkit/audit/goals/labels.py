@@ -236,7 +236,6 @@ def asked(
 
 
 def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None) -> Transcript:
-    """A transcript of rounds, with the inputs of the clients if the attack reads them."""
     return Transcript(wanted, inputs="lower" in known_to(attack))
 
 

@@ -1,4 +1,4 @@
-"""A dry-run version of a cell: an untrained model, and a few rounds of random records."""
+"""Times an attack before training: an untrained model, and a few rounds of random records."""
 
 from __future__ import annotations
 

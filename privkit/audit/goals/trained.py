@@ -40,9 +40,7 @@ _HISTORY = 16  # states of the server's segment that an attack may hold, the tra
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedContext(AttackContext):
-    """One cell (a defense, an attack and a seed) before the attack, with its model trained and its messages
-    recorded.
-    """
+    """The data of one cell (defense, attack, seed) before the attack, with a trained model and recorded messages."""
 
     model: DefendedModel  # the trained clients and server
     release_count: ReleaseCount  # how often the run released what belongs to one record
