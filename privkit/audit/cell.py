@@ -222,7 +222,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
 
 
 def _trained(start: AttackContext) -> TrainedContext:
-    """Train (or load) the defended model and record its messages; the row gets all fields that do not depend on the
+    """Train (or load) the defended model and record its messages; the result row gets all fields that need no
     attack.
     """
     config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder

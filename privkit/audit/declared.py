@@ -57,8 +57,8 @@ class Declared:
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why the failure of an attack that uses the lower segment or queries is no evidence for the defense; empty if
-        it is. Only the last `passes` passes count.
+        """Why the failure of an attack that uses the lower segment or queries is no evidence for the defense, judged
+        on the last `passes` passes; empty if the failure is evidence.
         """
         if self.quieter is not None:
             return (
@@ -287,8 +287,8 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each record, the number of tokens that a shuffle keeps in place on purpose, and a bound on the mean of
-    others.
+    """For each record, the number of tokens that a shuffle keeps in place on purpose, and a bound on the mean number of
+    other tokens in place.
     """
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1

@@ -217,7 +217,7 @@ def _clear(edge: Clients) -> list[str]:
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:
-    """Put a finished model's weights into the networks, and check that its record is complete."""
+    """Put a finished model's weights into the networks, and check that the record of its training is complete."""
     try:
         for name, module in _named(keep, edge, upper).items():
             load_module(home / name, module, finished["files"].get(name))

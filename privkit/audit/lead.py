@@ -45,7 +45,7 @@ class Leader:
 
     @property
     def ordered(self) -> list[Row]:
-        """The finished rows in the order of the plan."""
+        """The finished result rows in the order of the plan."""
         return [self.rows[cell.id] for cell in self.worker.cells if cell.id in self.rows]
 
     @property
@@ -73,7 +73,8 @@ class Leader:
         """Repair the run folder, compare its provenance (data, code, versions, device) with the current one, and begin
         the run.
 
-        Models and cells whose provenance changed are computed anew if `again`; otherwise a `RunFolderError` is raised.
+        Models and results whose provenance changed are computed anew if `again`; otherwise a `RunFolderError` is
+        raised.
         """
         worker = self.worker
         self.ledger.recover()
@@ -114,7 +115,7 @@ class Leader:
                 progress.ended(row.status)
 
     def finish(self, cell: Cell, row: Row) -> Row:
-        """Store a finished row; from time to time, also write the verdict."""
+        """Store a finished result row; at intervals, also write the verdict."""
         if row.status != "error":
             self._check_files(row, self.worker.made_of[cell.id].cell.files)
         self.rows[cell.id] = row = self.ledger.finish(row)
@@ -126,7 +127,7 @@ class Leader:
         return row
 
     def judge(self) -> None:
-        """Write the verdict on the rows so far into the run folder."""
+        """Write the verdict on the result rows so far into the run folder."""
         start = perf_counter()
         write_verdict(self.ledger.path, verdict_of(self.ledger.manifest, self.ordered, self.worker.config.gates))
         self._judged = perf_counter(), perf_counter() - start
@@ -247,7 +248,7 @@ class Dispatch:
         self._lose(cell, one_line(error))
 
     def _lose(self, cell: Cell, why: str) -> None:
-        """Run a cell without a result again, or let it end as an error if workers still return other results."""
+        """Compute a missing result again, or let it end as an error if workers still return other results."""
         self._lost[cell.id] += 1
         if self._lost[cell.id] < LIVES:
             self._progress.note(f"{cell.in_words}: lost its worker ({why}); another one goes on with it")

@@ -33,7 +33,7 @@ _CURE = "so attacks on what is sent after training say nothing about training; l
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse a user's own stage, or network, that sends other data with gradients, or in training mode, than without.
+    """Refuse a user's own stage or network that sends other data if gradients are computed, or in training mode.
 
     Attacks read data sent after training, so their results would say nothing about different data sent in training. The
     first round of the `records` is sent with the same random draws. privkit's own parts are not measured here.

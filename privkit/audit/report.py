@@ -38,8 +38,8 @@ def build(
     """Write RUN/report and RUN/verdict.json and return the report's page.
 
     Args:
-        rows: the rows in the order to show; None for those of `results.jsonl`.
-        gates: the user's pass/fail conditions; None for those of the last command on this run.
+        rows: result rows in the order to show; None for all rows of `results.jsonl`.
+        gates: the user's pass/fail conditions; None for the conditions of the last command on this run.
         pictures: whether the page shows the first private records and their guesses. If not, RUN/report shows no
             record, but RUN/cells still holds them.
 

@@ -164,7 +164,7 @@ def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
 def share(chances: Values) -> Metric:
     """The share of identified records with its binomial interval.
 
-    A record with tied guesses counts with its probability; the interval rounds counts outwards.
+    A tie counts as a fraction, 1/2 for two records; the interval rounds the number of hits outwards.
 
     >>> found = share(np.array([1.0, 0.5, 0.0, 0.0]))
     >>> found.value, round(found.low, 3), round(found.high, 3)
@@ -182,7 +182,7 @@ def mean_over(
     Args:
         values: [N], N ≥ 1, one per record.
         within: the range (low, high) of the values.
-        confidence: in (0, 1).
+        confidence: confidence of the interval, in (0, 1).
 
     >>> found = mean_over(np.array([0.5, 0.7]), higher_is_closer=True, within=(0.0, 1.0))
     >>> round(found.low, 2), found.worst
@@ -209,7 +209,7 @@ def few(records: int) -> tuple[str, ...]:
 
 
 def summarise(scores: Mapping[str, Scores], perception: Perception | None = None) -> dict[str, Metrics]:
-    """Estimates for every alignment and metric. `perception` is as in `directions`."""
+    """Means with intervals for every alignment of guesses and every metric. `perception` is as in `directions`."""
     closer = directions(perception)
     return {
         alignment: {

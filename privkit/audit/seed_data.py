@@ -86,7 +86,7 @@ class SeedData(_SeedRecords):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of records of each part, and without a class mean also the number of labels among the attacked
+        """Number of records of each part. If there is no class-mean guess, also the number of labels of attacked
         records.
         """
         parts = {name: len(part) for name, part in self.splits.parts.items()}

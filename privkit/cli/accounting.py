@@ -296,7 +296,7 @@ def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterator[BudgetRow]:
-    """Pass the rows on unchanged, and store them in the file if `out` is given, line by line if its format allows."""
+    """Pass the rows on unchanged, and store them in the file `out`, if given, line by line if its format allows."""
     from privkit.reports import budgets as reports
 
     if out is None:

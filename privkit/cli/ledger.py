@@ -1,4 +1,4 @@
-"""`privkit ledger`: the composed privacy loss of all charges (releases paid for) in a ledger file."""
+"""`privkit ledger`: the composed privacy loss of all mechanisms (charges) in a ledger file."""
 
 from __future__ import annotations
 

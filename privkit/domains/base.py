@@ -168,7 +168,7 @@ class DatasetSpec(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPool:
-    """A pool in memory."""
+    """Records in memory; see `Pool`."""
 
     x: Tensor  # records [N, *domain.shape]
     y: Tensor  # int64 [N], labels from 0; or [N, L] of 0 and 1, several labels per record

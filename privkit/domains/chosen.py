@@ -18,7 +18,7 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class _ChosenPool:
-    """A pool of some records of another pool, with their ids."""
+    """Some records of another pool, with their ids; see `Pool`."""
 
     pool: Pool  # of all records
     rows: NDArray[np.int64]  # those of `pool` that are kept

@@ -44,7 +44,7 @@ def check_metric(metric: ImageMetric) -> None:
 
 
 def column(metric: ImageMetric) -> str:
-    """The column name of the metric in result rows, tables and gates."""
+    """The name of the metric's column in result rows, tables and pass/fail conditions."""
     return PREFIX + metric.name
 
 

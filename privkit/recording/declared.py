@@ -97,7 +97,7 @@ def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain:
 
 
 def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Test the declared numbers of rounds and releases against those of one record (or client) in the file."""
+    """Test the declared numbers of rounds and releases against the numbers for one record (or client) in the file."""
     described, rounds = recording.description, recording.pass_rounds
     often = recording.most_released
     if mechanism.unit == "client" or mechanism.participation.rate < 1:
@@ -144,7 +144,7 @@ def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) 
 
 
 def _mixing(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Test whether the number of mixed clients and their shares are those that the declared mechanism assumes."""
+    """Test whether the number of mixed clients and their shares agree with the declared mechanism."""
     group, mixed = mechanism.mixing.group, recording.description.mixed
     if group == 1:
         return

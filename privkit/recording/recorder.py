@@ -95,7 +95,7 @@ class Recorder:
 
         Raises:
             UsageError: if images are normalized.
-            DataError: if `x` has the shape of images but is not in [0, 1].
+            DataError: if `x` has the shape of images but holds none.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)

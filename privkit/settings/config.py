@@ -109,7 +109,7 @@ class AuditConfig(ExecutionSettings):
     def parts(self) -> tuple[AuditConfig, ...]:
         """The run as one configuration for each protocol.
 
-        The run's own `defenses`, `protocol` and `training` equal those of its first part.
+        The run's own `defenses`, `protocol` and `training` equal those of the first configuration.
         """
         return (self, *self.also)
 

@@ -116,7 +116,7 @@ def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """The settings that the manifest stores for workers, whose environment may have another data root.
+    """The settings that the manifest stores, because a worker's environment may name another data root.
 
     For a recording these are the user's settings, otherwise all settings with defaults (`given`).
     """

@@ -79,7 +79,7 @@ class Clients(nn.Module):
 
     Args:
         lowers: the lower segments, stacked.
-        defense: defense on their output, or on the images before them.
+        defense: defense on the segments' output, or on the images before the segments.
         protocol: protocol, which says which clients send in a round, and which clients are mixed.
         block: the frozen block, or None.
         companion: the stacked networks that the clients train for the defense beside the task, or None.

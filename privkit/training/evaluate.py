@@ -36,7 +36,7 @@ def evaluate(
 
     Args:
         upper: the server's segment; its first output holds the scores of the classes.
-        images: on the clients' device; images that do not fill a last round are left out.
+        images: test images, on the clients' device; images that do not fill a last round are left out.
         batch_size: images per client and round.
         stage: name of the evaluation, which determines its random numbers together with `seed`.
         noise_free: whether to leave out the defense's noise, and the masks and scaling that remove noise.

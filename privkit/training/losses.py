@@ -33,7 +33,9 @@ class OwnLoss(Protocol):
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits, averaged over labels, float [rows, L] or int64 [rows] for a single label."""
+    """Binary cross-entropy of logits [N, L], averaged over labels, [N]. Labels are float [N, L], or int64 [N] for
+    one label.
+    """
     targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
     return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
 

@@ -108,7 +108,7 @@ def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
 
 
 def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """The present or the absent content of each canary, chosen by its coin, [K, ...]."""
+    """For each canary, its own or its counterpart's content, chosen by the canary's coin, [K, ...]."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 

@@ -27,8 +27,8 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Send every attacked image or its counterpart as often as the run sends a record; then guess which of the two it
-    was.
+    """Send every attacked image or its counterpart as often as the run sends a record; then guess which of the two
+    was sent.
     """
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed
@@ -92,7 +92,7 @@ def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
 
 
 def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
-    """The bound for canaries that exchange one record, with a note if the claim protects a whole client."""
+    """The bound for canaries that are single records; a sentence notes it if the claim protects a whole client."""
     whole = "; one record is exchanged, and the claim is of a whole client" if claim.unit == "client" else ""
     return replace(found, statement=found.statement + whole)
 

@@ -98,8 +98,8 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
-    """The observation of the adversary's parties in a vertical split: their columns, outputs, and gradients of
-    these.
+    """The observation of the adversary's parties in a vertical split: their columns, outputs, and gradients of the
+    outputs.
     """
     lower = seen.lower
     numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]

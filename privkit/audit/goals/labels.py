@@ -172,9 +172,7 @@ def _at_cuts(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
-    """The attack's result (see `asked`) at each cut where it can run. If it can run at none, its `NotApplicable` is
-    raised.
-    """
+    """The attack's result (see `asked`) at each cut where it can run; a `NotApplicable` if it can run at none."""
     found: dict[Cut, Asked] = {}
     reasons: list[NotApplicable] = []
     for cut in cuts:

@@ -140,7 +140,7 @@ def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) 
 
 
 def _uncontrolled(defense: Defended | None) -> str:
-    """A sentence that says why controls cannot show that an attack undoes a user's own defense; else empty."""
+    """A sentence if control experiments cannot show that an attack undoes a user's own defense; else empty."""
     if defense is None or not (defense.own and defense.why_not):
         return ""
     cure = "declare effects, and noise_fields where it adds noise"
