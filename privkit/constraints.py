@@ -219,9 +219,7 @@ def _one_of(classes: tuple[type, ...], usual: _Usual) -> _Rule:
 
 
 def _any_of(members: Sequence[Any]) -> _Rule:
-    """The rule "an object of one of the classes, a literal, or a value for one other member"; errors name all of
-    them.
-    """
+    """The rule "an object of one of the classes, a literal, or a value of one other member"; errors name all."""
     usual = {one: values for member in members for one, values in _rule(member).usual.items()}
     classes = tuple(member for member in members if _is_class(member))
     objects = _one_of(classes, usual)

@@ -84,9 +84,7 @@ def empty_round(domain: Domain, clients: int, each: int) -> tuple[torch.Tensor, 
 
 
 def _check_texts(config: AuditConfig, defense: Defense) -> None:
-    """Refuse defenses that would send texts as labels, send scores of one label, or lose the next token of every
-    place.
-    """
+    """Refuse defenses that would send texts as labels, send scores of one label, or lose the next tokens."""
     protocol = config.protocol.spec
     if protocol.labels == "sent" and protocol.upper != "own":
         raise UsageError(

@@ -196,9 +196,7 @@ def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
 
 
 def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tuple[Tensor, Tensor]]]) -> None:
-    """Refuse a result if an attack or model changed its input tensors in place, because they may be its own ground
-    truth.
-    """
+    """Refuse a result if an attack or model changed its input tensors in place: they may be its own ground truth."""
     edited = [name for name, pairs in lent.items() if not all(same(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
@@ -208,9 +206,7 @@ def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tu
 
 
 def _can_read_the_server(context: TrainedContext) -> None:
-    """Refuse an attack that computes with the server's segment if there are several such segments, or if the loss
-    differs.
-    """
+    """Refuse an attack that computes with the server's segment if there are several, or if the loss differs."""
     if "upper" not in known_to(context.attack):
         return
     if own_loss(context.model.upper) is not None:
@@ -222,9 +218,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
 
 
 def _trained(start: AttackContext) -> TrainedContext:
-    """Train (or load) the defended model and record its messages; the result row gets all fields that need no
-    attack.
-    """
+    """Train (or load) the defended model, record its messages, and fill all fields of the row that need no attack."""
     config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder
     noted = partial(folder.note, cell, start.made_of)
     stages, form = stages_of(cell.defense.spec), tuple(seed_data.auxiliary.x.shape[1:])

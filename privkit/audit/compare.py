@@ -155,9 +155,7 @@ def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], 
 
 
 def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
-    """The provenance of two result rows. If their attacks or defenses differ, only the sources of both rows are
-    kept.
-    """
+    """The provenance of two result rows. If attacks or defenses differ, only the sources of both rows are kept."""
     if (one.defense, one.attack) == (other.defense, other.attack):
         return one.provenance, other.provenance
     mine, its = one.provenance, other.provenance

@@ -155,9 +155,7 @@ def _held(recording: Recording) -> Declared:
 
 
 def _unmoved(recording: Recording) -> str:
-    """A sentence if a declared shuffle moved no tokens; empty if it moved tokens, none is declared, or this is
-    unknown.
-    """
+    """A sentence if a declared shuffle moved no tokens; empty if it moved some, none is declared, or it is unknown."""
     try:
         lower = recording.lower()
         if lower is None or not (recording.description.defense or isinstance(lower, Clients)):
@@ -222,9 +220,7 @@ def _variance(receipt: Receipt) -> float:
 
 
 def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) -> str:
-    """How the declared mechanism claims more than the recorded defense does; empty if it does not, or if this is
-    unknown.
-    """
+    """How the declared mechanism claims more than the recorded defense does; empty if it does not, or if unknown."""
     real = receipt.mechanism()
     if real is None:
         return ""
@@ -287,8 +283,8 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each record, the number of tokens that a shuffle keeps in place on purpose, and a bound on the mean number of
-    other tokens in place.
+    """For each record, how many tokens a shuffle keeps in place on purpose, and a bound on the mean number of
+    others.
     """
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1

@@ -207,9 +207,7 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
 
 
 def _clear(edge: Clients) -> list[str]:
-    """A sentence for the result row if test images skip stages of training, so that accuracy is measured without
-    them.
-    """
+    """A sentence for the result row if test images skip stages of training, so that accuracy ignores these stages."""
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
     by = " and ".join(acts)

@@ -49,9 +49,7 @@ def learned(accuracy: Interval, labels: Tensor) -> Check:
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
-    """Checks that more training would not help the attack. An attack no better than a constant guess did not
-    converge.
-    """
+    """Checks that more training would not help the attack. An attack no better than a constant guess fails."""
     passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False

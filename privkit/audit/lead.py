@@ -50,9 +50,7 @@ class Leader:
 
     @property
     def planned(self) -> int:
-        """Number of results to compute so far. Controls without a defense count once their attack has failed on a
-        defense.
-        """
+        """Number of results to compute so far. Controls without a defense count once their attack failed."""
         cells = self.worker.cells
         return len(cells) - sum(cell.id not in self.rows and self._unneeded(cell) for cell in cells if cell.twin_of)
 
@@ -70,8 +68,7 @@ class Leader:
         return self._lost[cell]
 
     def open(self, *, again: bool = False) -> None:
-        """Repair the run folder, compare its provenance (data, code, versions, device) with the current one, and begin
-        the run.
+        """Repair the run folder, compare its provenance (data, code, versions, device) with the current one, and begin.
 
         Models and results whose provenance changed are computed anew if `again`; otherwise a `RunFolderError` is
         raised.
@@ -179,9 +176,7 @@ class Dispatch:
         )
 
     def work(self) -> None:
-        """Compute all remaining cells (defense, attack, seed) on workers; `WorkersEnded` if no worker returns a
-        result.
-        """
+        """Compute all remaining results on the workers; raises `WorkersEnded` if no worker returns a result."""
         try:
             self._work()
         finally:

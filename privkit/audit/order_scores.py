@@ -141,8 +141,7 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:
-    """The true order from a shuffle's receipt, int64 [M·B, T], with places counted from 0 in each message; None without
-    a shuffle.
+    """The true order from a shuffle's receipt, int64 [M·B, T], places counted from 0 in each message; None without one.
 
     >>> from privkit.defenses.receipts import Permuted
     >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()

@@ -130,8 +130,8 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """The release of each of the user's own stages for fixed artificial records and random draws; None if a stage
-    cannot read these records.
+    """The releases of the user's own stages for fixed records and random draws; None if a stage cannot read the
+    records.
     """
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):

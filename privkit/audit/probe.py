@@ -35,9 +35,7 @@ _IDLE = "at least; its first epoch takes longer than the estimate may"
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:
-    """Try one training step with every defense before the run starts; a `UsageError` if a defense does not fit the
-    model.
-    """
+    """Try one training step with every defense before the run; a `UsageError` if a defense does not fit the model."""
     for defense in config.defenses:
         try:
             _fitting(config, defense, pools, torch.device("cpu"))
@@ -168,8 +166,7 @@ class _Watch(NoSession):
 
 
 def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
-    """Run an attack and measure its time. If it stops before its last epoch, the rest is extrapolated from the epochs
-    done.
+    """Run an attack and measure its time. If it stops before its last epoch, the rest is extrapolated.
 
     On random records an attack often stops early, because a doubled budget does not improve it.
     """
@@ -189,9 +186,7 @@ def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
 
 
 def _planned(attack: object) -> int:
-    """Number of epochs that an attack plans. If it doubles its budget until that stops helping, about 3/4 of the
-    maximum.
-    """
+    """Number of epochs that an attack plans. If it doubles its budget while that helps, about 3/4 of the maximum."""
     epochs, doublings = getattr(attack, "epochs", None), getattr(attack, "doublings", None)
     if not isinstance(epochs, int):
         return 0

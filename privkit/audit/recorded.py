@@ -52,9 +52,7 @@ class _RecordedContext(AttackContext):
     declared: Declared  # how the recording agrees with itself
 
     def refuse(self) -> None:
-        """Refuse an attack if its goal refuses the recording, the server's loss differs, or it needs more passes than
-        recorded.
-        """
+        """Refuse an attack if its goal refuses the recording, the server's loss differs, or passes are missing."""
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if self.source.several and "upper" in known_to(attack):
@@ -179,9 +177,7 @@ class _RecordedContext(AttackContext):
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
 
     def upper(self) -> nn.Module | None:
-        """The recorded upper segment; None if none was recorded, or for a U-shape, whose upper segment gives no
-        logits.
-        """
+        """The recorded upper segment; None without one, or for a U-shape, whose upper segment gives no logits."""
         upper = None if self.keeps_labels() else self.source.upper()
         return None if upper is None else upper.to(self.device)
 
@@ -209,7 +205,7 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """The data of one cell (defense, attack, seed) on a recording, with a result row for everything except the
+    """The data of one cell (defense, attack, seed) on a recording; the result row has all fields that need no
     attack.
     """
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
@@ -250,9 +246,7 @@ def _accuracy(source: Recording) -> Interval | None:
 def _certificate(
     source: Recording, declared: Declared, mechanism: SplitMechanism | None, delta: float
 ) -> Certificate | None:
-    """The certificate of the recording's declared mechanism, or no claim if the recorded data refute the
-    declaration.
-    """
+    """The certificate of the recording's declared mechanism, or no claim if the data refute the declaration."""
     if source.left_out:
         made = nothing(
             f"this old recording (schema version {source.description.schema_version}) leaves out "

@@ -65,9 +65,7 @@ def refresh(
 
 
 def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
-    """Folder -> provenance of a cell (defense, attack, seed) and its model, for folders with results to continue
-    from.
-    """
+    """Folder -> provenance of a cell (defense, attack, seed) and its model, for folders with results."""
     model, home = folder.model(cell.model_id), folder.cell(cell.id)
     recorded = {model: folder.made_of(model)} if holds(model) else {}
     if cell.id in rows:

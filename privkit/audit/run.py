@@ -1,6 +1,4 @@
-"""Runs an audit: plans the cells (one defense, attack and seed each), computes unfinished ones, and writes the
-report.
-"""
+"""Runs an audit: plans cells (one defense, attack and seed each), computes unfinished ones, and reports."""
 
 from __future__ import annotations
 
@@ -82,9 +80,7 @@ class AuditRun:
         return conclusions(self.rows, threats_of(self.rows))
 
     def table(self) -> Table:
-        """The report's table: means over several seeds, or one line per result; constant guesses stand at the
-        bottom.
-        """
+        """The report's table: means over several seeds, or one line per result; constant guesses are at the bottom."""
         return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:

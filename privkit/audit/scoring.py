@@ -36,8 +36,7 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Refuse guesses [N, *domain.shape] that are not valid records: guesses on another scale would look like a failed
-    attack.
+    """Refuse guesses [N, *domain.shape] that are no valid records: another scale would look like a failed attack.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -71,8 +70,7 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Scores of guesses on any device: unaligned, and after matching, which undoes a wrong order. For images, feature
-    networks add metrics.
+    """Scores of guesses: unaligned, and after matching, which undoes a wrong order. Feature networks add metrics.
 
     Args:
         truth: [N, ...], the attacked records, shaped like `guess`.
@@ -114,8 +112,7 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
-    """The domain's first measure [N] for the adversary's own records, drawn without the release and matched to the
-    attacked ones.
+    """The domain's first measure [N] for the adversary's own random records, matched to the attacked records.
 
     A small record resembles some record of a message by chance, so after matching even unrelated records look like good
     guesses.
@@ -194,8 +191,7 @@ def mean_over(
 
 
 def few(records: int) -> tuple[str, ...]:
-    """A warning if there are few records, because intervals then cover the mean of skewed values less often than
-    stated.
+    """A warning if there are few records: intervals then cover the mean of skewed values less often than stated.
 
     >>> few(50), few(5)[0][:38]
     ((), 'the intervals rest on 5 attacked recor')
@@ -223,8 +219,7 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """How much closer an attack's guesses are to the records than each constant guess, as the mean difference over
-    records.
+    """How much closer an attack's guesses are to the records than each constant guess: the mean difference.
 
     Intervals have 99 % confidence, since a run makes many comparisons: for every attack, seed and doubling of the
     budget.

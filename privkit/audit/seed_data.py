@@ -1,6 +1,4 @@
-"""The data that all attacks with one seed share: images, their owners (clients), attacked images, and constant
-guesses.
-"""
+"""The data that all attacks with one seed share: images, their clients, attacked images, and constant guesses."""
 
 from __future__ import annotations
 
@@ -86,9 +84,7 @@ class SeedData(_SeedRecords):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of records of each part. If there is no class-mean guess, also the number of labels of attacked
-        records.
-        """
+        """Number of records of each part. Without a class-mean guess, also the number of labels of attacked records."""
         parts = {name: len(part) for name, part in self.splits.parts.items()}
         own = {"auxiliary": len(self.auxiliary), "auxiliary_dropped": self.dropped, "victims": len(self.victims)}
         unmet = self.labeled and len(self.victims) and CLASS_MEAN.name not in self.guesses
@@ -219,8 +215,7 @@ def _without(own: Batch, victims: Batch) -> str:
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """The shares of records that guesses without the release identify; the upper limit holds for any guess of this
-    kind.
+    """The shares of records that guesses without the release identify; upper limits hold for any such guess.
 
     A constant guess identifies one record on average, and a guess for each class one record per class; ties are broken
     at random.
@@ -254,9 +249,7 @@ def _recorded(recording: Recording, device: torch.device) -> _SeedRecords:
 
 
 def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Batch:
-    """The attacked images, round by round and in each round client by client. Each client gets its own images if they
-    are private.
-    """
+    """The attacked images, round by round and in each round client by client; private images stay with their client."""
     senders, batch = config.protocol.spec.active, config.training.batch_size
     source = splits.private if config.attacked == "private" else splits.test
     rounds = min(config.budget.victims, len(source)) // (senders * batch)
@@ -338,8 +331,7 @@ def _takes_controls(attack: AnyAttack) -> bool:
 def _auxiliary(
     config: AuditConfig, splits: Splits, victims: Batch, pools: Pools, other: Pool | None, seed: int
 ) -> tuple[Batch, int, str]:
-    """The adversary's records, the number of records left out because they are private or attacked, and a sentence on
-    them.
+    """The adversary's records, the number of those left out as private or attacked, and a sentence on this.
 
     Other records of the dataset replace the left-out ones if the control experiments would have too few.
     """

@@ -1,5 +1,4 @@
-"""Tunes an attack's parameters on the adversary's own records: some of them are attacked, the attack trains on the
-others.
+"""Tunes an attack's parameters on the adversary's own records: it attacks some of them and trains on the others.
 
 The records that the audit attacks are not read here. Each trial is a line of a file. The next trial follows from the
 seed and the lines before it, so an interrupted study continues with the same trials.
@@ -104,9 +103,7 @@ def _sees_nothing(context: TrainedContext) -> str:
 
 
 def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, int]:
-    """A copy of the context in which some of the adversary's records are attacked, and the number of queries for
-    these.
-    """
+    """A copy of the context in which some of the adversary's records are attacked, and the number of queries for it."""
     data, size, attack = context.seed_data, context.round_size, context.attack
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
     if len(own) < 2 * size:

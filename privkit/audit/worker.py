@@ -1,6 +1,4 @@
-"""Computes cells (one defense, attack and seed each), in the command itself or as an engine's worker in its own
-folder.
-"""
+"""Computes cells (one defense, attack and seed each), in the command itself or as an engine's worker."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Commands on finished runs: `compare` compares two, `place` ranks one among registered defenses, `record` exports
-one.
-"""
+"""Commands on finished runs: `compare` two runs, `place` one among registered defenses, `record` a model of one."""
 
 from __future__ import annotations
 
@@ -71,8 +69,7 @@ def record(
     seed: Annotated[int | None, typer.Option(parser=whole_number, help="Seed of the run. [the first]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
 ) -> None:
-    """Write a trained model of a run as a recording: attacked releases, weights, the adversary's own records and the
-    truth.
+    """Write a trained model of a run as a recording: attacked releases, weights, the adversary's records and the truth.
 
     `privkit audit --recorded` on the recording gives the numbers of the run, on a CPU bit for bit. The recording
     contains the attacked images, so share it only if others may see them.

@@ -38,8 +38,7 @@ class _Estimate:
 
 
 def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
-    """The planned cells (defense, attack and seed) with their estimated times, from a few timed steps on random
-    records.
+    """The planned cells (defense, attack, seed) with estimated times, from a few timed steps on random records.
 
     Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
     seconds of one thread (`privkit.torch_utils.clock`), because on a busy machine several threads use extra CPU time to
@@ -96,9 +95,7 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
 
 
 def _told(cell: Cell, timed: Timed) -> str:
-    """The estimated time in words: seconds, and the largest number of seconds if the attack fails and gets a larger
-    budget.
-    """
+    """The estimated time in words: seconds, and the maximum if the attack fails and gets a larger budget."""
     reason = f"; {timed.reason}" if timed.reason else ""
     if cell.twin_of:
         return f"up to {timed.most:.0f} s, only if the attack fails on a defense{reason}"

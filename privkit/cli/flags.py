@@ -28,8 +28,8 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """The flag of a setting. Its default is None if a configuration file may hold the setting, so that the file's
-    value is used.
+    """The flag of a setting. Its default is None if a configuration file may hold the setting, so that the file
+    decides.
     """
     more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
@@ -68,8 +68,7 @@ class EachOnce(TyperCommand):
 
 
 def whole_number(given: str | int) -> int:
-    """The whole number in a flag's text. Ranges and lists are refused; a default that is a number is returned
-    unchanged.
+    """The whole number in a flag's text. Ranges and lists are refused; a number is returned unchanged.
 
     (Number parsers of libraries may read "0-4" as -4.) A refusal is a `BadParameter` that names the allowed form.
 

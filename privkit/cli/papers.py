@@ -45,9 +45,7 @@ def papers(
     figures: Annotated[Path | None, typer.Option(help="Folder for the paper's figures, drawn as PNG and SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")] = False,
 ) -> None:
-    """Print the papers' claims beside privkit's results, and which of the papers' orderings of methods were
-    reproduced.
-    """
+    """Print the papers' claims beside privkit's results, and which of the papers' orderings were reproduced."""
     from privkit.papers import PAPERS, paper
 
     if name is None:
@@ -226,7 +224,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Heading and rows, one for each table or figure of a paper: the count of its numbers, their state, and our
+    """Heading and rows, one for each table or figure of a paper: the count of its numbers, their state, our
     evidence.
     """
     rows = []
@@ -261,8 +259,8 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows: the verdict on each ordering of methods; with `tiny`, also the verdict at tiny scale and the
-    number of added seeds.
+    """Heading and rows: the verdict on each ordering of methods; with `tiny`, also at tiny scale, and the added
+    seeds.
     """
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []

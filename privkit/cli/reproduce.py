@@ -39,9 +39,7 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and an estimate; run none.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a table of a paper: each method's number beside the printed one, and a verdict on each printed
-    ordering.
-    """
+    """Measure a table of a paper: each method's number beside the printed one, and a verdict on each ordering."""
     from privkit.papers import reproduce as reproducing
     from privkit.papers.reproduced import SCALES
     from privkit.run.progress import progress_display
@@ -69,7 +67,7 @@ def reproduce(
 
 
 def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
-    """Print the planned results with estimated times; results that differ only in their seed share one line."""
+    """Print the planned results with estimated times; results that differ only in their seed are timed together."""
     groups = grouped(cells, lambda one: replace(one.config, seeds=(0,)).fingerprint)
     ordered = [one for group in groups.values() for one in group]
     if not cells:

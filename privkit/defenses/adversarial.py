@@ -63,7 +63,7 @@ class Adversarial(Unchanged):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The attacker's mean squared error on the images of each message, [M]; its gradient is reversed at the smashed
+        """The attacker's mean squared error on each message's images, [M]; its gradient is reversed at the smashed
         data.
 
         A ValueError if `companion` is None, or if a message has one image, because it then equals its mean image.

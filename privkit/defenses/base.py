@@ -55,9 +55,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases one record or one client. The training loop counts this; a receipt covers only one
-    round.
-    """
+    """How often a run releases one record or one client. The training loop counts it; a receipt covers one round."""
 
     rounds: Count = 1  # rounds in which a client takes part
     epochs: Count = 1  # releases of one record over the run
@@ -87,9 +85,7 @@ class Receipt(ABC):
 
     @property
     def shared(self) -> str:
-        """Why the release of an image may depend on other images; empty if it depends only on its image and fresh
-        noise.
-        """
+        """Why an image's release may depend on other images; empty if it depends only on its image and fresh noise."""
         return "nothing is known of how the rows of this release depend on each other"
 
     @property
@@ -253,8 +249,7 @@ class Defense(Checked, ABC):
         return None
 
     def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
-        """A term that the label holder adds to the loss of each message, [M], or None. Clients get the gradient of the
-        whole loss.
+        """A term that the label holder adds to each message's loss, [M], or None. Clients get the sum's gradient.
 
         Args:
             arrived: smashed data at the server's segment, [M, B, ...].

@@ -281,8 +281,7 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The certificate of smashed data whose labels are sent without noise: the claim holds given the labels, as its
-    first assumption says.
+    """The certificate if labels are sent without noise: the claim then holds given the labels, as it says.
 
     Args:
         certificate: differential privacy of the smashed data, computed for neighbors with equal labels.

@@ -173,8 +173,7 @@ def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
 
 
 def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
-    """Whether clients learn from the mix before its noise, in a way that the charge of the mixed release does not
-    cover.
+    """Whether clients learn from the mix before its noise, in a way that the mixed release's charge does not cover.
 
     The charge covers raw updates of the lower segment if one group holds all clients: it counts all messages of a
     client. It does not cover noisy updates, which charge a record for its own gradient alone.

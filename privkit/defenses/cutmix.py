@@ -29,8 +29,7 @@ from privkit.torch_utils.patches import patchify, unpatchify
 
 
 class _MixedClients(Defense):
-    """Mixes the smashed data and labels of every group of clients. All images of a group are mixed with the same
-    weights.
+    """Mixes the smashed data and labels of every group of clients. All images of a group get the same weights.
 
     Attributes:
         shuffled: whether the mixed positions are permuted, so that the release shows the ratios but not the masks.

@@ -88,8 +88,7 @@ class Denoising(OnSmashed[Nothing]):
         return changed.detach() + (values - values.detach())
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """Stages on logits or with estimated settings leave the smashed data unchanged; they act inside the server's
-        segment."""
+        """Stages on logits or with estimated settings leave smashed data unchanged; they act at the server."""
         require_messages(self.name, smashed)
         unchanged = self.on_logits or self.automatic
         return smashed if unchanged else self.applied(smashed, generator), self.receipt

@@ -86,7 +86,7 @@ def _constants(channels: int, reach: float, seed: int, dtype: torch.dtype, devic
 def _drawn(
     channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Means [2, C] of the passports for s and b, encoder [C, h] and decoder [h, C]; scaled so that values keep their
+    """Means [2, C] of the passports for s and b, encoder [C, h] and decoder [h, C], scaled so that values keep their
     size.
     """
     draws, hidden = Generator().manual_seed(seed), min(max(1, channels // 4), _WIDEST)

@@ -60,8 +60,7 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """A sentence if replacing a record changes a release by more than the charged sensitivity; empty if no attempt
-    does.
+    """A sentence if a replaced record changes a release by more than the charged sensitivity; empty if none does.
 
     The two releases of an attempt share all random numbers, including the noise, so their distance is what the noise
     must hide. Attempts start from large, small, constant and sparse records at several places of a batch, and replace

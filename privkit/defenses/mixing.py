@@ -87,8 +87,7 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of the ratios: `generator`, or `kept` for ratios drawn "once", which has the same state in every
-    round.
+    """The generator of ratios: `generator`, or for ratios drawn "once" `kept`, which has the same state in every round.
 
     If `kept` is None, a generator with seed 0 replaces it.
     """

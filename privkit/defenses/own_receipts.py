@@ -122,9 +122,7 @@ _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes"
 
 
 def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...], batch: int = BATCH) -> str:
-    """A sentence that says why one stage's receipt is false, or ""; measured once per process. Arguments as in
-    `trial_of`.
-    """
+    """A sentence that says why one stage's receipt is false, or ""; cached. Arguments as in `trial_of`."""
     try:
         return _remembered(stage, shape, image, batch)
     except TypeError:  # options that have no hash
@@ -215,9 +213,7 @@ def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """A sentence if a shuffle's permutations differ from its receipt, or are not drawn as uniformly as the receipt
-    claims.
-    """
+    """A sentence if a shuffle's permutations differ from its receipt, or are less uniform than the receipt claims."""
     data, places, same_image = trial.data(), [], []
     first = trial.receipt()
     assert isinstance(first, Permuted)
@@ -352,9 +348,7 @@ def _ends(values: Tensor, releases: int, width: int) -> Tensor:
 
 
 def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
-    """A sentence if returned gradients change by more than is charged, or if their noise differs from the declared
-    noise.
-    """
+    """A sentence if returned gradients change by more than is charged, or have other noise than declared."""
     order = receipt.noise.distribution.norm
     assert receipt.clip is not None
     charged, shape = receipt.clip.sensitivity("replace_one", order), (2, 4, 16, 4)

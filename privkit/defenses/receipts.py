@@ -52,8 +52,7 @@ class Nothing(Receipt):
         return None if self.masks is None else self.masks.double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """A certificate without a guarantee; with masks, `positions_seen` is the expected share of positions that are
-        seen.
+        """A certificate without a guarantee; with masks, `positions_seen` is the expected share of positions seen.
 
         With fresh masks, each position is kept in an epoch with probability q = `payload_share`, so a share of 1 − (1 −
         q)^epochs is seen. Boxes cover the middle more often; by concavity, this is then an upper bound.
@@ -108,9 +107,7 @@ class Permuted(Receipt):
         return (self.source // t == own).double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """A certificate that counts the possible orders of one message. It covers one release; counts do not
-        compose.
-        """
+        """A certificate that counts the possible orders of one message in one release; counts do not compose."""
         if not self.hides_order:
             return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape

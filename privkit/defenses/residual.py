@@ -1,5 +1,4 @@
-"""Tests whether noise follows the declared law: from one release and its clean copy, or from many releases of the same
-data."""
+"""Tests whether noise follows the declared law, from a release and its clean copy, or from many releases."""
 
 from __future__ import annotations
 
@@ -147,9 +146,7 @@ def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | 
 
 
 def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """The added noise [N, D] in units of its scale, its float32 rounding error [N, D], and a mask of the entries with
-    noise.
-    """
+    """The added noise [N, D] in units of its scale, its float32 rounding error [N, D], and a mask of noisy entries."""
     a, c = (side.detach().cpu().flatten(1).double().numpy() for side in (released, clean.expand_as(released)))
     if isinstance(scale, Tensor):
         s = scale.detach().cpu().double().expand(released.shape).flatten(1).numpy()
@@ -163,9 +160,7 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
 
 
 def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
-    """Sizes whose sums are chi-squared, their degrees of freedom, and the power of the noise scale with which they
-    grow.
-    """
+    """Sizes with chi-squared sums, their degrees of freedom, and the power of the noise scale with which they grow."""
     power = _shape(law).power
     with np.errstate(over="ignore"):
         size = 2 / power * absolute**power
@@ -173,9 +168,7 @@ def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, A
 
 
 def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, float]:
-    """The least likely of several sums: its p-value, corrected for the number of sums, its index, and its relative
-    size.
-    """
+    """The least likely of several sums: its p-value, corrected for the number of sums, index, and relative size."""
     known = freedom > 0
     ratio = np.where(known, total / np.maximum(freedom, 1.0), 1.0)
     odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chdtr(np.maximum(freedom, 1.0), total), 1.0)
@@ -211,8 +204,7 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
 
 
 def _tied(z: Array) -> tuple[float, float]:
-    """Test whether linear combinations of columns of z [N, D], chosen on half of its rows, are too small on the other
-    half.
+    """Test whether linear combinations of columns of z [N, D], chosen on half of the rows, are too small on the rest.
 
     Returns the p-value, corrected for the number of combinations, and the relative size of the least likely
     combination.
@@ -297,8 +289,6 @@ def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
 
 
 def _furthest(expected: Array) -> float:
-    """The largest distance of the empirical distribution function from `expected`, the tested one at the sorted
-    samples.
-    """
+    """The largest distance of an empirical distribution function from `expected`, the tested one at the samples."""
     n = len(expected)
     return max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))

@@ -96,9 +96,7 @@ class SpectralShuffle(OnSmashed[Permuted]):
         return released, Permuted(source=order, assumptions=(_SYMMETRY, _KNOWN), proof=_PROOF)
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The transform before the permutation: tokens [N, T, D] -> [N, T, 2D], or images -> spectra of the same
-        shape.
-        """
+        """The transform before the permutation: tokens [N, T, D] -> [N, T, 2D], or images -> spectra of equal shape."""
         if self.where == "embedding":
             return self._spectral_tokens(smashed.unsqueeze(0))[0]
         tokens, p = self._image_patches(smashed.unsqueeze(0))

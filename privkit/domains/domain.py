@@ -44,9 +44,7 @@ class Domain(Protocol):
         """Valid random records [count, *shape], on the CPU, to try networks, defenses and attacks."""
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Valid records [E, *shape], E ≥ 1, that are far from real records, as candidates for a canary's
-        counterpart.
-        """
+        """Valid records [E, *shape], E ≥ 1, far from real ones, as candidates for a canary's counterpart."""
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
         """Records `x` of the domain `given`, converted to this domain, for an adversary's auxiliary data.
@@ -64,8 +62,8 @@ class Domain(Protocol):
         """Constant guesses from the adversary's records [N, *shape]: name -> one record [*shape]."""
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """The scores of guesses against their records, both [N, *shape]: measure -> values [N]; undefined measures
-        are left out.
+        """Scores of guesses against their records, both [N, *shape]: measure -> [N]; undefined measures are left
+        out.
         """
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:

@@ -167,9 +167,7 @@ def _require(images: int, clients: int, smallest: int) -> None:
 
 
 def _repair(owner: Rows, clients: int, smallest: int) -> None:
-    """Move images one by one, in place, from the largest client to the smallest until every client has `smallest`
-    images.
-    """
+    """Move images one by one, in place, from the largest client to the smallest until all have `smallest` images."""
     sizes = np.bincount(owner, minlength=clients)
     while sizes.min() < smallest:
         giver, taker = int(sizes.argmax()), int(sizes.argmin())

@@ -47,9 +47,7 @@ class Splits:
 
 
 def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validation: int = 0) -> dict[str, int]:
-    """The sizes of the parts that `split` would draw, without reading images; a `DataError` if a part would be
-    empty.
-    """
+    """The sizes of the parts that `split` would draw, without reading images; a `DataError` for an empty part."""
     wished = {"private": private, "auxiliary": auxiliary}
     wished |= {"test": test} if pools.test is None else {}
     wished |= {"validation": validation} if validation and pools.validation is None else {}
@@ -134,8 +132,7 @@ def without(batch: Batch, known: Batch) -> Batch:
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:
-    """A sentence on how many of the adversary's records were left out as private or attacked, and how many replaced
-    them.
+    """A sentence on how many of the adversary's records were left out as private or attacked, and on replacements.
 
     >>> left_out(38, "images", others=38)
     '38 own images that were drawn are private or attacked ones: left out, and 38 others took their place'

@@ -59,9 +59,7 @@ class Official(NamedTuple):
 
 
 def _images(channels: int, side: int = 32) -> Callable[[Any], Domain]:
-    """A function from a dataset's specification to its domain: images with side `size` if the dataset has this
-    option.
-    """
+    """A function from a dataset's specification to its domain: images with side `size`, if this option exists."""
     return lambda spec: Images(shape=(channels, size := getattr(spec, "size", side), size))
 
 

@@ -131,9 +131,7 @@ def imported(what: str, path: str) -> Any:
 
 
 def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> None:
-    """Refuse an object that a trusted module only imported from elsewhere, such as `load` by "from torch import
-    load".
-    """
+    """Refuse an object that a trusted module only imported, such as `load` by "from torch import load"."""
     home = getattr(found, "__module__", None)
     if not isinstance(home, str) or not is_trusted(home, trusted):
         raise Untrusted(
@@ -145,8 +143,7 @@ def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> 
 
 @contextmanager
 def faults_of(what: str, part: object) -> Iterator[None]:
-    """A block that turns an error of a user's own part into a one-sentence error; errors of privkit's parts pass
-    unchanged.
+    """A block that turns an error of a user's own part into one sentence; errors of privkit's parts pass unchanged.
 
     Raises:
         UsageError: if the part raises an error; the message names part, error and place.

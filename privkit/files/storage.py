@@ -137,9 +137,7 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> int:
-    """Delete the temporary files of killed processes below a folder, and count them. The caller must hold the
-    folder's lock.
-    """
+    """Delete the temporary files of killed processes below a folder, and count them; needs the folder's lock."""
     swept = 0
     for place, _, names in os.walk(folder):
         for name in filter(TEMPORARY.fullmatch, names):

@@ -80,15 +80,13 @@ class Mounted:
         return goal_of(self.attack).controls(watched, 0, _observed(images())[0]), runs
 
     def control(self, place: int) -> str:
-        """A sentence on how the control with this number failed; empty if it passed."""
+        """A sentence on how the control experiment with this number failed; empty if it passed."""
         control = self.tried[0][place]
         return "" if control.passed else control.detail
 
 
 def _tensors(observation: Any) -> dict[str, Tensor]:
-    """Name -> tensor, for all tensors given to an attack: fields of the observation and its views, and segments'
-    weights.
-    """
+    """Name -> tensor, for all tensors given to an attack: observation, views, and weights of segments."""
     held = {name: value for name, value in vars(observation).items() if name != "views"}
     for number, view in enumerate(observation.views):
         held |= {f"views[{number}].{name}": value for name, value in vars(view).items()}
@@ -141,9 +139,7 @@ def _same_seed_same_bits(mounted: Mounted) -> str:
 
 
 def _leaves_what_it_is_given(mounted: Mounted) -> str:
-    """An attack must not change its input records, labels, releases and weights; otherwise an audit refuses its
-    result.
-    """
+    """An attack must not change its input records, labels, releases and weights; else an audit refuses its result."""
     edited = next((run.edited for run in mounted.tried[1] if run.edited), "")
     return f"it changes {edited} in place; compute on a copy, such as {edited}.clone()" if edited else ""
 

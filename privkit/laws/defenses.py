@@ -98,9 +98,7 @@ def _draws_from_its_generator_alone(defense: Defense) -> str:
 
 
 def _effects_name_its_randomness(defense: Defense) -> str:
-    """A stage that declares effects and draws random numbers also declares its kind of randomness, and how noise is
-    switched off.
-    """
+    """A stage that declares effects and is random also declares its kind of randomness, and how to switch noise off."""
     effects = defense.effects
     if effects is None:
         return ""
@@ -169,9 +167,7 @@ def _leaves_everything_else_alone(defense: Defense) -> str:
 
 
 def _gradient_is_the_derivative(defense: Defense) -> str:
-    """The gradient that reaches the client is the derivative of the release, unless the defense declares another
-    gradient.
-    """
+    """The gradient that reaches the client is the release's derivative, unless the defense declares another."""
     z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
     fast = defense.level == "input"  # the whole Jacobian of images would take a minute
 
@@ -230,9 +226,7 @@ def _empty_seats_count_nothing(defense: Defense) -> str:
 
 
 def _receipts_make_certificates(defense: Defense) -> str:
-    """A receipt gives a certificate in JSON for any number of releases; only a claim of differential privacy has an
-    ε.
-    """
+    """A receipt gives a JSON certificate for any number of releases; only claims of differential privacy have an ε."""
     z, y = inputs(defense)
     receipt = applied(defense, z, y, generator())[1]
     for count in _COUNTS:
@@ -270,9 +264,7 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In every allowed chain with another registered stage, a record changes the release by at most the charged
-    amount.
-    """
+    """In every allowed chain with another registered stage, a record changes the release by at most the charge."""
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()

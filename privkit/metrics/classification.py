@@ -44,9 +44,7 @@ def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> 
 
 
 def _error_limit(n: int, looks: int = 1) -> float:
-    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 trials without error; `looks` such limits hold
-    jointly.
-    """
+    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 trials without error; `looks` limits hold jointly."""
     return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 
@@ -117,8 +115,7 @@ def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
 
 
 def accuracy(labels: Whole, predicted: Whole) -> Interval:
-    """Share of correct classes [N], or of correct labels [N, L], with an interval over records that is exact for
-    classes.
+    """Share of correct classes [N], or of correct labels [N, L], with an interval over records, exact for classes.
 
     Source: Clopper and Pearson 1934.
     """

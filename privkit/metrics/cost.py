@@ -178,9 +178,7 @@ def _travelling(lower: nn.Module) -> int:
 
 
 def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tuple[int, int, int]:
-    """The count of numbers in an image's smashed data, and the multiply-accumulates of a forward pass and a training
-    step.
-    """
+    """Count of numbers in an image's smashed data, and multiply-accumulates of a forward pass and a training step."""
     from torch.utils.flop_counter import FlopCounterMode  # it loads triton
 
     lower.eval()  # no dropout, and no batch statistics of a single image

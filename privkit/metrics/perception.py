@@ -83,8 +83,7 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """A copy for the images of one seed. Its classifier is checked, or trained on labeled images that are not
-        attacked.
+        """A copy for the images of one seed. Its classifier is checked, or trained on images that are not attacked.
 
         Raises:
             UsageError: if images have several labels each, or if a classifier from a file has another number of
@@ -103,9 +102,7 @@ class Perception:
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """Hash of each network's weights, by name. A classifier trained here is left out: seed and images determine
-        it.
-        """
+        """Hash of each network's weights, by name. A classifier trained here is left out: seed and images fix it."""
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:
@@ -121,7 +118,7 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Values [N] by metric, for images [N, C, H, W] in [0, 1]; guesses are classified only if labels [N] are
+        """Values [N] by metric, for images [N, C, H, W] in [0, 1]; guesses are classified only if `labels` are
         given.
         """
         values: dict[str, Values] = {}

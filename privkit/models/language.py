@@ -331,8 +331,8 @@ class _Lower(_Segment):
 
 
 class _Upper(_Segment):
-    """The server's segment: tokens [N, T, D] -> logits of the last or of every place, through the other blocks and
-    final norm.
+    """The server's segment: tokens [N, T, D] -> logits of the last or every place, by the other blocks and final
+    norm.
     """
 
     def __init__(self, base: nn.Module, block: int, head: nn.Linear, *, every: bool) -> None:
@@ -344,9 +344,7 @@ class _Upper(_Segment):
             self.loss = next_token
 
     def states(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> states [N, T, D]; the first block's wrapper puts `tokens` in place of the model's
-        embeddings.
-        """
+        """Tokens [N, T, D] -> states [N, T, D]; the first block's wrapper replaces the embeddings by `tokens`."""
         self.door(0).tokens = tokens
         try:
             states: Tensor = self.base(inputs_embeds=tokens, use_cache=False).last_hidden_state

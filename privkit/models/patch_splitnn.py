@@ -263,9 +263,7 @@ class PatchSplitNN(NamedCuts):
         return nn.Sequential(OrderedDict(named[:below])), dict(named[below:])
 
     def _adaptation(self, lower: nn.Module, domain: Images, patches: int, classes: int) -> nn.Module:
-        """AdaptationNet on the feature maps of all patches: one network shared by all patches, or one per patch
-        (table 1).
-        """
+        """AdaptationNet on the feature maps of all patches: one network for all, or one per patch (table 1)."""
         lower.eval()
         with torch.no_grad():
             *_, maps, side, _ = lower(torch.zeros(1, *domain.shape)).shape

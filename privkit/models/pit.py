@@ -29,9 +29,7 @@ class _Lower(nn.Module):
         self.transformers = stackable(pit.transformers[:stages])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D]; after a stage [N, T+1, D] with the class token in
-        front.
-        """
+        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D], or after a stage [N, T+1, D], class token first."""
         tokens: Tensor = self.patch_embed(centered(images))
         if self.pos_embed is not None:
             tokens = tokens + self.pos_embed.flatten(2).transpose(1, 2)

@@ -81,9 +81,7 @@ class ResNet(NamedCuts):
 def pieces(
     depth: Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
-    """The network as a chain of named modules (stem, stages, pool, head) with random weights; arguments as in
-    `ResNet`.
-    """
+    """The network as a chain of named modules (stem, stages, pool, head), random weights; arguments as in `ResNet`."""
     from timm.models import resnet
 
     channels, height, width = shape

@@ -178,9 +178,7 @@ class _Fields(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Vector-wise part: attention between all fields without positions, so that permuted fields give permuted
-    outputs.
-    """
+    """Vector-wise part: attention between all fields without positions; permuted fields give permuted outputs."""
 
     def __init__(self, vector: int, heads: int, size: int) -> None:
         super().__init__()
@@ -212,8 +210,8 @@ class _DualNetwork(nn.Module):
         self.attention, self.bit_wise = attention, bit_wise
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Fields [N, T, 1 + vector] -> field, bit-wise factor and attended vector side by side, [N, T, 1 + vector +
-        1 + attended].
+        """Fields [N, T, 1 + vector] -> field, bit-wise factor, attended vector, joined: [N, T, 1 + vector + 1 +
+        attended].
         """
         vectors = fields[..., 1:]
         return torch.cat([fields, self.bit_wise(vectors.flatten(1)).unsqueeze(2), self.attention(vectors)], 2)

@@ -184,9 +184,7 @@ def stackable(module: nn.Module) -> nn.Module:
 
 
 class Lower(nn.Module):
-    """The client's segment: normalisation, patch embedding, class token (if the client owns it), positions, first
-    blocks.
-    """
+    """The client's segment: normalisation, patch embedding, class token (if its own), positions, first blocks."""
 
     pos_embed: Tensor | None
 
@@ -248,9 +246,7 @@ class FirstBlock(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> [N, T, D]. The class token is used inside and then dropped, because the server adds
-        its own.
-        """
+        """Tokens [N, T, D] -> [N, T, D]. The class token is used inside, then dropped; the server adds its own."""
         if self.cls_token is None:
             return self.block(tokens)  # type: ignore[no-any-return]
         return self.block(torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1))[:, 1:]  # type: ignore[no-any-return]

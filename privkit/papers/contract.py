@@ -72,15 +72,11 @@ class Paper:
 
     @property
     def effects(self) -> ModuleType | None:
-        """The module that judges effects on pairs of runs, such as `accurate_sl.effects`; None if the paper has
-        none.
-        """
+        """The module that judges effects on pairs of runs, such as `accurate_sl.effects`; None if there is none."""
         return self._module("effects") if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
-        """File name -> function that draws this figure; with `run`, also figures of the run's models. Empty without
-        figures.
-        """
+        """File name -> function that draws the figure; with `run`, also of the run's models. Empty without figures."""
         if not self.pictures:
             return {}
         module = self._module("figures")

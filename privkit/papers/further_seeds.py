@@ -69,8 +69,7 @@ def needed_seeds(gaps: Mapping[int, float]) -> int | None:
 
 
 def counted(gaps: Mapping[int, float]) -> dict[int, float]:
-    """The differences that count: those of the new seeds if all needed seeds were run, else those of the first three
-    seeds.
+    """The differences that count: of the new seeds if all needed ones were run, else of the first three seeds.
 
     >>> counted({0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02})
     {0: 0.04, 1: 0.01, 2: 0.03}

@@ -40,7 +40,7 @@ OrderingVerdict = Literal["agrees", "ordering agrees", "reversed", "undecided", 
 
 
 def floor_of(row: Row) -> float | None:
-    """The MSE of guessing the mean of the adversary's own images, which needs no release; None if the row has none."""
+    """The MSE of guessing the mean of the adversary's own images, which needs no release; None if the row lacks it."""
     floor = row.floors.get(FLOOR, {}).get("unaligned", {}).get("mse")
     return None if floor is None else floor.value
 
@@ -59,9 +59,7 @@ class _Ordering:
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
 
     def published(self, paper: str) -> float | None:
-        """The printed difference of the two methods, as a share if the paper prints per cent; None if no numbers are
-        printed.
-        """
+        """The printed difference of the two methods, as a share if per cent are printed; None if none is printed."""
         if self.numbers is None:
             return None
         better, worse = (printed(paper, self.source, row, column) for row, column in self.numbers)
@@ -133,9 +131,7 @@ def needed(paper: str) -> dict[tuple[str, str], None]:
 
 
 def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """The quantities in a result row that a paper's orderings need; quantities of methods that name the row's attack
-    come first.
-    """
+    """The quantities in a result row that a paper's orderings need; those that name the row's attack come first."""
     methods = _toml("privkit.papers", "methods.toml")
     matching = [(name, quantity) for name, quantity in needed(paper) if _is(row, methods[name])]
     attacked = [(name, quantity) for name, quantity in matching if "attack" in methods[name]]
@@ -252,8 +248,7 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """The result rows of a run folder or a file of JSON lines; by default, the shipped rows of experiments of this
-    size.
+    """The result rows of a run folder or a file of JSON lines; by default, the shipped rows of this size.
 
     Raises:
         UsageError: if there is no such file, or a line is no result row.

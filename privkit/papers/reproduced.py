@@ -36,9 +36,7 @@ class Reproduced:
     orderings: tuple[Judged, ...]  # the verdict on each printed ordering
 
     def verdict(self, method: Measured) -> str:
-        """The verdict on the printed number: inside or outside the measured interval; not compared below the paper's
-        scale.
-        """
+        """Whether the printed number lies in the measured interval; not compared below the paper's scale."""
         number, interval = self.published.get((method.method, method.quantity)), method.interval
         if number is None or interval is None:
             return ""

@@ -46,9 +46,7 @@ def _known() -> dict[str, list[KnownOutcome]]:
 
 @cache
 def _registered(records: str) -> dict[str, tuple[str, ...]]:
-    """Threat model -> registered attacks on these records; attacks with another goal than reconstruction form one
-    group.
-    """
+    """Threat model -> registered attacks on these records; goals other than reconstruction form one group."""
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(set(part_table("attacks")) - CONSTANT_ATTACKS):
         try:

@@ -33,9 +33,7 @@ def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
 
 
 def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism) -> str:
-    """The test of `beyond` for a ball: all records (or patches) together and each alone. A ball implies Gaussian
-    noise.
-    """
+    """The test of `beyond` for a ball: all records (or patches) together and each alone, for Gaussian noise."""
     found, norms = [], []
     for view in recording.views:
         sent = view.smashed.double()

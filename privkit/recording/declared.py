@@ -323,9 +323,7 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Releases and their scales as vectors. Very long vectors are reduced to random coordinates, the same in every
-    round.
-    """
+    """Releases and their scales as vectors; very long ones are reduced to random coordinates, equal in all rounds."""
     flat, scales = rows.flatten(1), scale.flatten(1)
     if flat.shape[1] > _LONGEST:
         places = torch.randperm(flat.shape[1], generator=Generator().manual_seed(1))[:_LONGEST]

@@ -46,9 +46,7 @@ class Files:
         self.read: dict[str, str] = {}  # file -> SHA-256 of what was read
 
     def content(self, name: str, most: int | None = None) -> bytes:
-        """The bytes of one file; a `DataError` if it lies outside the folder, is too large, or does not match its
-        checksum.
-        """
+        """The bytes of one file; a `DataError` if it lies outside the folder, is too large, or fails its checksum."""
         data = plain_bytes(self.folder, name, _MOST_BYTES if most is None else most)
         self.read[name] = digest(data)
         if self._every and name not in self._listed:
@@ -61,9 +59,7 @@ class Files:
         return data
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file; a `DataError` also for pickles, other formats, and files that unpack to excessive
-        size.
-        """
+        """The tensors of one file; a `DataError` also for pickles, other formats, and excessive unpacked size."""
         path = self.folder / name
         data = self.content(name)
         if is_pickle(data) or not name.endswith(_ENDINGS):

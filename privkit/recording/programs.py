@@ -1,6 +1,4 @@
-"""Segments of a recording that are programs: TorchScript that only computes on tensors, or a trusted exported
-program.
-"""
+"""Segments of a recording that are programs: TorchScript that only computes, or a trusted exported program."""
 
 from __future__ import annotations
 
@@ -146,9 +144,7 @@ def _called(block: Any) -> Iterator[str]:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """A block in which every `torch.load` refuses pickled objects, which the reader of exported programs would
-    accept.
-    """
+    """A block in which `torch.load` refuses pickled objects, which the reader of exported programs would accept."""
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:

@@ -75,8 +75,9 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels: the declared number, or the number of labels per record, or the largest label plus one;
-        at least two."""
+        """The number of labels, ≥ 2: the declared number, the number of labels per record, or the largest label plus
+        one.
+        """
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
@@ -116,9 +117,7 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the last `passes` passes. The last pass comes first, since the recorded segments have its
-        weights.
-        """
+        """The rounds of the last `passes` passes, the last pass first, since the recorded segments have its weights."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
@@ -158,9 +157,7 @@ class Recording:
 
     @property
     def rounds_of_one(self) -> int | None:
-        """The largest number of rounds of a pass that at least one record in ten takes part in; None if no record is
-        known.
-        """
+        """The largest number of rounds of a pass that one record in ten takes part in; None if no record is known."""
         parts = [self.members_of(number) for number in range(self.pass_rounds)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]
         return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None
@@ -174,9 +171,7 @@ class Recording:
         return torch.tensor([first.setdefault(one.numpy().tobytes(), at) for at, one in enumerate(self.truth.x)])
 
     def lower(self) -> nn.Module | None:
-        """The clients' part, rebuilt in the mode (training or evaluation) of its release; None if it was not
-        recorded.
-        """
+        """The clients' part, rebuilt in the mode (training or evaluation) of its release; None if not recorded."""
         sent = self.description.replay
         return self._network(self.description.lower, training=sent is not None and sent.mode == "train")
 

@@ -71,9 +71,7 @@ class _OwnerMeasurements(_Frozen):
 
 
 class _Replayed(_Frozen):
-    """Mode of the written lower segment, and distance of the replayed last round from its release; an audit measures
-    both again.
-    """
+    """Mode of the written lower segment, and distance of the replayed last round; an audit measures both again."""
 
     # evaluation or training mode of the segment; batch normalization and dropout differ between them
     mode: Literal["eval", "train"]

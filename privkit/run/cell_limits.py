@@ -22,9 +22,7 @@ _STATUS = Path("/proc/self/status")
 
 
 class OverLimit(BaseException):
-    """Raised if a result exceeds a limit. It is no `Exception`, so that the computing code does not catch it as a
-    failure.
-    """
+    """Raised if a result exceeds a limit. It is no `Exception`, so that the code inside does not catch it."""
 
 
 def _written_memory(size: int) -> str:

@@ -91,9 +91,7 @@ def _end_of(child: BaseProcess) -> str:
 
 
 def _begin(own: str) -> None:
-    """Set up a new process: its device, its termination with the parent, and protection from Ctrl-C and printed
-    output.
-    """
+    """Set up a new process: its device, its end with the parent, and protection from Ctrl-C and printed output."""
     global device
     device = own
     parent = multiprocessing.parent_process()
@@ -197,9 +195,7 @@ class _Jobs(Executor):
 
 
 def _queue() -> Any:
-    """A watcher that reads job states from Slurm's queue, because submitit's own watcher needs Slurm's accounting
-    (sacct).
-    """
+    """A watcher that reads job states from Slurm's queue; submitit's own watcher needs Slurm's accounting (sacct)."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class Queue(SlurmInfoWatcher):
@@ -216,9 +212,7 @@ def _queue() -> Any:
 
 
 def _submitit_module() -> Any:
-    """The module submitit with its logging setup disabled here, because it would close other handlers; jobs still
-    use it.
-    """
+    """The module submitit with its logging setup disabled, which would close other handlers here; jobs still use it."""
     level = "SUBMITIT_LOG_LEVEL"
     ours = level not in os.environ
     os.environ.setdefault(level, "NOCONFIG")
@@ -261,9 +255,7 @@ def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
 
 
 def _mpi(given: str, wanted: Wanted) -> Iterator[Executor]:
-    """An executor of the processes that `mpiexec -n N python -m mpi4py.futures -m privkit audit --engine mpi`
-    started.
-    """
+    """Executor of the processes that `mpiexec -n N python -m mpi4py.futures -m privkit audit --engine mpi` started."""
     yield _module("mpi4py.futures", "mpi").MPIPoolExecutor()
 
 

@@ -23,8 +23,7 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 
 
 class RunFolder:
-    """Paths of models, control experiments and cells (one defense, attack and seed each), in a run folder or a worker's
-    own folder.
+    """Paths of models, control experiments and cells (defense, attack, seed), in a run folder or a worker's folder.
 
     A worker also reads the run's folder, here `origin`.
     """
@@ -46,7 +45,7 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """Files that a cell (defense, attack, seed) wrote or continues from, without its result row; None means all
+        """Files that a cell (defense, attack, seed) wrote or continues from, without its result row; None: all
         files.
         """
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
@@ -98,8 +97,8 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance of a cell (defense, attack, seed) and its model before the computation, and when more is
-        known.
+        """Store the provenance of a cell (defense, attack, seed) and its model before the computation, and later
+        additions.
 
         A `RunFolderError` is raised if images or files changed since this command read them.
         """
@@ -116,8 +115,7 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store the files that the code of a cell (defense, attack, seed) has read so far; return the result's
-        provenance.
+        """Store the files that a cell's (defense, attack, seed) code has read so far; return the result's provenance.
 
         A file that was edited since the code read it raises a `UsageError`. A file that had other content when an
         earlier process read it raises a `RunFolderError`.

@@ -30,7 +30,7 @@ class Ingredients:
     cell: Provenance  # provenance of the row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
-        """A copy that includes the images, given by the SHA-256 of each part."""
+        """A copy that includes the images: the SHA-256 of each part of the data."""
         model = {part: images[part] for part in _TRAINED_ON if part in images}
         return Ingredients(
             model=self.model.model_copy(update={"data": model}),

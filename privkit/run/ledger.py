@@ -63,9 +63,7 @@ SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker 
 
 
 def check_usable(path: Path) -> Manifest | None:
-    """The manifest of the run in a folder; None for an empty or missing folder, a `RunFolderError` for any other
-    folder.
-    """
+    """The manifest of the run in a folder; None for an empty or missing folder, else a `RunFolderError`."""
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not os.path.isdir(there):
         raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
@@ -145,9 +143,7 @@ class RunLedger(RunFolder):
             ) from None
 
     def _own(self) -> Manifest | None:
-        """The manifest of this configuration's earlier run in the folder, or None; an error for another
-        configuration's run.
-        """
+        """The manifest of this configuration's earlier run in the folder, or None; an error for another run."""
         earlier = check_usable(self.path)
         if earlier is None:
             return None

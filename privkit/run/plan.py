@@ -47,9 +47,7 @@ def plan(config: AuditConfig) -> list[Cell]:
 
 
 def cell_counts(config: AuditConfig) -> tuple[int, int]:
-    """Total numbers of cells (defense, attack, seed) that always run, and of cells without a defense that run only
-    if needed.
-    """
+    """Total numbers of cells (defense, attack, seed) that always run, and of undefended ones run only if needed."""
     twins = [bool(cell.twin_of) for cell in _of_seed(config, config.seeds[0])]
     return len(config.seeds) * twins.count(False), len(config.seeds) * twins.count(True)
 
@@ -59,7 +57,7 @@ def _of_seed(config: AuditConfig, seed: int) -> list[Cell]:
 
 
 def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
-    """The cells of one defense and seed. The undefended model's cells that run only if needed come last."""
+    """One defense's and seed's cells, one per attack; on the undefended model, those run only if needed come last."""
     own = [_cell(config, defense, attack, seed) for attack in config.attacks_on(defense)]
     if defense.name != "none":
         return own
@@ -117,8 +115,7 @@ def short_hash(fields: dict[str, Any]) -> str:
 
 
 class Schedule:
-    """The cells (defense, attack, seed) of a run without a result, in the order of the plan; some cells wait for
-    others.
+    """The cells (defense, attack, seed) of a run without a result, in the plan's order; some wait for others.
 
     A cell waits while another cell trains its model. Control experiments use the first seed's images, so a later seed's
     cell waits for the first seed's cell with the same defense and attack. A cell also waits while another cell begins
@@ -149,9 +146,7 @@ class Schedule:
         self._of_a_kind = grouped(cells, lambda cell: (cell.defense.label, cell.attack.label))
 
     def take(self) -> Cell | None:
-        """Mark the next cell (defense, attack, seed) as begun, and return it; None if all others have begun or must
-        wait.
-        """
+        """Mark the next cell (defense, attack, seed) as begun, and return it; None if all others have begun or wait."""
         able = (cell for cell in self._left if not self._waits(cell))
         first = next(able, None)
         if first is None or not self._begun_elsewhere(first):
@@ -178,7 +173,7 @@ class Schedule:
         return cell
 
     def _release(self, cell: Cell) -> None:
-        """Note that a cell has stopped training its model and beginning its attack."""
+        """Note that a cell (defense, attack, seed) no longer trains its model or begins its attack; others may."""
         for held, name in ((self._training, cell.model_id), (self._beginning, cell.attack.label)):
             if held.get(name) == cell.id:
                 del held[name]
@@ -199,9 +194,7 @@ class Schedule:
         return False
 
     def _needed(self, cell: Cell) -> bool | None:
-        """Whether a cell is needed: on the undefended model, only if its attack failed on a defense. None if not
-        known yet.
-        """
+        """Whether an attack must run: on the undefended model, only if it failed on a defense. None if unknown yet."""
         if not cell.twin_of or any(map(self._lost, self._done.intersection(cell.twin_of))):
             return True
         return False if self._done.issuperset(cell.twin_of) else None

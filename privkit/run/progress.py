@@ -22,9 +22,7 @@ class Progress:
         """Show one line permanently."""
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """Report that cell (defense, attack and seed) `number` of `total` begins, counted from 1 over all commands
-        of the run.
-        """
+        """Report that cell (defense, attack, seed) `number` of `total` begins, from 1, over all commands of the run."""
 
     def ended(self, status: str) -> None:
         """Note how a cell (defense, attack, seed) ended: "done", "not_applicable" or "error"."""
@@ -33,7 +31,9 @@ class Progress:
         """Note that training or an attack begins; its steps are counted in `unit`."""
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Note that `done` of `total` steps of the stage are finished, with the newest value of its curve, or None."""
+        """Note that `done` of `total` steps of a training or attack are finished, with the newest value of its
+        curve.
+        """
 
 
 class Silent(Progress):
@@ -120,9 +120,7 @@ class _Bar(Lines):
 
 
 class Events(Progress):
-    """Prints one JSON object per line on standard output, such as {"event": "cell", …}; NaN and infinity become
-    strings.
-    """
+    """Prints one JSON object per line on standard output, such as {"event": "cell", …}; NaN and inf become strings."""
 
     def note(self, text: str) -> None:
         event("note", text=text)

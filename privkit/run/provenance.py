@@ -67,9 +67,7 @@ def manifest(config: AuditConfig, *, threads: int) -> Manifest:
 
 
 def circumstances(device: str, threads: int) -> Provenance:
-    """The provenance that all numbers of this process share: versions of privkit and libraries, device, threads,
-    processes.
-    """
+    """The provenance that all numbers of this process share: versions of privkit and libraries, device, threads."""
     from privkit.training.distributed import joined_processes
 
     packages = {
@@ -101,9 +99,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _changed(folder: str) -> int:
-    """Time of the last installation into a folder of the Python path, or removal from it; 0 if the folder does not
-    exist.
-    """
+    """Time of the last installation into a folder of the Python path, or removal; 0 if the folder does not exist."""
     try:
         return os.stat(folder or ".").st_mtime_ns
     except OSError:
@@ -112,9 +108,7 @@ def _changed(folder: str) -> int:
 
 @cache
 def _distributions(path: tuple[tuple[str, int], ...]) -> Mapping[str, list[str]]:
-    """The distributions of each top-level module; cached, since reading all packages takes a quarter of a CPU
-    second.
-    """
+    """The distributions of each top-level module; cached, since reading them takes a quarter of a CPU second."""
     return packages_distributions()
 
 

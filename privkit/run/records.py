@@ -41,14 +41,12 @@ def line(row: Row) -> str:
 
 
 def parse_row(data: bytes | str, **identity: str) -> Row:
-    """A result row parsed from its record; `Broken` if the record is damaged or has another `identity` or schema
-    version.
-    """
+    """A result row parsed from its record; `Broken` if it is damaged or has another `identity` or schema version."""
     return _parse(Row, data, **identity)
 
 
 def read_row(cell: Path) -> Row | None:
-    """The result row in a cell's folder; None if there is none yet, a `DamagedFile` if it is damaged or wrong."""
+    """The result row in the folder `cell`; None if there is none yet, a `DamagedFile` if it is damaged or wrong."""
     path = cell / "result.json"
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
@@ -133,9 +131,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
-    """The manifest of a run folder and all its result rows, as in `read_rows`; an `UnfinishedRun` if there are no
-    rows.
-    """
+    """The manifest and all result rows of a run folder, as in `read_rows`; an `UnfinishedRun` if there are no rows."""
     manifest, rows = read_manifest(path), read_rows(path)
     if manifest is None or not rows:
         raise UnfinishedRun(f"{path} holds no finished cell; repeat the run's command to go on with it")

@@ -115,8 +115,7 @@ def sources(named: Iterable[str]) -> Sources:
 
 
 def files_read(made_of: Provenance) -> dict[str, str]:
-    """Name -> SHA-256, for files that the code was observed to read in this process and that its provenance does not
-    list.
+    """Name -> SHA-256, for files that the code was observed to read in this process, beyond those in its provenance.
 
     Names are relative to the current folder if possible. A file edited after the reading raises a `UsageError`.
     """

@@ -1,6 +1,4 @@
-"""Signals that stop a command. The command says what is kept and how to continue, and exits with 128 + signal
-number.
-"""
+"""Signals that stop a command: it says what is kept and how to continue, and exits with 128 + signal number."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str,
 
 
 def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
-    """Check the verdict against the rows, and the report against the verdict."""
+    """Check the verdict against the result rows, and the report against the verdict."""
     path = examination.run / VERDICT
     stored = examination.found(path, f"delete it and {_REPEAT}", lambda: read_verdict(examination.run, manifest))
     if stored is None:

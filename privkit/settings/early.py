@@ -71,9 +71,7 @@ def check_parts(settings: Mapping[str, Any]) -> None:
 
 
 def own_table(kind: str) -> Mapping[str, str]:
-    """A table of the registry, name -> "module:object", with additions from a user's program if its module is
-    imported.
-    """
+    """A table of the registry, name -> "module:object", with a user's additions if its module is imported."""
     module, _, name = TABLES[kind].partition(":")
     if module in sys.modules:
         table: Mapping[str, str] = getattr(sys.modules[module], name)

@@ -1,5 +1,5 @@
-"""`--attack auto`: for each defense, the strongest quick attack with queries, with weights, with many passes, and with
-all of these.
+"""`--attack auto`: for each defense, the strongest quick attack with queries, weights, many passes, and all of
+these.
 """
 
 from __future__ import annotations

@@ -167,9 +167,7 @@ def _is_none(defense: Any) -> bool:
 
 
 def _check_recorded(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that describe a training, which a recording replaces, and a folder without a valid
-    `recording.json`.
-    """
+    """Refuse settings of a training, which a recording replaces, and a folder without a valid `recording.json`."""
     from privkit.recording.schema import FILE, description, description_file
 
     beside = {name for name, setting in SETTINGS.items() if setting.recorded}
@@ -242,9 +240,7 @@ def _skipping(dataset: Component) -> Component:
 
 
 def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...]:
-    """Names of the parts of a release that the adversary holds; every defense that splits must have each of these
-    parts.
-    """
+    """Names of the parts of a release that the adversary holds; every defense that splits must have these parts."""
     names = tuple(dict.fromkeys(given))
     split = [defense for defense in defenses if defense.spec.storages]
     if names and not split:
@@ -260,9 +256,7 @@ def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...
 
 
 def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
-    """The user's metrics. A `UsageError` if two share a name, or if a gate (a pass/fail condition) names an unknown
-    one.
-    """
+    """The user's metrics. A `UsageError` if two share a name, or a gate (pass/fail condition) names an unknown one."""
     from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}
@@ -288,9 +282,7 @@ def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ..
 
 
 def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
-    """The tuning of attack parameters, or None; a `UsageError` if no attack can be tuned, or optuna is not
-    installed.
-    """
+    """The tuning of attack parameters, or None; a `UsageError` without a tunable attack, or without optuna."""
     if plan is None:
         return None
     from privkit.attacks.search_space import why_untuned
@@ -314,9 +306,7 @@ def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
 
 
 def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ...]:
-    """Attacks that `auto` adds on each defense because of the model or, if the model adds none, because of the
-    protocol.
-    """
+    """Attacks that `auto` adds on each defense for the model or, if the model adds none, for the protocol."""
     from privkit.parts.threats import threat
 
     named = getattr(model.spec, "quick_attacks", ()) or getattr(protocol.spec, "quick_attacks", ())

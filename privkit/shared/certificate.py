@@ -18,7 +18,7 @@ class Certificate:
     Attributes:
         kind: "nothing", "permutation_count" or "differential_privacy".
         statement: the claim in one sentence, with its limits.
-        standing: "proven" if privkit ran the mechanism, or if only the mechanism is in question; "declared" if a user
+        standing: "proven" if privkit ran the mechanism, or was asked about a mechanism alone; "declared" if a user
             claims that a release came from this mechanism (docs/explanation/claims.md).
         epsilon: smallest proven ε ≥ 0, in nats; infinite if nothing is proven for any δ < 1.
         delta: the δ of this ε; None if ε is infinite.

@@ -69,7 +69,5 @@ class EmpiricalBound:
 
     @property
     def idle(self) -> bool:
-        """Whether even a perfect attack on these canaries could not refute the claim, so that the audit shows
-        nothing.
-        """
+        """Whether even a perfect attack on these canaries could not refute the claim, so the audit shows nothing."""
         return not self.refuted and self.ceiling is not None and self.ceiling <= self.claimed

@@ -40,9 +40,7 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A guess at a record that needs no release, such as the mean image. A successful attack must be closer than
-    this guess.
-    """
+    """A guess at a record without the release, such as the mean image. A successful attack must be closer."""
 
     name: str  # key of the guess in a row's `floors`
     title: str  # its name in tables
@@ -56,9 +54,7 @@ class Floor:
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """One kind of record (such as images): its measures, its guesses without a release (floors), and a run's
-    defaults.
-    """
+    """One kind of record (such as images): its measures, its guesses without a release, and a run's defaults."""
 
     name: str  # of the domain, which datasets, models and attacks name
     noun: str  # the plural noun of sentences, which a row's `records` has

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def alarm(seconds: float, error: Callable[[], BaseException], *, cpu: bool = False) -> Iterator[None]:
-    """Raise an error in a block that takes longer than `seconds`, and again each second, since a destructor may swallow
-    it.
+    """Raise an error in a block that takes longer than `seconds`, then each second, as a destructor may swallow it.
 
     This works only in the main thread of a POSIX system and has no effect elsewhere. The error may be raised anywhere,
     even inside torch's own `no_grad`; `privkit.torch_utils.undisturbed` switches gradients on again.

@@ -30,7 +30,7 @@ from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block that clients run after the shuffle, for tokens [..., dim]; its weights are public and
+    """The extra transformer block that clients run after the shuffle, for tokens [..., dim]; weights are public and
     fixed.
 
     It is T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
@@ -303,9 +303,7 @@ class Clients(nn.Module):
         )
 
     def _borne_out(self, step: StageReceipt) -> StageReceipt:
-        """A stage's receipt; a shuffle's receipt claims a hidden order only if tokens are known to hide their
-        places.
-        """
+        """A stage's receipt; a shuffle's receipt claims a hidden order only if tokens hide their places."""
         receipt = step.receipt
         if not isinstance(receipt, Permuted) or not receipt.hides_order:
             return step

@@ -79,8 +79,6 @@ def client_costs(
 
 
 def _with_tail(lower: Costs, tail: Costs, features: int) -> Costs:
-    """The costs of both ends of a U-shape; `features` is the number of bytes per image and direction at the second
-    cut.
-    """
+    """The costs of both ends of a U-shape; `features` is the bytes per image and direction at the second cut."""
     ends = {name: getattr(lower, name) + getattr(tail, name) for name in Costs.__dataclass_fields__}
     return Costs(**ends | {"bytes_up": lower.bytes_up + features, "bytes_down": lower.bytes_down + features})

@@ -19,9 +19,7 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def alone(yes: bool = True) -> Iterator[None]:
-    """A block in which this process trains alone although others have joined; inside it, `alone(False)` ends the
-    isolation.
-    """
+    """A block in which this process trains alone although others have joined; inside it, `alone(False)` ends this."""
     before = _ALONE.set(yes)
     try:
         yield

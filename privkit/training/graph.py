@@ -57,9 +57,7 @@ class Graphed:
             return self._watched(given) if self._calls == WARM_UP else self._plainly(given)
 
     def _plainly(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run a step without a graph on the capture's stream, because gradients stay on the stream of their first
-        use.
-        """
+        """Run a step without a graph on the capture's stream, because gradients stay on their first stream."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             found = self._step(*given)

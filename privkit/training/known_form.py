@@ -1,6 +1,4 @@
-"""The fixed part of a stage, applied to each record separately; an adversary who knows the clients' code can compute
-it.
-"""
+"""The fixed part of a stage for each record separately; an adversary who knows the clients' code can compute it."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ class PublicTransform(nn.Module):
 
 
 class _AsApplied(PublicTransform):
-    """A user's stage applied to each record as one message. If it draws more than noise, its declared public part is
-    used.
-    """
+    """A user's stage applied to each record as one message, or its declared public part if it draws more than noise."""
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)
@@ -69,9 +65,7 @@ class _AsApplied(PublicTransform):
 
     @torch.no_grad()
     def _draws_nothing(self, rows: Tensor) -> bool:
-        """Whether other random draws, and other records in the batch, leave the result for artificial records
-        unchanged.
-        """
+        """Whether other random draws and other records in the batch leave the result for test records unchanged."""
         draws = Generator().manual_seed(0)
         made = torch.rand(_ROWS, *rows.shape[1:], generator=draws).to(rows)
         try:

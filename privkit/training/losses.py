@@ -33,9 +33,7 @@ class OwnLoss(Protocol):
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy of logits [N, L], averaged over labels, [N]. Labels are float [N, L], or int64 [N] for
-    one label.
-    """
+    """Binary cross-entropy [N] of logits [N, L], mean over labels; labels are float [N, L], or one int64 label [N]."""
     targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
     return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
 

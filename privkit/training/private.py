@@ -36,9 +36,7 @@ _NOT_COUNTED = (
 
 
 def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
-    """Raise `UsageError` for private training in several processes, or of a segment in which records affect each
-    other.
-    """
+    """Raise `UsageError` for private training in several processes, or if records affect each other in the segment."""
     if not spec.private:
         return
     for name, layer in clients.lowers.module.named_modules():
@@ -87,8 +85,7 @@ def _own(weight: Tensor) -> Tensor:
 
 
 def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Sums [n, ...] of the records' gradients, by parameter name; each record's gradient is first clipped to norm
-    `clip`.
+    """Name -> sums [n, ...] of the records' gradients; each record's gradient is first clipped to norm `clip`.
 
     `gradients` holds [n, B, ...] for each name; the norm is taken over all names together.
     """

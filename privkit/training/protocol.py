@@ -100,9 +100,7 @@ class SplitProtocol(Checked):
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
-        """Raise `UsageError` if this protocol cannot fill a mixing group of this size; the message names the largest
-        size.
-        """
+        """Raise `UsageError` if this protocol cannot fill a mixing group of this size; it names the largest size."""
         if group == 1:
             return
         if self.upper == "own":
@@ -124,8 +122,7 @@ class SplitProtocol(Checked):
             )
 
     def unmatched(self, group: int) -> int:
-        """Number of clients in the last, smaller group if k does not divide n, else 0; these clients mix among
-        themselves.
+        """Number of clients in the last, smaller group if k does not divide n, else 0; they mix among themselves.
 
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.
@@ -152,8 +149,7 @@ class SplitProtocol(Checked):
 
 
 def _round_robin(n: int, number: int) -> Tensor:
-    """An order of n clients by the circle method: neighboring clients form pairs, which change every round until all
-    met.
+    """The circle method: an order of n clients; neighbors form pairs, which change every round until all have met.
 
     >>> {tuple(sorted(pair)) for r in range(5) for pair in _round_robin(6, r).view(-1, 2).tolist()} == {
     ...     (a, b) for b in range(6) for a in range(b)}

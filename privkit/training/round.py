@@ -85,9 +85,7 @@ def split_round(
 
 
 def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Outputs:
-    """The servers' outputs [M·B, ...] for the messages [M, B, ...]; each upper segment evaluates its own clients'
-    messages.
-    """
+    """The servers' outputs [M·B, ...] for messages [M, B, ...]; each upper segment evaluates its clients' messages."""
     if not protocol.stacked:
         return upper(messages.flatten(0, 1))
     outputs = upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
@@ -97,9 +95,7 @@ def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Out
 def _together(
     clients: Clients, upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
 ) -> tuple[Tensor, Tensor]:
-    """One backward pass for all messages: returns the losses [M] and the gradient of each message's own loss at the
-    cut.
-    """
+    """One backward pass for all messages: returns the losses [M] and each message's own gradient at the cut."""
     if weights is not None and protocol.servers > 1:  # each server's loss is the mean over its own clients
         weights = (own := weights.view(protocol.servers, -1)).div(own.sum(1, keepdim=True)).flatten()
     arrived = release.smashed.detach().requires_grad_()

@@ -151,9 +151,7 @@ class TrainingSpec(OptimizerSpec):
             raise ValueError(f"of the upper side, {error}") from None
 
     def _check_private(self) -> None:
-        """Check that DP-SGD has `clip`, `noise` and a trained lower segment, and that both options are absent
-        without it.
-        """
+        """Check that DP-SGD has `clip`, `noise` and a trained lower segment, and that both are absent otherwise."""
         given = {name: value for name in ("clip", "noise") if (value := getattr(self, name)) is not None}
         if not self.private and given:
             raise ValueError(f"{' and '.join(given)} belong to private training; add private=true or drop them")
@@ -194,8 +192,8 @@ _DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of one side, with the schedule's largest rate; all optimizers are elementwise, so stacked copies
-    stay independent.
+    """The optimizer of one side, at the schedule's largest rate; it is elementwise, so stacked copies are
+    independent.
     """
     rate = spec.learning_rate
     decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
@@ -222,9 +220,7 @@ def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: i
 
 
 def _cosine(step: int, rise: int, total: int, lowest: float) -> float:
-    """The rate divided by its largest value, at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest`
-    at `total`.
-    """
+    """The rate over its maximum at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest` at `total`."""
     if step < rise:
         return (step + 1) / (rise + 1)
     return lowest + (1 - lowest) * (1 + cos(pi * (step - rise) / max(1, total - rise))) / 2

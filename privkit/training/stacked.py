@@ -105,8 +105,7 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """A block in which each record has its own view of the weights, so that a backward pass gives per-record
-        gradients.
+        """A block in which each record has its own view of the weights, for per-record gradients.
 
         Yields:
             The trained weights of the last call, name -> [n, B, ...]; per-record gradients are in `.grad`.
@@ -118,9 +117,7 @@ class Stacked(nn.Module):
             self.by_record = None
 
     def _record_by_record(self, state: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """Inputs [n, B, ...] -> outputs [n, B, ...]; every record is evaluated alone with its own copy of the
-        trained weights.
-        """
+        """Inputs [n, B, ...] -> outputs [n, B, ...]; every record has its own copy of the trained weights."""
         assert self.by_record is not None
         for name, stack in state.items():
             if stack.requires_grad:
@@ -159,8 +156,7 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def average(self, weights: Tensor) -> None:
-        """FedAvg: every copy, with its running statistics, becomes the weighted mean of all copies; counters stay
-        unchanged.
+        """FedAvg: every copy, with running statistics, becomes the weighted mean of all copies; counters stay.
 
         Args:
             weights: weights of the copies, [n], summing to 1.

@@ -60,8 +60,7 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """A function for the adversary's queries: it sends the adversary's own images to the defended clients, and returns
-    their release.
+    """A function for queries: it sends the adversary's own images to the defended clients, and returns their release.
 
     The images get random labels. Labels are not returned.
     """

@@ -104,8 +104,8 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """In a U-shape, the server's views of one client, with gradients: the release at the first cut, or features
-        at the second cut.
+        """A U-shape server's views of one client, with gradients: the release at the first cut, or features at the
+        second.
         """
         if cut == "second":
             return [played.returned[client] for played in self.rounds]

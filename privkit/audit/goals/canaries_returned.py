@@ -52,8 +52,8 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
 def _returned(
     context: TrainedContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
 ) -> tuple[list[View], Tensor]:
-    """Rounds without a training step: one view for each pass over all images, and the gradients expected for either
-    label, [times, 2, K, F].
+    """Rounds without a training step, one view for each pass, and the gradients expected for either label, [times,
+    2, K, F].
     """
     edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims
     upper, device = deepcopy(context.model.upper).eval(), victims.x.device
@@ -84,8 +84,7 @@ def _returned(
 def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
-    """Expected returned gradients [2, M·B, F] for either label of every record, if other labels of its message are
-    unknown.
+    """Expected returned gradients [2, M·B, F] for either label of every record, with other labels unknown.
 
     Args:
         released: [M, B, ...], the release that the server received.

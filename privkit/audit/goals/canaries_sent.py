@@ -133,9 +133,7 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
-    """Whether public randomness reveals the weight of each image at each position of the release, as without a
-    shuffle.
-    """
+    """Whether public randomness reveals each image's weight at each position of the release, as without a shuffle."""
     if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
     return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None

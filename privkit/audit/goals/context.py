@@ -108,9 +108,7 @@ class AttackContext:
         return False
 
     def beside_the_release(self) -> str:
-        """A sentence on other data about records that the server received and attacks on smashed data ignore; else
-        empty.
-        """
+        """A sentence on other data about records that the server received and these attacks ignore; else empty."""
         return ""
 
     def keeps_labels(self) -> bool:
@@ -151,8 +149,8 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """The checks from the attack's control experiments. `mount` runs once for each shape of a release and each
-        value of `of` (JSON).
+        """Checks from the attack's control experiments; `mount` runs once for each shape of a release and each `of`
+        (JSON).
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -185,18 +183,14 @@ class AttackContext:
         return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-        """The numbers of `told_apart` for the result row. The scores are stored for the report's ROC curve and
-        histogram.
-        """
+        """The numbers of `told_apart` for the result row. The scores are stored for the report's ROC curve."""
         path, values = self.folder.cell(self.cell.id) / SCORES, scores.values.double().cpu().numpy()
         write_arrays(path, values=values, positive=positive.cpu().numpy())
         return told_apart(scores, positive, batches)
 
 
 def must_read(attack: AnyAttack, domain: Domain) -> None:
-    """Raise `NotApplicable` if the attack reconstructs records of other domains, for example images instead of
-    tables.
-    """
+    """Raise `NotApplicable` if the attack reconstructs records of other domains, such as images instead of tables."""
     if not {domain.name, "any"} & set(attack.mounting.domains):
         reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
         raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")

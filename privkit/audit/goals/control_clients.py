@@ -91,8 +91,7 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Build clients as `Clients.build` does, with the defense's noise switched off. `NotApplicable` says why if
-        this is impossible.
+        """Build clients as `Clients.build` does, with the defense's noise switched off; `NotApplicable` if impossible.
 
         Args:
             shape: shape of the records, which may be smaller images than the domain's.
@@ -159,7 +158,7 @@ class HonestClients:
         return torch.stack(parts).flatten(0, 2)
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All numbers that the server sees of the differentiable images [n, B, C, H, W] in `passes` passes of `rounds`
+        """All numbers that the server sees of differentiable images [n, B, C, H, W] in `passes` passes of `rounds`
         rounds.
         """
         edge, seen = self.edge, []

@@ -27,8 +27,8 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Send every attacked image or its counterpart as often as the run sends a record; then guess which of the two
-    was sent.
+    """Send every attacked image or its counterpart as often as the run sends a record; then guess which one was
+    sent.
     """
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed

@@ -31,8 +31,8 @@ class Timed:
 
 
 class Cost(NamedTuple):
-    """Cost on one defense: seconds of an attack, seconds of its control experiments, and the number of further training
-    steps that both need.
+    """Cost on one defense: seconds of an attack and of its control experiments, and the number of added training
+    steps.
     """
 
     seconds: float = 0.0
@@ -49,8 +49,7 @@ class AuditGoal:
     escalates: ClassVar[bool] = False
 
     def ask(self, context: Any) -> Row:
-        """Run the attack on a defended model (an `AttackContext`), score its output, and return the finished result
-        row.
+        """Run the attack on a defended model (an `AttackContext`), score its output, and return the result row.
 
         Raises:
             NotApplicable: if the attack cannot be run; the message says why.

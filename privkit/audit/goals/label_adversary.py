@@ -98,9 +98,7 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
-    """The observation of the adversary's parties in a vertical split: their columns, outputs, and gradients of the
-    outputs.
-    """
+    """The observation of the adversary's parties in a vertical split: columns, outputs, and outputs' gradients."""
     lower = seen.lower
     numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]
 
@@ -193,8 +191,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label per record, [N]: if records have several labels [N, L], `positive` if the record has it, else another
-    one.
+    """One label per record, [N]: if records have several labels [N, L], `positive` if the record has it, else another.
 
     >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
     [1, 2]

@@ -19,8 +19,7 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """The AUC at each cut that every epoch has, the scores of each epoch at the best cut, and these scores pooled over
-    epochs.
+    """The AUC at each cut that all epochs have, each epoch's scores at the best cut, and these pooled over epochs.
 
     Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
     """
@@ -51,9 +50,7 @@ def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
 
 
 def _means(epochs: list[Tensor], records: list[Tensor]) -> Tensor:
-    """For each record of the last epoch, the mean of its values over epochs, [N] or [N, L], standardized in each
-    epoch.
-    """
+    """For each record of the last epoch, the mean over epochs of its values, [N] or [N, L], standardized per epoch."""
     count = 1 + int(torch.cat(records).max())
     sums, times = epochs[-1].new_zeros(count, *epochs[-1].shape[1:], dtype=torch.float64), torch.zeros(count)
     for values, of in zip(epochs, records, strict=True):

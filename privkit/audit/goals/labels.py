@@ -284,8 +284,7 @@ def _each_epoch(
 
 
 def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) -> Tensor:
-    """The numbers, in this epoch, of the records whose labels a client knew in the first epoch (there numbered
-    `known`).
+    """The numbers, in this epoch, of the records with labels known to a client in the first epoch (then `known`).
 
     >>> before: Remembered = {}
     >>> sent = torch.tensor([5, 8]), torch.tensor([8, 5])
@@ -332,8 +331,7 @@ class _Labels(AuditGoal):
         return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The cost of repeating the training and attacking each client, in one or all epochs, at both cuts of a
-        U-shape.
+        """The cost of repeating the training and attacking each client, in one or all epochs, at a U-shape's both cuts.
 
         An attack that reads gradients learns from all records; any other attack learns from the few records with known
         labels. Both control experiments use few records.

@@ -292,9 +292,7 @@ def _keep_unscored(context: AttackContext, records: Tensor) -> None:
 
 
 def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
-    """The first images, their guesses and the constant guesses as pictures; records of other domains as lines of
-    text.
-    """
+    """The first images, their guesses and the constant guesses as pictures; records of other domains as text."""
     domain = victims.domain
     if not isinstance(domain, Images):
         both = {"truth": victims.x, "guess": guess}

@@ -37,9 +37,7 @@ class Rehearsal(TrainedContext):
 
     @classmethod
     def of(cls, config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Rehearsal:
-        """A rehearsal without an attack, with the smallest batch size that the defense and batch normalization
-        allow.
-        """
+        """A rehearsal without an attack, with the smallest batch that the defense and batch normalization allow."""
         one = pools.train.take(np.zeros(1, dtype=np.int64))
         edge, upper, _ = assemble(config, defense.spec, one.domain, pools.classes, 0)
         unused = ("seed_data", "folder", "log", "made_of", "spent", "recording", "certificate", "row", "release_count")

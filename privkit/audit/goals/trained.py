@@ -99,8 +99,9 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment; None if the adversary holds only parts of a release, or if the clients hold the last
-        layer."""
+        """The server's segment; None if the adversary holds only parts of a release, or if clients hold the last
+        layer.
+        """
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
     def keeps_labels(self) -> bool:
@@ -115,8 +116,8 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """A sentence if the server of a U-shape also received gradients that depend on the next token at each place;
-        else empty.
+        """A sentence if a U-shape's server also received gradients that depend on the next token at each place; else
+        empty.
         """
         if not texts_return(self.config, self.model.edge):
             return ""
@@ -126,9 +127,7 @@ class TrainedContext(AttackContext):
         )
 
     def upper_history(self) -> list[nn.Module] | None:
-        """Copies of the server's segment at evenly spaced moments of the training, which is repeated for this
-        purpose.
-        """
+        """Copies of the server's segment at evenly spaced moments of the training, which is repeated for this."""
         if self.upper() is None:
             return None
         config, total = self.config, self.config.budget.epochs * self.steps

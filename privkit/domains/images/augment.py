@@ -74,9 +74,7 @@ def _mirrored(pixels: Tensor, generator: Generator) -> Tensor:
 
 
 def _shifted(n: int, side: int, generator: Generator) -> Tensor:
-    """Pixel numbers of n image sides, int64 [n, side], each shifted by up to an eighth; numbers outside the side
-    mean zeros.
-    """
+    """Pixel numbers of n image sides, int64 [n, side], each shifted by up to an eighth; outside numbers mean zeros."""
     most = side // 8
     shift = torch.randint(-most, most + 1, (n, 1), generator=generator, device=generator.device)
     return shift + torch.arange(side, device=generator.device)

@@ -102,9 +102,7 @@ class _DecodedPool:
         )
 
     def _check_sides(self, row: np.int64, sides: tuple[int, int]) -> None:
-        """Refuse a picture that is enlarged to more than twice its size, because interpolated pixels are easy to
-        recover.
-        """
+        """Refuse a picture enlarged to more than twice its size, because interpolated pixels are easy to recover."""
         if 2 * min(sides) < self.size:
             raise DataError(
                 f"picture {row} ({self.file(self.dataset, int(row))}) is {sides[0]}×{sides[1]} pixels, too small for "
@@ -113,9 +111,7 @@ class _DecodedPool:
 
 
 def open_picture(path: str) -> Any:
-    """A decoded picture in its own mode. (torchvision's loader would convert it to 8-bit color and clip 16-bit
-    grey.)
-    """
+    """A decoded picture in its own mode; torchvision's loader converts it to 8-bit color and clips 16-bit grey."""
     from PIL import Image
 
     with open(path, "rb") as file:

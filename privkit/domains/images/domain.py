@@ -138,9 +138,7 @@ class Images:
         return torch.rand(count, *self.shape, generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Extreme images: black, white, checkerboards with their negatives, a step, gray noise and black-and-white
-        noise.
-        """
+        """Extreme images: black, white, checkerboards and their negatives, a step, gray or black-and-white noise."""
         _, h, w = self.shape
         y, x = torch.arange(h).unsqueeze(1), torch.arange(w)
         fine, coarse = ((y // side + x // side) % 2 for side in (1, max(1, h // 4)))

@@ -89,8 +89,8 @@ class Arrays(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFunction:
-    """`module:function`, the import path of a function that returns (images, labels), or two such pairs for training
-    and test.
+    """`module:function`, the import path of a function that returns (images, labels), or such pairs for training and
+    test.
 
     Arrays and tensors are as in `Arrays`.
 

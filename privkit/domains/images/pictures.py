@@ -91,9 +91,7 @@ class LfwPeople(Checked):
         advice = "put the official file there by hand: LFW can no longer be downloaded"
 
         class Extracted(LFWPeople):  # type: ignore[misc]  # torchvision has no types
-            """A torchvision dataset that needs only the extracted lists and pictures, not the archive of the
-            pictures.
-            """
+            """A torchvision dataset that needs only the extracted lists and pictures, not the pictures' archive."""
 
             def _check_integrity(self) -> bool:
                 return True  # the lists are checked below

@@ -99,9 +99,7 @@ class Tables:
         return x
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Extreme rows: all dense columns low or high, with first or last categories; and random corners of the
-        domain.
-        """
+        """Extreme rows: all dense columns low or high, with first or last categories; and random corners."""
         corners = torch.randint(2, (10, *self.shape), generator=generator).float()
         corners[0], corners[1] = 0, 1
         most = torch.tensor([1.0] * len(self.dense) + [size - 1.0 for size in self.sizes])
@@ -136,9 +134,7 @@ class Tables:
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Scores [N] of guesses: shares of recovered cells and of recovered categories, mean absolute and squared
-        error of dense cells.
-        """
+        """Scores [N]: shares of recovered cells and categories, and mean absolute and squared error of dense cells."""
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
         right = self._right(off)

@@ -106,8 +106,7 @@ class Tokens:
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """ROUGE-1, token accuracy, ROUGE-L and "exact" (all tokens are correct), [N] each; padding in the truth is
-        ignored.
+        """ROUGE-1, token accuracy, ROUGE-L and "exact" (all tokens correct), [N] each; padding in the truth is ignored.
 
         ROUGE-1 ignores the order of tokens, so a shuffle within a text does not change it.
 

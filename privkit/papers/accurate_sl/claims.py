@@ -147,8 +147,7 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
 
 
 def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"]) -> float:
-    """ε of Laplace noise of scale b > 0 on [−1, 1]^n: 2n/b from the L1 diameter (correct), 2√n/b from the L2 one
-    (published).
+    """ε of Laplace noise of scale b > 0 on [−1, 1]^n: 2n/b by the L1 diameter (correct), 2√n/b by L2 (published).
 
     Source: Dwork et al. 2006 (L1); the accurate split learning paper, Table 11 (L2).
 

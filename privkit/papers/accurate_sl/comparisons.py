@@ -1,6 +1,4 @@
-"""Claims of accurate split learning compared with our results: Theorems 3.1 to 3.7, A.7, and every bound of Table
-11.
-"""
+"""Claims of accurate split learning compared with our results: Theorems 3.1 to 3.7, A.7, and all of Table 11."""
 
 from __future__ import annotations
 

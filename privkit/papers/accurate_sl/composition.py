@@ -1,6 +1,4 @@
-"""Advanced composition as accurate split learning publishes it (Theorem A.7), computed without overflow, with a
-check.
-"""
+"""Advanced composition as accurate split learning publishes it (Theorem A.7), without overflow and with a check."""
 
 from __future__ import annotations
 

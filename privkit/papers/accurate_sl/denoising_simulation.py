@@ -90,9 +90,7 @@ class Curves:
 
 
 def figure(name: str, settings: Settings) -> list[Curves]:
-    """The curves of one of the figures in `FIGURES`; a `ValueError` if the settings have another noise law than the
-    figure.
-    """
+    """The curves of one of the `FIGURES`; a `ValueError` if the settings have another noise law than the figure."""
     usual, quantities = FIGURES[name]
     if settings.law != usual.law:
         raise ValueError(f"settings.law must be {usual.law!r} in this figure, got {settings.law!r}")

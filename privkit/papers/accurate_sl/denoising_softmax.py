@@ -46,8 +46,7 @@ def lognormal_error(s2: float) -> float:
 
 
 def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> float:
-    """The noise variance above which Theorem 3.4 claims that some scaling helps: max over i, i* of (m_i* −
-    m_i)·X/‖m_i‖².
+    """The σ² above which, by Theorem 3.4, some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
 
     **The theorem is false**: it overlooks that noise common to all logits cancels in the softmax. At M = [[20, 3], [20,
     0]], X = (0, 1), i* = 0 and σ² = .0075 the theorem's condition holds, but `softmax_loss_gap` grows as λ falls below

@@ -181,8 +181,7 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffect, ...]:
     """Every effect with its verdict on the given result rows, or on those that ship with the package.
 
-    Only runs with equal numbers of epochs are compared. If there are several such lengths, the length with the most
-    seeds decides, and on a tie the longest.
+    Only runs with equal numbers of epochs are compared: the number with the most seeds or, on a tie, the largest.
     """
     given = shipped_rows() if rows is None else rows
     by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))

@@ -30,7 +30,7 @@ class _PrintedBound:
 
     @property
     def epsilon(self) -> float:
-        """The printed ε; the table writes it as half times 2."""
+        """The printed ε; the table prints half of it and the factor 2."""
         return 2.0 * self.half
 
 

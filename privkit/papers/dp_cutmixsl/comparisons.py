@@ -24,9 +24,7 @@ _MIXING: tuple[tuple[Mechanism, Literal["k₂*", "k₃*"]], ...] = (("dp_mixsl",
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """Group sizes, then Theorem 1, then Corollary 1 under its assumptions and under those of the paper's
-    experiments.
-    """
+    """Group sizes, then Theorem 1, then Corollary 1 under its assumptions and as in the paper's experiments."""
     for name, symbol in _MIXING:
         yield from _group_size(name, symbol)
     for name, _ in _MIXING:
@@ -67,9 +65,7 @@ def _exponent(name: Mechanism, group: float) -> float:
 
 
 def _figure_7() -> Iterator[ComparedClaim]:
-    """Changes of ε′ with the group size, computed from the formulas, since the paper plots them without printing
-    numbers.
-    """
+    """Changes of ε′ with the group size, computed from the formulas, since the paper prints no numbers."""
     falling: tuple[tuple[Mechanism, bool], ...] = (("dp_sl", False), ("dp_mixsl", True), ("dp_cutmixsl", True))
     for name, falls in falling:
         curve = figure_7(name)[:, 1]

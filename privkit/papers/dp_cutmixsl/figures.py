@@ -88,9 +88,7 @@ def _picture(
     published: str = "dashed: Corollary 1, α = 2",
     **axes: Any,
 ) -> Figure:
-    """A figure with one curve per mechanism; a published value that is not below the proven one is marked as a
-    bound.
-    """
+    """A figure with one curve per mechanism; a published value not below the proven one is marked as a bound."""
     drawn = []
     for name, label in NAMES.items():
         row = [experiment(name, value) for value in values]

@@ -48,8 +48,7 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
 
 
 def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float:
-    """The real group size k that minimizes Corollary 1's ε′ at λ = 1/k; it is independent of n, and may lie outside [1,
-    n].
+    """The real group size k that minimizes Corollary 1's ε′ at λ = 1/k; it is independent of n and may exceed it.
 
     With the exponent B/k + C/k² + ε_o (B = 0, C = ε₁ for Mixup; B = ε₁,s, C = ε₁,y for CutMix) the derivative vanishes
     at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. Let p = B/k + 2C/k² and t = −ln(1 − p). Then t = ε_o + B/k + C/k². The
@@ -70,9 +69,7 @@ def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float
     start = conversion(order, delta)
 
     def inverse(rise: float) -> float:
-        """The inverse group size 1/k at t = ε_o + rise: the root w of 2Cw² + Bw = p, without cancellation or
-        overflow.
-        """
+        """The inverse group size 1/k at t = ε_o + rise: the root w of 2Cw² + Bw = p, without overflow."""
         p = -expm1(-(start + rise))
         return 2 * p / (b + hypot(b, sqrt(8 * p) * sqrt(c)))
 

@@ -71,8 +71,7 @@ def specification(
     chosen: int | None = None,
     rounds: int = 1,
 ) -> SplitMechanism:
-    """A mechanism with the labels and smashed data of Table 1; `chosen` of the n clients take part in a round (None for
-    all).
+    """A mechanism with Table 1's labels and smashed data; `chosen` of the n clients take part in a round (None: all).
 
     >>> specification(chosen=2).participation
     WithoutReplacement(chosen=2, clients=10)

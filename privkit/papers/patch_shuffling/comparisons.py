@@ -47,9 +47,7 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _image_errors() -> Iterator[ComparedClaim]:
-    """Checks of printed PSNR and MSE: their agreement, their range, and the values expected of an unsuccessful
-    attack.
-    """
+    """Checks of printed PSNR and MSE: their agreement, their range, and values of an unsuccessful attack."""
     pairs = list(_pairs())
     apart = [f"{mse.table} {mse.row}" for mse, psnr in pairs if not _agree(mse, psnr)]
     yield ComparedClaim(
