@@ -58,7 +58,7 @@ class Declared:
 
     def doubt(self, passes: int) -> str:
         """Why the failure of an attack that uses the lower segment or queries is no evidence for the defense, judged
-        on the last `passes` passes; empty if the failure is evidence.
+        on the last `passes` passes over the records; empty if the failure is evidence.
         """
         if self.quieter is not None:
             return (
@@ -184,7 +184,7 @@ def _clients(recording: Recording) -> _Clients:
 
 
 def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
-    """The clients of a recording whose defense is privkit's, or a user's own defense under its import path."""
+    """What the audit knows about clients with a defense of privkit, or with a user's own defense in its place."""
     stages = stages_of(edge.defense)
     sites, noisy = sites_of(stages), [stage for stage in stages if "noises" in _effects(stage)]
     behind = [stage for stage in sites.smashed if stage.effects != frozenset({"trains"})]

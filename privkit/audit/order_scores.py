@@ -133,7 +133,7 @@ def arrangement_scores(
 
 
 def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
-    """The mean over `orders` orders of log2 of the number of distinguishable orders of `tokens` tokens."""
+    """The mean of log2 of the number of distinguishable orders of `tokens` tokens, over `orders` orders."""
     if kinds is None:
         return orderings_bits(tokens)
     counts = [row.unique(return_counts=True)[1].tolist() for row in kinds.view(orders, tokens)]

@@ -52,7 +52,9 @@ class _RecordedContext(AttackContext):
     declared: Declared  # how the recording agrees with itself
 
     def refuse(self) -> None:
-        """Refuse an attack if its goal refuses the recording, the server's loss differs, or passes are missing."""
+        """Refuse an attack if its goal refuses the recording, if the server's loss differs, or if it needs more passes
+        over the records than were recorded.
+        """
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if self.source.several and "upper" in known_to(attack):
@@ -136,7 +138,7 @@ class _RecordedContext(AttackContext):
         return lacks
 
     def rounds(self) -> Transcript:
-        """The recorded rounds of the last pass, with their true labels."""
+        """The recorded rounds of the last pass over the records, with their true labels."""
         assert self.source.labels is not None
         transcript, size = Transcript(), self.round_size
         views, cuts = self.recording.views[: self.source.pass_rounds], self.source.second[-self.source.pass_rounds :]

@@ -166,9 +166,9 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     """Number of records of a batch whose smashed data change when other records of the batch are replaced.
 
     Two batches are combined once for each binary digit of the record numbers: the digit says from which batch a record
-    comes. Any two numbers differ in some digit, so for each pair one record stays in some pass while the other is
-    replaced. This takes 3 + log₂ B passes. A record's output is compared with its output in its own batch, each number
-    on the scale of its own range.
+    comes. Any two numbers differ in some digit, so for each pair one record stays in some combination while the other
+    is replaced. This takes 3 + log₂ B evaluations. A record's output is compared with its output in its own batch, each
+    number on the scale of its own range.
 
     Args:
         edge: the clients. Only the first client's segment is measured, in evaluation mode: a segment trained on raw

@@ -58,7 +58,7 @@ def budgets(
 
 
 def _computed(entries: list[TableEntry], tight: bool) -> dict[int, Certificate | str]:
-    """Certificates by row number, from one pass. If this pass fails, the rows are computed one by one."""
+    """Certificates by row number, computed together, or row by row if that fails."""
     mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
     deltas = [entry.delta for entry in entries if entry.delta is not None]
     rows = [entry.row for entry in entries]

@@ -143,8 +143,8 @@ class Disco(Adversarial):
             first block.
 
     Source: Singh et al. 2021, "DISCO: Dynamic and invariant sensitive channel obfuscation for deep neural networks",
-    §3; the attacker is the one of the defense `adv`. The authors' filter is the rest of a ResNet; ours reads each
-    channel's mean and root mean square. Pruned channels still count as transmitted data.
+    §3; the attacker is the one of the defense `adv`. The authors' filter consists of further ResNet layers; ours reads
+    each channel's mean and root mean square. Pruned channels still count as transmitted data.
     """
 
     name: ClassVar[str] = "disco"

@@ -291,7 +291,7 @@ def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Rearrange tokens by one gather: output token (m, n, t) is row `rows[m, n, t]` of all M·B·T tokens.
+    """Rearrange tokens by one gather: output token (m, n, t) is number `rows[m, n, t]` of all M·B·T tokens.
 
     Args:
         tokens: float [M, B, T, D].

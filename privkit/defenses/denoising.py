@@ -120,7 +120,7 @@ class _OnLogits(_ServerStage):
 
 
 def switch(upper: nn.Module, *, off: bool) -> None:
-    """Switch all stages inside a server's segment off, so that they pass values unchanged, or on again."""
+    """Switch all stages inside a server's segment off or on; if they are off, values pass unchanged."""
     for stage in upper.modules():
         if isinstance(stage, _ServerStage):
             stage.off = off
@@ -152,9 +152,10 @@ def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
 class Denoiser(_ServerStage):
     """Estimates the best scale λ* or keep probability p* in every round of training, and applies it.
 
-    X̃ = X + Z are the smashed data that arrive, and M is the server's first layer. Then E‖MX̃‖² = A + σ²F and E Σ m_ij²
-    x̃_j² = B + σ²F. The server knows σ and M, so it estimates A = ‖MX‖² and B without seeing X. Both are averaged over
-    records and rounds. A + σ²F, B + σ²F and σ²F are buffers, so they are saved with the server's weights.
+    X̃ = X + Z are the smashed data that arrive, and M is the server's first layer. Let A = ‖MX‖², B = Σ m_ij² x_j² and
+    F = Σ m_ij². Then E‖MX̃‖² = A + σ²F and E Σ m_ij² x̃_j² = B + σ²F, so the server, who knows σ and M, estimates A and
+    B without seeing X. Both are averaged over records and rounds. A + σ²F, B + σ²F and σ²F are buffers, so they are
+    saved with the server's weights.
 
     Source: accurate_sl, Theorem 3.1; the minimizers are derived (`privkit.papers.accurate_sl.denoising`).
     """
@@ -215,7 +216,7 @@ class Denoiser(_ServerStage):
 
 
 def best_scale(signal: float, spread: float) -> float:
-    """The best scale λ* = A/(A + σ²F), from A and σ²F; 0 without a signal."""
+    """The best scale λ* = A/(A + σ²F), from A = `signal` and σ²F = `spread`; 0 without a signal."""
     return signal / (signal + spread) if signal > 0 else 0.0
 
 

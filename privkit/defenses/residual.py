@@ -289,6 +289,8 @@ def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
 
 
 def _furthest(expected: Array) -> float:
-    """The largest distance of an empirical distribution function from `expected`, the tested one at the samples."""
+    """The Kolmogorov–Smirnov distance of a sample; `expected` is the tested distribution function at the sorted
+    values.
+    """
     n = len(expected)
     return max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))

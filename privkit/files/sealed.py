@@ -1,4 +1,4 @@
-"""Record files of a run folder as JSON: each names what it describes, and has a checksum over all its fields.
+"""Record files of a run folder as JSON, with identifying fields and a checksum over all fields.
 
 A record describes a run, a cell (one result), a model, or an attack's control experiments. It is written last and lists
 the checksums of the other files.

@@ -148,7 +148,7 @@ def sweep(folder: Path) -> int:
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, lists and dicts, after a first line with their checksum and owner (folder)."""
+    """Write tensors, numbers, strings, lists and dicts, after a first line with their checksum and their folder."""
     import torch
 
     buffer = io.BytesIO()

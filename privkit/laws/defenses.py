@@ -130,7 +130,7 @@ def _moves_what_it_permutes(defense: Defense) -> str:
 
 
 def _gradients_keep_shape_and_seed(defense: Defense) -> str:
-    """`on_gradient` keeps shape and type, and draws only from its generator."""
+    """`on_gradient` keeps shape and type, and draws only from the generator that it is given."""
     gradient = torch.randn(2, 3, TOKENS, WIDTH, generator=generator(9))
     draws = generator()
     before = draws.get_state()

@@ -123,7 +123,7 @@ class Coverage:
             yield Covered(entry=entry, state=state, by=_by(entry, state), values=tuple(own[place, state]))
 
     def missing(self) -> tuple[PrintedValue, ...]:
-        """Printed numbers that no entry covers."""
+        """Printed numbers for which no entry gives evidence or a reason."""
         shown = {value for one in self.covered() for value in one.values}
         return tuple(value for value in printed_values(self.paper) if value not in shown)
 

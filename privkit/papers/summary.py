@@ -74,7 +74,9 @@ def _sentence(lead: str, *parts: str) -> str:
 
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
-    """Places in the paper of claims with these verdicts, as "Table 11 (2 of 24)", for each basis except runs."""
+    """Places in the paper of claims with these verdicts, as "Table 11 (2 of 24)"; claims judged on runs are left
+    out.
+    """
     for basis, by in words.items():
         of_basis = [one for one in compared if one.basis == basis]
         places = dict.fromkeys(_place(one.claim) for one in of_basis if one.verdict in verdicts)

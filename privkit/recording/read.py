@@ -113,7 +113,7 @@ class Recording:
 
     @property
     def pass_rounds(self) -> int:
-        """Number of rounds in one pass."""
+        """Number of rounds in one pass over the records."""
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
@@ -144,7 +144,7 @@ class Recording:
 
     @property
     def most_released(self) -> int | None:
-        """How often one record is released in a pass; None if no true record is known.
+        """How often one record is released in one pass over the records; None if no true record is known.
 
         Without `truth.members`, equal records count as one. Since a dataset may contain a record twice, the result is
         the largest count that at least one record in ten reaches.
@@ -310,7 +310,7 @@ def _single(value: Tensor | None) -> Tensor | None:
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """The true record on each seat of one pass; without `truth.members`, release n holds record n."""
+    """The true record on each seat, in one pass over the records; without `truth.members`, release n holds record n."""
     described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
     if seats[0] * seats[1] > _MOST_SEATS:

@@ -1,4 +1,6 @@
-"""The cells of a run (one defense, attack and seed each) and their order. An id is a hash of the fields that matter."""
+"""The cells (defense, attack, seed) of a run and their order. A cell's id is a hash of the fields that change its
+result.
+"""
 
 from __future__ import annotations
 

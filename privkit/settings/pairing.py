@@ -14,7 +14,8 @@ Part = tuple[Component, tuple[Component, ...]]
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """A user's defense without its own protocol, as one table or several, and this protocol or None.
+    """Split a user's defense (one table, or several for a chain) into the defense and the protocol that it names, or
+    None.
 
     A chain has one protocol, named by any of its stages.
 

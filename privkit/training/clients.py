@@ -368,7 +368,7 @@ class Clients(nn.Module):
     def client(self, number: int) -> nn.Module:
         """The deterministic part of one client, as one module on records [N, ...].
 
-        It consists of the lower segment, the known part of the defense before and after it (`known_forms`), and the
+        It consists of the lower segment, the deterministic parts of the defense around it (`known_forms`), and the
         frozen block.
         """
         sites = sites_of(stages_of(self.defense))

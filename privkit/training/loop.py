@@ -303,7 +303,6 @@ def train(
 
 
 def _average(clients: Clients, upper: nn.Module, weights: Tensor) -> None:
-    """Average the weights of the segments that clients train: lower segments, and in a U-shape the last layers."""
     clients.lowers.average(weights)
     if isinstance(upper, UShaped):
         upper.tails.average(weights)

@@ -195,7 +195,7 @@ def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:
 
 
 def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
-    """The weight of each message, Σ d_i over the clients in it, [M]; weights sum to 1."""
+    """The weight of each message, [M]: the sum of its clients' shares d_i of the data; weights sum to 1."""
     present = groups >= 0
     if shares is None:
         return present.sum(1) / present.sum()

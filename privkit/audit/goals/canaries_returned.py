@@ -52,8 +52,8 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
 def _returned(
     context: TrainedContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
 ) -> tuple[list[View], Tensor]:
-    """Rounds without a training step, one view for each pass, and the gradients expected for either label, [times,
-    2, K, F].
+    """Rounds without a training step, one view for each pass over the images, and the gradients expected for either
+    label, [times, 2, K, F].
     """
     edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims
     upper, device = deepcopy(context.model.upper).eval(), victims.x.device

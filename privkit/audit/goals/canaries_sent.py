@@ -197,7 +197,7 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
 
 
 def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
-    """The number of the released record that contains each image, in each pass, int64 [R, K]."""
+    """The number of the released record that contains each image, in each pass over the images, int64 [R, K]."""
     passes, seats = members.shape
     at = torch.arange(passes * seats, device=members.device).view(passes, seats) // mixed
     spare = torch.where(members >= 0, members, count)  # empty seats write to a place of their own

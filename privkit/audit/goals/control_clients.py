@@ -140,7 +140,7 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of the records that the release contains; all of it if they are not images."""
+        """The part of image records that the release contains; other records are returned whole."""
         if not isinstance(self.domain, Images):
             return apart
         shape = (-1, self.edge.lowers.copies, self.batch_size)

@@ -169,8 +169,8 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
     """The label of the record that was mixed with each sent record, [clients, N]; −1 if none was mixed in.
 
-    In a group of two clients, this is the other client's label. Without mixing, it is the other record in the averaged
-    gradient of two clients.
+    In a group of two clients, this is the other client's label. Without mixing, it is the label of the other record in
+    the averaged gradient of two clients.
     """
     group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):

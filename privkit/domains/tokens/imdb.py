@@ -64,7 +64,7 @@ class Imdb(TextReading):
 
 @dataclass(frozen=True, kw_only=True)
 class _Files:
-    """The reviews found in a folder or an archive, by part and label."""
+    """The reviews found in a folder or an archive, by part (training or test) and label."""
 
     # (part, label) -> number of the review -> its text
     reviews: dict[tuple[str, str], dict[int, bytes]] = field(default_factory=dict)
