@@ -1,4 +1,4 @@
-"""The evidence file of a run, written from the run folder's rows and verdict alone."""
+"""The evidence file of a run, written from the run folder's result rows and verdict alone."""
 
 from __future__ import annotations
 

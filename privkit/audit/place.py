@@ -1,4 +1,4 @@
-"""Ranks a run's defenses among the registered measurements."""
+"""Ranks a run's defenses among the registered results of privkit's own defenses."""
 
 from __future__ import annotations
 

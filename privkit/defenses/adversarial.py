@@ -131,9 +131,9 @@ _TEMPERATURE = 1 / 30
 class Disco(Adversarial):
     """Zeroes a share of each image's channels, chosen by a filter trained against a simulated attacker.
 
-    The filter is trained to lower the task's loss and to raise the attacker's error, the attacker to lower its error,
-    and the lower segment to lower the task's loss alone. Nothing is proven. Behind a frozen lower segment the filter
-    stays untrained.
+    The filter learns to lower the task's loss and to raise the attacker's error. The attacker learns to lower its own
+    error, and the lower segment only the task's loss. Nothing is proven. Behind a frozen lower segment the filter stays
+    untrained.
 
     Attributes:
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.

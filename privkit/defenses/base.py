@@ -139,7 +139,7 @@ class Defense(Checked, ABC):
         published: whether the server learns `Release.weights`.
         keeps_positions: whether position t of a message holds position t of the clients' smashed data; False for a
             shuffle.
-        drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
+        drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its ratio.
         storages: names of the parts into which it splits a release; empty if the release stays whole.
         parts_by: whether a part consists of channels or of places.
         noise_fields: names of the fields that scale noise on what this defense releases.
@@ -291,11 +291,11 @@ def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Rearrange tokens by one gather: output token (m, n, t) is number `rows[m, n, t]` of all M·B·T tokens.
+    """Rearrange tokens by one gather: output token (m, n, t) is input token number `rows[m, n, t]`.
 
     Args:
         tokens: float [M, B, T, D].
-        rows: int64 [M, B, T], a permutation of 0..M·B·T−1.
+        rows: int64 [M, B, T], a permutation of 0..M·B·T−1, the numbers of all input tokens.
 
     `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers on a CPU (7.6 ms for
     B=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).

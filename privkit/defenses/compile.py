@@ -38,7 +38,7 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism of the stage that gives the chain its claim; no other stage lowers the ε."""
+        """The mechanism of the stage that gives the chain its claim; the others are post-processing or not counted."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 

@@ -39,7 +39,7 @@ class Run:
 
 
 class _Watched:
-    """An attack whose runs are recorded; in control experiments, the runs of its smaller stand-in are recorded, too."""
+    """An attack whose runs are recorded, together with its stand-in's runs in control experiments."""
 
     def __init__(self, attack: Any, runs: list[Run]) -> None:
         self._attack, self._runs = attack, runs

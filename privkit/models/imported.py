@@ -123,9 +123,10 @@ def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
 class _Imported(ABC):
     """Base of specifications with segments that a user wrote.
 
-    The user's functions get those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that
-    they accept. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower
-    segment whose tokens reveal their places is refused, since a shuffle would not hide their order (`told_places`).
+    The user's functions get the keywords `domain`, `image_shape` (for images), `classes` and `positions`, as far as
+    they accept them. Modules are looked up on the Python path and in the current folder. If `positions` is False, a
+    lower segment whose tokens reveal their places is refused, since a shuffle would not hide their order
+    (`told_places`).
     """
 
     domain: ClassVar[str] = "any"

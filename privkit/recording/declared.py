@@ -120,7 +120,7 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Test whether each round contains as few records (or clients) as the declared subsampling assumes."""
+    """Test whether each round has at most as many records (or clients) as the declared subsampling assumes."""
     part, described = mechanism.participation, recording.description
     if part.rate == 1:
         return

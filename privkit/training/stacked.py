@@ -59,7 +59,7 @@ class Stacked(nn.Module):
                 order.
 
         Returns:
-            Outputs [n, B, ...] (or [M, B, ...]); several such tensors if the module returns several.
+            Outputs [n, B, ...] (or [M, B, ...]); several tensors with these leading axes if the module returns several.
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if self.by_record is not None:

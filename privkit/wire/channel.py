@@ -115,7 +115,7 @@ def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
 
 
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
-    """Flatten messages [M, B, ...] to records [M·B, ...]; record m·B + b mixes image b of every client in group m.
+    """Flatten messages [M, B, ...] to records [M·B, ...]; record m·B + b holds image b of every client in group m.
 
     The defense determines whether mixing weights are public, and whether the server applies the defense.
     """

@@ -220,7 +220,7 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
         seed: seed of random layers such as dropout.
 
     Returns:
-        The mean loss of each round; it ends early if training diverges.
+        The loss of each round, up to the round in which training diverges.
     """
     own = [weight for weight in upper.parameters() if weight.requires_grad]
     optimizer = optimizer_of(spec.upper, own) if own else None

@@ -19,7 +19,7 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """The AUC at each cut that all epochs have, each epoch's scores at the best cut, and these pooled over epochs.
+    """The AUC at each cut that all epochs have, each epoch's scores at the best cut, and their pooled scores.
 
     Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
     """

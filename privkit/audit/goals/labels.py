@@ -238,7 +238,7 @@ def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None
 
 
 def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
-    """The recorded rounds of the last epoch, after the training was repeated. They are cached for the next attack."""
+    """The rounds of the attacked epoch, recorded in a repeated training; cached for the next attack on this model."""
     reader = attack.name if is_own_part(attack) else ""  # it may change in place what the next attack reads
     key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:

@@ -105,7 +105,7 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 def _fit(context: TrainedContext) -> Fit:
     """Trains a shadow model on given images, filled up to the real model's number with other images of the adversary.
 
-    Attacked images are never used for filling.
+    The returned function holds no attacked image, so an attack that looks into it finds none.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size

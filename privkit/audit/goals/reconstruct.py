@@ -185,7 +185,9 @@ def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 
 
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
-    """How much of the shuffle the attack undid, and a sentence on random guessing; empty without a shuffle."""
+    """How much of the shuffle the attack undid, and a sentence with the shares if no token is moved; empty without a
+    shuffle.
+    """
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
     known = [found for found in orders if found is not None]

@@ -48,7 +48,7 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
 
 
 def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float:
-    """The real group size k that minimizes Corollary 1's ε′ at λ = 1/k; it is independent of n and may exceed it.
+    """The real group size k that minimizes Corollary 1's ε′ at λ = 1/k; it ignores n, and may lie outside [1, n].
 
     With the exponent B/k + C/k² + ε_o (B = 0, C = ε₁ for Mixup; B = ε₁,s, C = ε₁,y for CutMix) the derivative vanishes
     at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. Let p = B/k + 2C/k² and t = −ln(1 − p). Then t = ε_o + B/k + C/k². The
