@@ -205,7 +205,6 @@ def _is_class(hint: Any) -> TypeGuard[type]:
 
 
 def _one_of(classes: tuple[type, ...], usual: _Usual) -> _Rule:
-    """The rule "an object of one of these classes"."""
     names = [one.__name__ for one in classes if one not in (bool, NoneType)]
     said = [f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}"] if names else []
     words = ", or ".join(said + [_WORDS[one] for one in classes if one in _WORDS])
@@ -260,7 +259,6 @@ def _each(rule: _Rule) -> _Rule:
 
 
 def _advised(rule: _Rule, advice: str) -> _Rule:
-    """The same rule with advice at the end of its error."""
     if (test := rule.test) is None or not advice:
         return rule
 
@@ -303,7 +301,6 @@ def _real_rule(limits: dict[str, Any]) -> _Rule:
 
 
 def _whole_rule(limits: dict[str, Any]) -> _Rule:
-    """The rule "a whole number inside these bounds"."""
     above, below = limits.get("above", -_LARGEST_WHOLE - 1), limits.get("below", _LARGEST_WHOLE + 1)
     least, most, step = limits.get("least", above + 1), limits.get("most", below - 1), limits.get("step", 1)
     return _Rule(

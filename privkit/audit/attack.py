@@ -36,8 +36,8 @@ class Attacked:
     Attributes:
         guess: images [N, C, H, W] in [0, 1], one for each released record, in the order of the views.
         result: the attack's own output, with its training curve and, for shuffles, the order that it found.
-        controls: control experiments (the attack must succeed on easy data, and fail on noise); empty for
-            constant guesses, or without auxiliary images.
+        controls: control experiments (the attack must succeed on easy data, and fail on noise); empty for constant
+            guesses, or without auxiliary images.
         scores: alignment of guesses with truth -> metric -> value with interval; empty if no truth was given.
         floors: the same scores for constant guesses, such as the mean image: guess -> alignment -> metric -> value;
             empty without truth.

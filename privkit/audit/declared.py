@@ -57,8 +57,8 @@ class Declared:
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why the failure of an attack that uses the lower segment or queries is no evidence for the defense, judged
-        on the last `passes` passes over the records; empty if the failure is evidence.
+        """Why the failure of an attack that uses the lower segment or queries is no evidence for the defense, judged on
+        the last `passes` passes over the records; empty if the failure is evidence.
         """
         if self.quieter is not None:
             return (

@@ -294,7 +294,6 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
 
 
 def _opened(config: AuditConfig, dataset: Component, stand_ins: bool, wished: int) -> Pools:
-    """Open a dataset, of which `wished` training records will be taken."""
     with faults_of(f"dataset {dataset.label}", dataset.spec):
         found = stand_in(dataset.spec) if stand_ins and config.data_root is None else None
         return found or dataset.spec.open(config.data_root, download=config.download, train_images=wished)

@@ -159,7 +159,6 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
 
 
 def _changed(attack: Component, values: Mapping[str, Any]) -> Component:
-    """The attack with other values, labeled as a user would write it."""
     name, options = read_part(attack.label)
     label = parse("attacks", {"name": name, **options, **values}).label
     return replace(attack.replace(**values), label=label)

@@ -355,7 +355,6 @@ def print_certificate(certificate: Any) -> None:
 
 
 def _print_terms(row: BudgetRow) -> None:
-    """Print one line for each term of NIST SP 800-226; nothing if they were not requested."""
     if row.terms:
         say(f"{row.name}: {row.statement}")
     for term, text in row.terms:

@@ -151,8 +151,8 @@ def report(
         bool, typer.Option("--no-pictures", help="Leave private records and guesses out of RUN/report, to publish it.")
     ] = False,
 ) -> None:
-    """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate (a condition) failed,
-    3 if results are errors or missing.
+    """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate (a condition) failed, 3
+    if results are errors or missing.
     """
     from privkit.audit.report import build
     from privkit.run.records import last_verdict, read_rows

@@ -96,8 +96,8 @@ class Mixup(_MixedClients):
         drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
             run. "once" needs a protocol with grouping=fixed.
 
-    Source: DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup") and appendix C; CutMixSL appendix B,
-    Eq. 6 to 8.
+    Source: DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup") and appendix C; CutMixSL appendix B, Eq. 6
+    to 8.
 
     >>> z, y = torch.rand(3, 2, 4, 5, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
     >>> release, receipt = Mixup().apply(z, y, torch.Generator().manual_seed(0))

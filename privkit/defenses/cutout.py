@@ -108,8 +108,8 @@ class VanillaCutout(RandomCutout):
     """Zeroes one random box of each client's smashed data, whose size follows from the payload; nothing is proven.
 
     Attributes:
-        payload: share of positions that are kept and sent, in [0, 1]; the box covers the rest, up to half of the
-            box's height.
+        payload: share of positions that are kept and sent, in [0, 1]; the box covers the rest, up to half of the box's
+            height.
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
             square grid. At the input layer, None is 1. Other fields are those of `RandomCutout`.
 

@@ -203,8 +203,8 @@ class DpMixSl(_MixedNoise):
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
         sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, and the certificate
             says so.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in
-            [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in [0, 1]: give bound=1 at
+            the input layer). None clamps nothing, and then nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         site: "mixer" adds the noise once, to the mix (Eq. 15). With "client", each client adds noise before mixing (Eq.
             5), and the mix has the smaller variance σ²·Σλ_i².
@@ -259,8 +259,8 @@ class DpCutMixSl(_MixedNoise):
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
         sigma_labels: standard deviation σ_y > 0 on labels mixed with λ_i = N_i/N; None sends them without noise, and
             the certificate says so.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is masked (images lie in
-            [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is masked (images lie in [0, 1]: give bound=1 at
+            the input layer). None clamps nothing, and then nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
             both sites give the same distribution; on labels the clients' noise has only variance σ_y²·Σλ_i². In a table

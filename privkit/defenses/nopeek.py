@@ -62,8 +62,8 @@ class LabelDecorrelation(Unchanged):
         frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
             server's first block.
 
-    Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning"
-    (arXiv 2203.01451); the default weight is privkit's.
+    Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning" (arXiv
+    2203.01451); the default weight is privkit's.
     """
 
     name: ClassVar[str] = "label_decorrelation"

@@ -57,8 +57,8 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe the files that a module outside privkit reads, itself or by calls of other code; to be called before
-    its import.
+    """Observe the files that a module outside privkit reads, itself or by calls of other code; to be called before its
+    import.
     """
     if module.partition(".")[0] == "privkit":
         return

@@ -190,7 +190,6 @@ def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tupl
 
 
 def _backward(smashed: Tensor, companion: nn.Module | None) -> None:
-    """The backward pass of the client, and of the network that it trains beside the task."""
     roots = [smashed] if companion is None else [smashed, companion(smashed)]
     roots = [root for root in roots if root.requires_grad]
     if roots:

@@ -48,9 +48,9 @@ def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool 
 
     Returns:
         Whether places are hidden, and the number of tokens that represent no patch (0 unless places are hidden). The
-            first value is None if the test is not possible: tokens match neither a grid over the image nor a sequence;
-            the test fails with tokens that represent no patch; the record is a table row; the segment draws noise; or
-            it cannot be copied or run (training reports this error).
+        first value is None if the test is not possible: tokens match neither a grid over the image nor a sequence; the
+        test fails with tokens that represent no patch; the record is a table row; the segment draws noise; or it cannot
+        be copied or run (training reports this error).
 
     >>> told_places(nn.Sequential(nn.Flatten(2), nn.ZeroPad1d((1, 0)), nn.Unflatten(2, (5, 1)), nn.Flatten(0, 1)),
     ...     Images(shape=(1, 2, 2)))  # a pixel is a token, and one of zeros is in front

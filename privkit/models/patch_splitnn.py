@@ -189,8 +189,8 @@ class PatchSplitNN(NamedCuts):
         alpha: weight α of AdaptationNet's loss; the paper has 1 on CIFAR-10, .6 on CIFAR-100 and .3 on PCam.
         drop: share of each training image's patches that are set to zero, in [0, 1).
 
-    Source: Mabuchi and Ishikawa, "Patch-based Privacy Preserving Neural Network for Vision Tasks", §3, tables 1 to 4.
-    A network for all patches gets one patch after another in the paper, so each patch has its own batch statistics.
+    Source: Mabuchi and Ishikawa, "Patch-based Privacy Preserving Neural Network for Vision Tasks", §3, tables 1 to 4. A
+    network for all patches gets one patch after another in the paper, so each patch has its own batch statistics.
     Convolutions pad each patch separately with zeros.
 
     >>> split = PATCH_SPLITNN.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)

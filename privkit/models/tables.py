@@ -106,8 +106,8 @@ class _Difm(NamedCuts):
             each field, or behind a shuffle by one map for all. "factors" sends fields multiplied by their factors; the
             server has only the prediction layer.
 
-    Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those
-    of the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and
+    Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those of
+    the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and
     shuffles the vector-wise part.
 
     >>> cars = Tables(dense=("mpg",), ranges=((0.0, 1.0),), categorical=("fuel",), values=(("gas", "oil"),))

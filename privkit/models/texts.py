@@ -80,8 +80,8 @@ class Recurrent(NamedCuts):
         embedding: size of a token's vector.
         width: size of the recurrent state.
         depth: number of stacked recurrent layers.
-        cut: last layer of the lower segment: "embedding" sends tokens [N, T, embedding], "state" sends vectors
-            [N, width].
+        cut: last layer of the lower segment: "embedding" sends tokens [N, T, embedding], "state" sends vectors [N,
+            width].
 
     Source: Hochreiter and Schmidhuber 1997, "Long short-term memory".
 
@@ -217,9 +217,9 @@ _EMBEDDING, _PLACES = 128, 512
 class Albert(EvenHeads):
     """Twelve encoder layers that share their weights, the pooler with its tanh, and a linear classifier.
 
-    The client sends the pooled vector of the first token, [N, width] in [−1, 1]. Padding is masked at the client.
-    There are 11,683,584 weights below the classifier with the published vocabulary of 30,000. Needs the package
-    transformers (extra `albert`).
+    The client sends the pooled vector of the first token, [N, width] in [−1, 1]. Padding is masked at the client. There
+    are 11,683,584 weights below the classifier with the published vocabulary of 30,000. Needs the package transformers
+    (extra `albert`).
 
     Attributes:
         width: size of a token's vector.

@@ -34,8 +34,8 @@ class Limits:
     true_positives: tuple[float, ...]  # [A] the largest true positive rate at each of them
 
     def at(self, false_positive_rate: float) -> float:
-        """The largest possible true positive rate at a false positive rate in [0, 1]. Between two tabulated rates,
-        it is the value at the larger rate.
+        """The largest possible true positive rate at a false positive rate in [0, 1]. Between two tabulated rates, it
+        is the value at the larger rate.
         """
         return self.true_positives[bisect_left(self.false_positives, false_positive_rate)]
 

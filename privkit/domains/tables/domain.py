@@ -23,8 +23,7 @@ _CLOSE = 0.05  # a dense cell counts as recovered if the guess is off by at most
 class Tables:
     """Rows of one table, float32 [N, D + K]: D dense columns in [0, 1], then the category ids of K categorical columns.
 
-    Ids are whole numbers from 0, which float32 holds exactly; a model only embeds them. See
-    `Domain`.
+    Ids are whole numbers from 0, which float32 holds exactly; a model only embeds them. See `Domain`.
 
     Attributes:
         dense: names of the dense columns.

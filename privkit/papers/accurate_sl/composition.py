@@ -30,8 +30,8 @@ def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Dri
         ε′; infinity if it exceeds the largest float (for the published d from ε ≈ 700 on; see
         `log10_theorem_a7_epsilon`).
 
-    Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the
-    smaller drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
+    Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the smaller
+    drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
 
     >>> round(theorem_a7_epsilon(0.1, 100, 1e-5), 6)
     5.850235
