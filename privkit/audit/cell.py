@@ -218,7 +218,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
 
 
 def _trained(start: AttackContext) -> TrainedContext:
-    """Train (or load) the defended model, record its messages, and fill all fields of the row that need no attack."""
+    """Train (or load) the defended model, record its messages, and fill the result row's fields that need no attack."""
     config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder
     noted = partial(folder.note, cell, start.made_of)
     stages, form = stages_of(cell.defense.spec), tuple(seed_data.auxiliary.x.shape[1:])

@@ -83,7 +83,7 @@ class Adversarial(Unchanged):
 
 
 class SimulatedAttacker(nn.Module):
-    """Two convolutions over the smashed data as a feature map, then a pixel shuffle; dense layers for vectors.
+    """Two convolutions and a pixel shuffle on smashed data as a feature map; dense layers if they are vectors.
 
     One image's smashed data are (T, D), (C', H', W') or (D,); the hidden layer has `width` channels. The design follows
     DP-CutMixSL's attacker.

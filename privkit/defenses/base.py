@@ -1,4 +1,4 @@
-"""The interface of a defense: it turns smashed data into a release, with a receipt for the privacy accountant."""
+"""The interface of a defense: it turns smashed data into a release, and reports what it did to the accountant."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases one record or one client. The training loop counts it; a receipt covers one round."""
+    """How often a run releases one record or one client. The training loop counts it; a receipt reports one round."""
 
     rounds: Count = 1  # rounds in which a client takes part
     epochs: Count = 1  # releases of one record over the run
@@ -197,8 +197,8 @@ class Defense(Checked, ABC):
             labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`. Test images and queries
                 come with labels that are independent of them.
             generator: the only source of randomness, on the device of `smashed`.
-            present: bool [M, k], which of a group's k seats are taken by a client; None for all. Data on an empty seat
-                are meaningless and must get weight 0. Only mixing defenses read this.
+            present: bool [M, k], which of a group's k places are taken by a client; None for all. Data in an empty
+                place are meaningless and must get weight 0. Only mixing defenses read this.
 
         Returns:
             The release, M messages of B images, differentiable in `smashed`, and the receipt.

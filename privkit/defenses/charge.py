@@ -208,7 +208,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
-    """The mixing that lowers the charge of every round, and sentences that explain it."""
+    """The mixing that lowers the privacy charge of every round, and sentences that explain it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
         return mixing, []
@@ -256,7 +256,7 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
 
 
 def equal_counts(positions: int, members: int) -> tuple[int, ...]:
-    """Numbers of positions for each member that differ by at most one, the larger ones first.
+    """Numbers of positions per client that differ by at most one, the larger numbers first.
 
     >>> equal_counts(10, 4)
     (3, 3, 2, 2)

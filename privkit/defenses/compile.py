@@ -173,7 +173,7 @@ def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
 
 
 def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
-    """Whether clients learn from the mix before its noise, in a way that the mixed release's charge does not cover.
+    """Whether clients learn from the mix before its noise, which the mixed release's privacy charge does not cover.
 
     The charge covers raw updates of the lower segment if one group holds all clients: it counts all messages of a
     client. It does not cover noisy updates, which charge a record for its own gradient alone.
@@ -267,8 +267,8 @@ def run(
 
     Args:
         release: M messages of B images, the first stage's input.
-        groups: int64 [M', k], for the stage that mixes, the numbers of the messages in each group, with −1 on an empty
-            seat.
+        groups: int64 [M', k], for the stage that mixes, the numbers of the messages in each group, with −1 for an empty
+            place.
 
     Returns:
         The last release with the product of all published weights, and the receipt of each stage.
@@ -298,5 +298,7 @@ def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """Values [n, ...] gathered into groups [M, k, ...]; unchanged without mixing. Empty seats hold arbitrary values."""
+    """Values [n, ...] gathered into groups [M, k, ...]; unchanged without mixing. Empty places hold arbitrary
+    values.
+    """
     return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

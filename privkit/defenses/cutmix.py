@@ -51,13 +51,13 @@ class _MixedClients(Defense):
 
         Args:
             smashed: smashed data [G, k, B, ...].
-            present: the taken seats, bool [G, k].
+            present: which places of a group are taken by a client, bool [G, k].
             coins: generator of ratios and sizes.
             generator: generator of all other random numbers.
         """
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...], mixed from the members' smashed data."""
+        """Messages [G, B, ...], mixed from the smashed data of each group's clients."""
         return mix(smashed, spread(weights, smashed, self.side, leading=3))
 
     def apply(
@@ -203,7 +203,7 @@ class ShuffledCutMix(RandomCutMix):
     its place, which undoes the shuffle, and the certificate counts no permutation.
 
     The release's `weights` holds the ratios λ_i, [G, k, 1], not the masks, because the shuffle hides the places of a
-    client's positions. The receipt has the masks as they were before the shuffle.
+    client's positions. The receipt, which the server never gets, has the masks before the shuffle.
 
     Source: CutMixSL appendix B, Eq. 12 (positions of feature maps, too) and appendix C, "Shuffling".
 

@@ -210,7 +210,7 @@ class DpMixSl(_MixedNoise):
             5), and the mix has the smaller variance σ²·Σλ_i².
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         level: "smashed", or "input" to mix images.
-        published: whether the server learns λ. The charge is the same either way.
+        published: whether the server learns λ. ε is the same either way.
         drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
             run. "once" has a larger ε, and needs a protocol with grouping=fixed.
 
@@ -268,7 +268,7 @@ class DpCutMixSl(_MixedNoise):
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         patch: side of a position of a feature map or an image; tokens are positions. None is 2 at the input layer.
         level: "smashed", or "input" to mix images.
-        published: whether the server learns masks and λ. The charge is the same either way.
+        published: whether the server learns masks and λ. ε is the same either way.
         drawn: "every_round" for fresh counts in each round; "once" for counts that every client keeps for the whole
             run, in fresh masks. "once" has a larger ε, and needs a protocol with grouping=fixed.
 

@@ -30,7 +30,8 @@ class FedPass(OnSmashed[Nothing]):
     adds noise that grows with the smashed data.
 
     Attributes:
-        reach: the means μ are uniform in (−reach, 0), > 0. With a larger reach the tanh saturates at ±1 and hides σ.
+        reach: > 0; the means μ are uniform in (−reach, 0). With a larger reach the tanh saturates at ±1 and removes the
+            noise.
         sigma: σ of a record's passports, ≥ 0; with 0 all records have the same passports.
         seed: seed of the means and of the network's weights.
 

@@ -1,4 +1,4 @@
-"""Measures how far a release changes when records are replaced, and compares it with a chain's charged sensitivity.
+"""Measures how far a release changes when records are replaced, and compares it with the accountant's sensitivity.
 
 privkit's tests compare its own stages with their receipts. A user's stage is measured when a chain is built, when an
 audit computes a certificate, and in `privkit check`. A measurement can refute a claim but not prove it, so claims of a
@@ -60,7 +60,7 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """A sentence if a replaced record changes a release by more than the charged sensitivity; empty if none does.
+    """A sentence if a replaced record changes a release by more than the accountant's sensitivity; else empty.
 
     The two releases of an attempt share all random numbers, including the noise, so their distance is what the noise
     must hide. Attempts start from large, small, constant and sparse records at several places of a batch, and replace
@@ -80,7 +80,7 @@ def exceeds_charge(
 
 @dataclass(frozen=True, kw_only=True)
 class _Charge:
-    """The sensitivity, per replaced record, for which the noise of a trial's last stage is charged."""
+    """The sensitivity, per replaced record, that the accountant assumes for the last stage's noise."""
 
     norm: Norm
     smashed: float
@@ -126,7 +126,7 @@ def _moved_too_far(trial: TrialRounds) -> str:
 
 
 def _charge_of(trial: TrialRounds) -> _Charge | None:
-    """The charge of the last stage's noise; None if no noise covers the release."""
+    """The sensitivity that the accountant assumes for the last stage's noise; None if no noise covers the release."""
     steps = trial.play(trial.data(), trial.labels(), 0)[1]
     receipt = bounded(steps, len(steps) - 1)
     if not isinstance(receipt, Noised) or receipt.clip is None or receipt.covers == "labels":

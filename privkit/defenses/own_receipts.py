@@ -1,4 +1,4 @@
-"""Compares a stage's receipt with its releases of artificial data: dependence of records, orders and noise."""
+"""Compares a stage's report (its receipt) with its releases of artificial data: records, orders and noise."""
 
 from __future__ import annotations
 
@@ -348,7 +348,9 @@ def _ends(values: Tensor, releases: int, width: int) -> Tensor:
 
 
 def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
-    """A sentence if returned gradients change by more than is charged, or have other noise than declared."""
+    """A sentence if returned gradients change by more than the accountant assumes, or have other noise than
+    declared.
+    """
     order = receipt.noise.distribution.norm
     assert receipt.clip is not None
     charged, shape = receipt.clip.sensitivity("replace_one", order), (2, 4, 16, 4)

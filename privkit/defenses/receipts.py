@@ -1,4 +1,4 @@
-"""Receipts of stages that permute, mix, or prove nothing. For noise see `charge.py`."""
+"""Receipts (reports) of stages that permute, mix, or prove nothing. For noise see `charge.py`."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Mixed(Receipt):
 
     @property
     def counts(self) -> Tensor | None:
-        """Number of positions that each seat filled, int64 [G, k]; None without masks."""
+        """Number of positions that each client of a group filled, int64 [G, k]; None without masks."""
         return None if self.masks is None else self.masks.sum(2)
 
     @property

@@ -1,4 +1,4 @@
-"""Laws of a defense: its randomness, its release, and the claims of its receipt."""
+"""Laws of a defense: its randomness, its release, and its privacy claims."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
 
 
 def _empty_seats_count_nothing(defense: Defense) -> str:
-    """Data on an empty seat of a group have no effect; if every seat is taken, `present` has no effect."""
+    """Data in an empty place of a group have no effect; if no place is empty, `present` has no effect."""
     if defense.group == 1:
         return ""
     z, y = inputs(defense)
@@ -264,7 +264,9 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In every allowed chain with another registered stage, a record changes the release by at most the charge."""
+    """In every allowed chain with another stage, a record changes the release by at most the accountant's
+    sensitivity.
+    """
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()

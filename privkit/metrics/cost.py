@@ -25,7 +25,7 @@ def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
 
     Args:
         weights: weights of a release, float [M, k, T] (`Release.weights`); None if the release has no masks.
-        present: the taken seats, bool [M, k]; None if all are taken.
+        present: which places of a message are taken by a client, bool [M, k]; None if all are taken.
     """
     if weights is None:
         return 1.0

@@ -138,7 +138,7 @@ class Recording:
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each * self.mechanism.turn)
 
     def members_of(self, number: int) -> Tensor:
-        """The true record on each seat of each released record of a round, int64 [N, k]; −1 if it is unknown."""
+        """The true records mixed into each released record of a round, int64 [N, k]; −1 if unknown."""
         parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[: self.pass_rounds]])
         return parts[number % self.pass_rounds]
 
@@ -310,7 +310,9 @@ def _single(value: Tensor | None) -> Tensor | None:
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """The true record on each seat, in one pass over the records; without `truth.members`, release n holds record n."""
+    """The true records mixed into each release, in one pass over the records; without `truth.members`, release n holds
+    record n.
+    """
     described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
     if seats[0] * seats[1] > _MOST_SEATS:

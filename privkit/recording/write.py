@@ -41,8 +41,7 @@ def write_recording(
         views: all rounds, pass after pass, of one shape.
         second: the second cut of a U-shape in each round; see `Recording.second`.
         files: contents of weights and programs, by name.
-        members: the true record on each seat of each released record, see `Recording.members`; None if release n holds
-            record n.
+        members: the true records mixed into each release, see `Recording.members`; None if release n holds record n.
         **described: fields of `Description` that do not follow from the views.
 
     Raises:

@@ -53,7 +53,7 @@ class ClientForward:
         labels: the clients' labels, int64 [n, B], or [n, B, L] if records have several.
         release: M messages as the server uses them, after its own stages.
         receipt: record of what the defense did.
-        groups: the client on each seat of each message, int64 [M, k]; −1 on an empty seat.
+        groups: the clients mixed into each message, int64 [M, k]; −1 for an empty place.
         penalty: the term that the defense adds to each client's loss, [M'], or None.
         arrived: the release that is sent, before the server's own stages; equal to `release` if the server has no
             stages.

@@ -165,8 +165,8 @@ def train(
     """Train both sides on the private images.
 
     Every epoch draws a fresh order for each client and uses whole batches only, so each message has as many images as
-    its receipt says. An epoch's randomness depends only on the seed and the epoch's number, so a restart gives the same
-    bits.
+    the defense's receipt says. An epoch's randomness depends only on the seed and the epoch's number, so a restart
+    gives the same bits.
 
     Under torchrun each of W processes computes a round with B images of every client, and one step averages the
     gradients of all W rounds. Messages still have B images, so receipts and accounting do not change.

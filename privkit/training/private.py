@@ -101,7 +101,7 @@ def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
 
 
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
-    """The charge for the lower segments' updates, for one record that takes part in `steps` steps.
+    """The privacy charge for the lower segments' updates, for one record that takes part in `steps` steps.
 
     Replacing a record changes a step's sum by at most 2C for each copy of the record in the batch. The server sees
     which releases are in a batch, so there is no amplification by subsampling.
@@ -111,7 +111,7 @@ def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdat
 
 
 def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
-    """A receipt's certificate, extended by the charge of the training or withdrawn because of it.
+    """A receipt's certificate, extended by the privacy charge of the training, or withdrawn because of it.
 
     Noisy updates add the quantity `updates_epsilon`: the replace-one ε of the updates alone for one record, at the same
     δ, given everything that the server sees. It is no claim for the run if the smashed data are not covered. If the

@@ -31,7 +31,7 @@ class SplitProtocol(Checked):
             ×n variant), one per client. In the latter case each step uses a freshly mixed message of the client's
             group, and only this client gets the gradient.
         grouping: how mixing groups are formed: "random" (drawn every round), "round_robin" (every client meets every
-            other) or "fixed" (clients with neighboring numbers stay together, on fixed seats).
+            other) or "fixed" (clients with neighboring numbers stay together, in fixed order).
         labels: "sent" (to the server, who computes the loss) or "kept" (a U-shape: each client keeps its labels and the
             network's last layer, receives features and sends their gradient back).
 
@@ -130,9 +130,9 @@ class SplitProtocol(Checked):
         return self.active % group
 
     def groups(self, group: int, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of round `number` (0-based): the client on each of k seats of each group, int64 [⌈n/k⌉, k].
+        """Mixing groups of round `number` (0-based): the clients of each group, int64 [⌈n/k⌉, k].
 
-        An empty seat, in the last group only, is −1. Only random grouping draws from `generator`.
+        −1 marks an empty place, in the last group only. Only random grouping draws from `generator`.
 
         >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]

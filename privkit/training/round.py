@@ -65,7 +65,7 @@ def split_round(
         groups: the mixing groups; None draws the round's groups from `draws`.
 
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client gets the gradient of its own
-    message's loss; the server weights messages by Σ d_i over their members. CutMixSL §3.3, the ×n variant.
+    message's loss; the server weights messages by Σ d_i over their clients. CutMixSL §3.3, the ×n variant.
     """
     protocol = clients.protocol
     if protocol.updates == "message":

@@ -30,8 +30,8 @@ class RecordedRound:
             penalty, if any; None if lower segments are frozen.
         returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
             the client sent up. Empty without a U-shape.
-        members: for scoring, the index (in the round's images) of the image on each of k seats of each released record,
-            int64 [M·B, k]; −1 on an empty seat.
+        members: for scoring, the indices (in the round's images) of the images mixed into each released record, int64
+            [M·B, k]; −1 for an empty place.
         labels: for scoring, labels of the round's images, int64 [n·B] or [n·B, L]; entries c·B to (c + 1)·B belong to
             client c.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.

@@ -178,7 +178,7 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
 
     Args:
         views: one view for each round, pass after pass, with public mixing weights.
-        members: int64 [P, seats], the canary on each seat of each released record; −1 on an empty seat.
+        members: int64 [P, k], the canaries mixed into each released record; −1 for an empty place.
         present: [K, ...], a client's release of each canary alone; `absent` holds the same for its counterpart.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2

@@ -163,8 +163,8 @@ class TrainedContext(AttackContext):
     def led(self, rounds: int) -> dict[str, Any]:
         """The certificate and limits for the result row if a hijacking attack trained the clients for `rounds` rounds.
 
-        Empty if the honest training has at least as many rounds, or if the release has no claim. Whole epochs are
-        charged.
+        Empty if the honest training has at least as many rounds, or if the release has no claim. The accountant counts
+        whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"
