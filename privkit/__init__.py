@@ -23,5 +23,5 @@ __getattr__ = lazy(__name__)
 
 
 def __dir__() -> list[str]:
-    """The public names, imported or not."""
+    """The public names, whether already imported or not."""
     return __all__

@@ -1,4 +1,4 @@
-"""`python -m privkit`."""
+"""Runs the command line by `python -m privkit`."""
 
 from privkit.cli.start import main
 

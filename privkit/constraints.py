@@ -1,4 +1,4 @@
-"""Ranges of a dataclass's fields, stated once, in the annotations.
+"""Ranges of a dataclass's fields, stated in the annotations and checked on construction.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True, kw_only=True)
@@ -47,13 +47,13 @@ Whole = Annotated[int, Ge(0)]
 
 @dataclasses.dataclass(frozen=True)
 class Named:
-    """The name of a field for users, inside `Annotated`, if it differs from the field's own."""
+    """A field's name in error messages, given inside `Annotated` if it differs from the field's own name."""
 
     name: str
 
 
 class Checked:
-    """Base of dataclasses whose annotations are checked when an object is made.
+    """Base of dataclasses whose annotations are checked on construction.
 
     A class with rules between fields defines `__post_init__`, which calls `super().__post_init__()` first.
     """
@@ -65,12 +65,11 @@ class Checked:
 def check_fields(spec: Any) -> None:
     """Check every field against its annotation, and store numbers as plain Python numbers.
 
-    A float32 becomes a float, since it would lower the precision of every product. Checked annotations are
-    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool` and dataclasses. A union may hold
-    dataclasses, None, `Literal` and one of the others. Tuples and sequences of all these are checked, too. Other
-    annotations are not checked. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice, which ends an
-    error's sentence. A `ValueError` with the field's name, what is allowed and what was given; booleans and NaN are no
-    numbers.
+    A float32 becomes a float, because it would lower the precision of every product. Checked annotations are
+    `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool`, dataclasses, and tuples and
+    sequences of them. A union may hold dataclasses, None, `Literal` and one other annotation. Other annotations are not
+    checked. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice at the end of the error message. The
+    `ValueError` names the field, the allowed and the given value; booleans and NaN are no numbers.
     """
     cls: Any = type(spec)
     for name, said, usual, test in _tests(cls):
@@ -84,7 +83,7 @@ def check_fields(spec: Any) -> None:
 
 
 def allowed(cls: type) -> dict[str, str]:
-    """What each constrained field of a dataclass may be, in words.
+    """Field name -> its allowed values in words, for each constrained field of a dataclass.
 
     >>> from dataclasses import make_dataclass
     >>> allowed(make_dataclass("Layer", [("width", Count), ("rate", Probability | None), ("free", int)]))
@@ -107,7 +106,7 @@ def real(
     """A number inside the bounds, as a Python float. Infinity is allowed only if `most` is infinite.
 
     Raises:
-        ValueError: with the name, what is allowed and what was given; booleans and NaN are not numbers.
+        ValueError: otherwise; the message names the allowed and the given value. Booleans and NaN are not numbers.
 
     >>> real("sigma", 2, above=0)
     2.0
@@ -142,7 +141,7 @@ def whole(name: str, value: object, *, least: int = 1, most: int = _LARGEST_WHOL
 
 
 def choice(name: str, value: object, options: Sequence[object]) -> Any:
-    """One of a few words or numbers.
+    """The value, if it is one of `options`; a ValueError otherwise.
 
     >>> choice("norm", "l2", ("l1", "l2"))
     'l2'
@@ -156,7 +155,7 @@ def choice(name: str, value: object, options: Sequence[object]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """What an annotation allows."""
+    """The test that belongs to an annotation, with the allowed values in words."""
 
     words: str = ""  # in words; empty if it constrains nothing
     test: _Test | None = None  # None if nothing is checked
@@ -201,12 +200,11 @@ def _rule(hint: Any) -> _Rule:
 
 
 def _is_class(hint: Any) -> TypeGuard[type]:
-    """Whether every object of it may pass: a dataclass, whose fields are its own matter, `bool` and None's class."""
+    """Whether the annotation allows every object of a class: a dataclass, `bool`, or None's class."""
     return hint in (bool, NoneType) or (isinstance(hint, type) and dataclasses.is_dataclass(hint))
 
 
 def _one_of(classes: tuple[type, ...], usual: _Usual) -> _Rule:
-    """An object of one of a few classes."""
     names = [one.__name__ for one in classes if one not in (bool, NoneType)]
     said = [f"{'one of ' if len(names) > 1 else 'of class '}{', '.join(names)}"] if names else []
     words = ", or ".join(said + [_WORDS[one] for one in classes if one in _WORDS])
@@ -220,7 +218,7 @@ def _one_of(classes: tuple[type, ...], usual: _Usual) -> _Rule:
 
 
 def _any_of(members: Sequence[Any]) -> _Rule:
-    """An object of one of the classes, a word, or what passes the test of one more member; an error names all."""
+    """The rule "an object of one of the classes, a literal, or a value of one other member"; errors name all."""
     usual = {one: values for member in members for one, values in _rule(member).usual.items()}
     classes = tuple(member for member in members if _is_class(member))
     objects = _one_of(classes, usual)
@@ -248,7 +246,7 @@ def _any_of(members: Sequence[Any]) -> _Rule:
 
 
 def _each(rule: _Rule) -> _Rule:
-    """Every value of a tuple; a list becomes a tuple, so that the object can be hashed."""
+    """The rule for every value of a tuple; a list becomes a tuple, so that the object is hashable."""
     if (test := rule.test) is None:
         return _Rule()
 
@@ -261,7 +259,6 @@ def _each(rule: _Rule) -> _Rule:
 
 
 def _advised(rule: _Rule, advice: str) -> _Rule:
-    """A rule whose error ends in advice."""
     if (test := rule.test) is None or not advice:
         return rule
 
@@ -275,7 +272,7 @@ def _advised(rule: _Rule, advice: str) -> _Rule:
 
 
 def _limits(hint: Any) -> dict[str, Any]:
-    """The bounds inside an annotation, by the names that `real` has for them."""
+    """The bounds in an annotation, under the names of `real`'s arguments."""
     limits: dict[str, Any] = {}
     for part in hint.__metadata__:
         match part:
@@ -293,7 +290,7 @@ def _limits(hint: Any) -> dict[str, Any]:
 
 
 def _real_rule(limits: dict[str, Any]) -> _Rule:
-    """A number inside bounds; the usual float is let through at once."""
+    """The rule "a number inside these bounds", with a fast path for plain floats."""
     low = nextafter(limits["above"], inf) if "above" in limits else limits.get("least", -_LARGEST_FLOAT)
     high = nextafter(limits["below"], -inf) if "below" in limits else limits.get("most", _LARGEST_FLOAT)
 
@@ -304,7 +301,6 @@ def _real_rule(limits: dict[str, Any]) -> _Rule:
 
 
 def _whole_rule(limits: dict[str, Any]) -> _Rule:
-    """A whole number inside bounds."""
     above, below = limits.get("above", -_LARGEST_WHOLE - 1), limits.get("below", _LARGEST_WHOLE + 1)
     least, most, step = limits.get("least", above + 1), limits.get("most", below - 1), limits.get("step", 1)
     return _Rule(
@@ -323,6 +319,6 @@ def _real_words(
 
 
 def _whole_words(least: int, most: int, step: int, *, always: bool = False) -> str:
-    """A range of whole numbers in words; an upper end that is only the floats' own is left out unless `always`."""
+    """A range of whole numbers in words; an upper bound that only floats cause is left out unless `always`."""
     upper = f" and <= {most}" if always or most < _LARGEST_WHOLE else ""
     return f"a {'whole number' if step == 1 else f'multiple of {step}'} >= {least}{upper}"

@@ -1,4 +1,4 @@
-"""Errors that reach a user as one sentence: what was given, what is allowed, what to do."""
+"""Errors that reach a user as one sentence: the given value, the allowed values, and a remedy."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class RunFolderError(PrivkitError):
 
 
 class OtherVersionRun(RunFolderError):
-    """A run folder of a schema version that this privkit does not read."""
+    """A run folder with a schema version that this version of privkit cannot read."""
 
 
 class UnfinishedRun(RunFolderError):
-    """A run folder without a finished cell."""
+    """A run folder without any finished result."""
 
     exit_code = 3
 
@@ -51,7 +51,7 @@ class StorageError(Failure):
 
 
 class DamagedFile(Failure):
-    """A file of the run that differs from what was written. Its cell fails; the others go on."""
+    """A file of the run whose content differs from what was written. Its result fails; the others continue."""
 
 
 class OutOfMemory(Failure):
@@ -63,11 +63,11 @@ class TrainingDiverged(Failure):
 
 
 class Misbehaved(Failure):
-    """A part did something forbidden. Its cell fails; the others go on."""
+    """A part (defense, attack, …) did something forbidden. Its result fails; the others continue."""
 
 
 def shortened(value: object) -> str:
-    """A value in Python's notation, cut to a length that fits into a sentence.
+    """A value in Python's notation, shortened to fit into a sentence.
 
     >>> shortened("a" * 1000)[-9:], shortened(10**5000)
     ("aaaaa...'", 'a number of 16610 bits')
@@ -82,7 +82,7 @@ def shortened(value: object) -> str:
 
 
 def one_line(error: BaseException, most: int | None = 200) -> str:
-    """An error of other code as a phrase: its type and the beginning of its message.
+    """An error of other code as a phrase: the error's type and the beginning of its message.
 
     >>> one_line(ValueError("no\\nway")), one_line(MemoryError())
     ('ValueError: no way', 'MemoryError')
@@ -91,10 +91,10 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """The error for an unknown name, with the nearest known one and all others, or with a few near ones.
+    """The error for an unknown name. It suggests the nearest known name, and lists all known names or a few near ones.
 
     Args:
-        listed: the command that lists them, if they are too many for a sentence.
+        listed: the command that lists all names, if they are too many for a sentence.
 
     >>> print(unknown("defense", "batch_shufle", ["none", "batch_shuffle"]))
     unknown defense 'batch_shufle'; did you mean 'batch_shuffle'? (allowed: batch_shuffle, none)

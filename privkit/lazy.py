@@ -1,4 +1,4 @@
-"""Packages whose public names are imported on first use, so that you load only what you use."""
+"""Imports a package's public names on first use, so that only used libraries are loaded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 
 def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: it imports a name of its `if TYPE_CHECKING:` block when the name is first used.
+    """A `__getattr__` for a package: it imports a name from the package's `if TYPE_CHECKING:` block on first use.
 
-    So each name is listed once, for users and for type checkers.
+    So one list of names serves users and type checkers.
 
     Args:
         targets: "module:object" of further public names.
@@ -35,7 +35,7 @@ def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
 
 @cache
 def _homes(package: str) -> dict[str, str]:
-    """Name -> module of each import of the `if TYPE_CHECKING:` block, read from the package's source."""
+    """Name -> module, for each import in the package's `if TYPE_CHECKING:` block, read from its source text."""
     tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
     blocks = [node.body for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imports = [node for block in blocks for node in block if isinstance(node, ast.ImportFrom)]

@@ -1,4 +1,4 @@
-"""Assertions for a user's own tests: a claimed ε passes canaries, an audit meets its gates, a part keeps its laws."""
+"""Assertions for a user's tests: a privacy claim survives canaries, an audit passes, a part keeps the required laws."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ def assert_claim_stands(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> EmpiricalBound:
-    """Fail if canaries show that a mechanism loses more than its certificate claims.
+    """Fail if canaries show that a mechanism has a larger ε than its certificate claims.
 
-    Each canary is one of two neighboring records, by a fair coin. A linear test, fitted on other releases, guesses
-    which one was released. A claim that passes is not proven, since a stronger test may still refute it.
+    Each canary is one of two neighboring records, chosen by a fair coin. A linear classifier, fitted on other releases,
+    guesses which one was released. A claim that passes is not proven: a stronger test may still refute it.
 
     Args:
-        mechanism: function from records [N, ...] and a generator to releases [N, ...]. Row n must depend on record n
-            and its own noise alone, and must hold everything that is released of the record, over all rounds.
-        certificate: what is claimed of one record.
+        mechanism: function from records [N, ...] and a generator to releases [N, ...]. Release n must depend only on
+            record n and its own noise, and must hold everything that is released about the record in all rounds.
+        certificate: the claimed guarantee for one record.
         neighbors: two records [...] that are neighbors under the claim, as far apart as it allows. None takes two
-            vectors of 16 coordinates that are far apart in each, for a mechanism that clips or clamps. These replace
-            each other; for a claim of adding or removing a record, give a record and the stand-in for no record.
-        canaries: how many records are released, ≥ 2; more of them show more.
-        confidence: of the lower bound on ε, in [1/2, 1): a true claim fails with probability at most 1 − confidence.
-        seed: of coins and noise.
+            vectors of 16 coordinates that differ strongly in each, for a mechanism that clips or clamps and a
+            replace-one claim. For an add-or-remove-one claim, give a record and the input that stands for its absence.
+        canaries: number of released records, ≥ 2; more records give a tighter bound.
+        confidence: confidence of the lower bound on ε, in [1/2, 1): a true claim fails with probability at most 1 −
+            confidence.
+        seed: the seed of coins and noise.
 
     Returns:
         The lower bound on ε that the canaries show.
 
     Raises:
         AssertionError: if the bound exceeds the claimed ε, or if this number of canaries could never refute it.
-        ValueError: if nothing is claimed, a claim of adding or removing a record comes without neighbors, there are
-            fewer than two canaries, or a release is not finite or not one row per record.
+        ValueError: if the certificate claims nothing; if an add-or-remove-one claim comes without neighbors; if there
+            are fewer than two canaries; or if releases are not finite or not one per record.
 
     >>> import torch
     >>> from privkit.shared.certificate import Certificate
@@ -69,17 +70,17 @@ def assert_claim_stands(
 
 
 def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:
-    """Run an audit, and fail unless its verdict is clean: every cell has a result, every check and gate is met.
+    """Run an audit, and fail unless every attack has a result and every check and gate (a pass/fail condition) is met.
 
     Args:
-        out: the run folder, as of `privkit.run_audit`.
-        **settings: of the audit, such as `defense="batch_shuffle"` and `gate=["ssim<=0.4"]`.
+        out: the run folder, as in `privkit.run_audit`.
+        **settings: settings of the audit, such as `defense="batch_shuffle"` and `gate=["ssim<=0.4"]`.
 
     Returns:
         The finished audit.
 
     Raises:
-        AssertionError: with the verdict and a sentence for each failure.
+        AssertionError: if the verdict is not clean; the message has a sentence for each failure.
         PrivkitError: for settings that are not allowed.
     """
     __tracebackhide__ = True
@@ -92,15 +93,15 @@ def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:
 
 
 def assert_laws(part: str, *, kind: str | None = None, dataset: str | None = None) -> None:
-    """Fail unless a part keeps the laws of its kind, as `privkit check` tests them.
+    """Fail unless a part keeps the laws (required properties) of its kind, as tested by `privkit check`.
 
     Args:
         part: the part as on the command line, such as "mine:Squash:bound=2".
-        kind: "defenses", "attacks", "datasets", "models" or "metrics"; None if the object says it.
+        kind: "defenses", "attacks", "datasets", "models" or "metrics"; None if it follows from the object.
         dataset: the dataset whose records a model reads; None for images of usual sizes.
 
     Raises:
-        AssertionError: with each law that is broken, and how.
+        AssertionError: if a law is broken; the message names each broken law.
         PrivkitError: if there is no such part.
 
     >>> assert_laws("privkit.defenses.denoising:Masking:keep=.2")

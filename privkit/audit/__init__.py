@@ -1,1 +1,1 @@
-"""An audit: its plan, its cells (one defense, one attack, one seed each), and the checks of an attack's numbers."""
+"""The audit: it plans and runs cells (one defense, one attack and one seed each), and checks the attacks' numbers."""

@@ -1,4 +1,4 @@
-"""Attack recorded releases without an audit: guesses, controls, and scores if the truth is known."""
+"""Attack recorded releases without an audit: guesses, control experiments, and scores if the truth is known."""
 
 from __future__ import annotations
 
@@ -34,11 +34,13 @@ class Attacked:
     """The result of an attack on recorded releases.
 
     Attributes:
-        guess: images [N, C, H, W] in [0, 1], one for each released row, views concatenated.
+        guess: images [N, C, H, W] in [0, 1], one for each released record, in the order of the views.
         result: the attack's own output, with its training curve and, for shuffles, the order that it found.
-        controls: the attack's control experiments; empty for constant guesses, or without auxiliary images.
-        scores: alignment -> metric -> value with interval; empty if no truth was given.
-        floors: constant guess -> alignment -> metric -> value; empty if no truth was given.
+        controls: control experiments (the attack must succeed on easy data, and fail on noise); empty for constant
+            guesses, or without auxiliary images.
+        scores: alignment of guesses with truth -> metric -> value with interval; empty if no truth was given.
+        floors: the same scores for constant guesses, such as the mean image: guess -> alignment -> metric -> value;
+            empty without truth.
         truth: the true images, None if they are not known.
     """
 
@@ -50,7 +52,7 @@ class Attacked:
     truth: Tensor | None
 
     def table(self) -> Table:
-        """One line for the attack and one for each floor; without numbers if the truth is not known."""
+        """One line for the attack and one for each constant guess; without numbers if the truth is not known."""
         lines = {"attack": self.scores, **{floor_title(name): floor for name, floor in self.floors.items()}}
         names = list(self.scores.get("unaligned", {}))
         rows = [
@@ -60,7 +62,7 @@ class Attacked:
         return Table(headers=headers, rows=tuple(rows), floor=tuple(row[0] != "attack" for row in rows))
 
     def _repr_html_(self) -> str:
-        """For a notebook: the numbers, and the first images beside the guesses at them."""
+        """HTML for a notebook: the numbers, and the first images beside their guesses."""
         first = [images[:_SHOWN].detach().cpu() for images in (self.truth, self.guess) if images is not None]
         shown = [(images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).numpy() for images in first]
         strip = gallery.strip(shown)
@@ -85,21 +87,22 @@ def attack(
     """Reconstruct the images behind recorded releases.
 
     Args:
-        views: the releases of each round: tensors [B, T, D], [B, C, H, W] or [B, D], or `View`s with more knowledge.
+        views: the releases of each round: tensors [B, T, D], [B, C, H, W] or [B, D], or `View`s if the adversary sees
+            more.
         mounted: an attack that reconstructs images, as on the command line: "black_box:epochs=20". If it names no
-            epochs it takes those of the budget `small`.
+            epochs, the epochs of the budget `small` are used.
         auxiliary: the adversary's own images [M, C, H, W] in [0, 1].
         auxiliary_labels: labels of these images, int64 [M].
-        query: the defended client as a function: images [B, C, H, W] -> their releases, row by row.
-        lower: the client's segment itself, for a white box.
+        query: the defended client as a function: images [B, C, H, W] -> their releases in the same order.
+        lower: the client's segment itself, for white-box attacks.
         upper: the server's segment.
-        image_shape: (C, H, W) of the private images; None takes that of `auxiliary` or `truth`.
-        truth: the private images [N, C, H, W] in [0, 1], row for row; only scores see them.
+        image_shape: (C, H, W) of the private images; None takes the shape of `auxiliary` or `truth`.
+        truth: the private images [N, C, H, W] in [0, 1], in the order of the releases; only the scores read them.
         controls: whether to do the attack's control experiments.
 
     Raises:
-        UsageError: if there is no such attack, it reconstructs no images, or shapes do not fit.
-        NotApplicable: if the attack needs something that is not given; it says what.
+        UsageError: if the attack does not exist or reconstructs no images, or if shapes do not fit.
+        NotApplicable: if the attack needs an argument that is not given; the message names it.
 
     >>> draws = Generator().manual_seed(0)
     >>> private, own = torch.rand(10, 1, 8, 8, generator=draws), torch.rand(40, 1, 8, 8, generator=draws)

@@ -1,4 +1,4 @@
-"""One cell: train the defended model, record the wire, account for the receipt, and pursue the attack's goal."""
+"""Runs one cell (one defense, attack and seed): trains, records the messages, computes the certificate, and attacks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from privkit.wire.channel import RecordedRounds, record_rounds
 def run_cell(
     config: AuditConfig, cell: Cell, seed_data: SeedData, folder: RunFolder, progress: Progress, made_of: Ingredients
 ) -> Row:
-    """Compute one cell. An error becomes a row that names the reason, so the other cells go on."""
+    """Compute one cell (defense, attack, seed). An error becomes a result row that names the reason."""
     folder.begin(cell, made_of)
     splits, device = seed_data.splits, seed_data.auxiliary.x.device
     base = Row(
@@ -146,7 +146,7 @@ def run_cell(
 
 
 def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
-    """The fields of a cell's row that follow from its plan."""
+    """The fields of a result row that follow from the plan alone."""
     return {
         "cell": cell.id,
         "defense": cell.defense.label,
@@ -167,8 +167,8 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 
 def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
-    """The fields of a row that say where the network is cut, whether patches overlap, which block clients run behind
-    the defense, and how often records cross.
+    """The fields of a result row that say where the network is cut, whether patches overlap, which block clients run
+    behind the defense, and how often records cross the cut.
     """
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
@@ -178,7 +178,7 @@ def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) ->
 
 
 def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
-    """The block that clients run behind the defense; that there is none is said of shuffles alone."""
+    """The block that clients run behind the defense, in words; a missing block is reported for shuffles only."""
     if isinstance(edge.block, FirstBlock):
         return f"{cuts[cuts.index(cut) + 1] if cut in cuts else 'its first block'} frozen behind the defense"
     if edge.block is not None:
@@ -187,7 +187,7 @@ def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
 
 
 def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
-    """The tensors that an attack is given besides records, each with a copy; the keys name them in errors."""
+    """The tensors that an attack receives besides records, each with a copy; the keys name them in errors."""
     tensors = {"the release": [view.smashed for view in context.recording.views]}
     if isinstance(context, TrainedContext) and is_own_part(context.attack):
         weights = [*context.model.edge.parameters(), *context.model.upper.parameters()]
@@ -196,7 +196,7 @@ def _lent(context: AttackContext) -> dict[str, list[tuple[Tensor, Tensor]]]:
 
 
 def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tuple[Tensor, Tensor]]]) -> None:
-    """Refuse a row whose parts changed in place what they were given: its own truth may be among it."""
+    """Refuse a result if an attack or model changed its input tensors in place: they may be its own ground truth."""
     edited = [name for name, pairs in lent.items() if not all(same(*pair) for pair in pairs)]
     if changed := [*shared.changed(copy), *edited]:
         raise Misbehaved(
@@ -206,7 +206,7 @@ def _must_be_unchanged(shared: SeedData, copy: SeedData, lent: dict[str, list[tu
 
 
 def _can_read_the_server(context: TrainedContext) -> None:
-    """Refuse an attack that computes with the server's segment, if there is more than one or its loss is another."""
+    """Refuse an attack that computes with the server's segment if there are several, or if the loss differs."""
     if "upper" not in known_to(context.attack):
         return
     if own_loss(context.model.upper) is not None:
@@ -218,7 +218,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
 
 
 def _trained(start: AttackContext) -> TrainedContext:
-    """Train (or load) the defended model and record the wire; the row has all that does not depend on the attack."""
+    """Train (or load) the defended model, record its messages, and fill the result row's fields that need no attack."""
     config, cell, seed_data, folder = start.config, start.cell, start.seed_data, start.folder
     noted = partial(folder.note, cell, start.made_of)
     stages, form = stages_of(cell.defense.spec), tuple(seed_data.auxiliary.x.shape[1:])
@@ -256,7 +256,6 @@ def _trained(start: AttackContext) -> TrainedContext:
 
 
 def _ended(row: Row, status: str, reason: str) -> Row:
-    """The row of a cell that ended without a number, with the reason."""
     return row.model_copy(update={"status": status, "reason": reason})
 
 

@@ -1,4 +1,4 @@
-"""The empirical audit: an attack's lower bound on ε beside the accountant's claim for the same run."""
+"""The empirical audit: compares an attack's lower bound on ε with the accountant's claim for the same run."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ def audit_one_run(
     """Compare the scores of one run's canaries with the run's certificate.
 
     Args:
-        scores: [K], one per canary; higher if the attack believes that it was in.
-        inserted: bool [K], fair coins: which canaries were in. Under a replace-one claim, a counterpart takes the place
-            of a canary that is not in; under add-or-remove-one its place is empty.
-        certificate: certificate of the same run and release; its unit must be what one canary is.
+        scores: [K], one per canary; a higher score means that the attack believes more that the canary was inserted.
+        inserted: bool [K], drawn by fair coins: which canaries were inserted. For a replace-one claim, a counterpart
+            takes the place of an omitted canary; for add-or-remove-one, its place stays empty.
+        certificate: certificate of the same run and release; it must protect what one canary is, a record or a client.
         confidence: confidence of the bound, in (0, 1); at least 1/2 if canaries are independent.
-        guesses: numbers of "in" and "out" guesses fixed beforehand, for canaries that are not independent. None plans
-            them from the number of canaries and the claimed curve. Without a curve, several numbers are tried at the
-            cost of a smaller bound.
+        guesses: numbers of "in" and "out" guesses fixed beforehand, for canaries that are not independent. None chooses
+            them from the number of canaries and the claimed trade-off curve. Without a claimed curve, several numbers
+            are tried, which makes the bound smaller.
         delta: the δ of the bound if the certificate claims nothing; otherwise the certificate's δ is used.
-        family: the trade-off curves that contain the claimed one (`claimed_family`). Testing a whole curve is stronger
-            than testing one (ε, δ). If the certificate has a lower bound, the bound on ε rests on the family, too, and
-            says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism. Ties between scores are ordered by
-            the canaries' numbers.
-        independent: whether canaries are independent trials: each score depends on its own coin and its own noise
-            alone. The bound is then far closer to the truth; scores ≥ 0 are guessed "in".
+        family: the family of trade-off curves that contains the claimed curve (`claimed_family`). Testing a whole curve
+            is stronger than testing one (ε, δ). If the certificate has a lower bound, the bound on ε assumes this
+            family and says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism. Tied scores are ordered by
+            canary number.
+        independent: whether each score depends on its own coin and its own noise alone. The bound is then far closer to
+            the truth, and scores ≥ 0 are guessed "in".
 
     Raises:
-        ValueError: if shapes differ, all canaries are on one side, a δ is given that differs from the certificate's, or
-            a Gaussian curve is to be tested but none is claimed.
+        ValueError: if shapes differ, if all or no canaries were inserted, if `delta` differs from the certificate's δ,
+            or if `family` is Gaussian but the certificate claims no Gaussian curve.
 
     Source: `epsilon_independent`; else Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri
     2025. Their proofs flip one coin at a time, so they hold for any two inputs that the claim calls neighbors.
@@ -101,10 +101,11 @@ def audit_one_run(
 
 
 def _bounded_below(certificate: Certificate, family: Family) -> bool:
-    """Whether the ε of the family's curves bounds that of the claimed mechanism from below; a charge alone does not.
+    """Whether the ε of the family's curves is a lower bound on the ε of the claimed mechanism.
 
-    Of a Gaussian, the claimed ε must be attained, since it tells μ. A mechanism that has any lower bound has one at
-    each strength (`Family.lower`). What is done to its release may take the certificate's away.
+    For a Gaussian, the claimed ε must be attained, because μ is computed from it. Any other mechanism with a lower
+    bound has one at every strength (`Family.lower`). Processing after the release may remove the certificate's lower
+    bound.
     """
     if certificate.lower is None or not isinstance(family, Gaussian):
         return certificate.lower is not None
@@ -119,7 +120,7 @@ def _bound(
     guesses: tuple[int, int] | None,
     family: Family | None,
 ) -> tuple[EmpiricalBound, float]:
-    """The bound of canaries that are independent, or may depend on each other; and the largest that it could be."""
+    """The bound for independent or for dependent canaries, and the largest value that it could have taken."""
     inserted, left_out = values[coins], values[~coins]
     if independent:  # all of them are guessed
         bound = epsilon_independent(inserted, left_out, threshold=0.0, family=family, **given)
@@ -134,7 +135,7 @@ def _bound(
 
 
 def _statement(bound: EmpiricalBound, family: Family | None) -> str:
-    """The outcome in words. A bound below a claim proves nothing in its favor."""
+    """The outcome in words. A bound below the claimed ε is no evidence for the claim."""
     delta, sure = bound.delta, f"({100 * bound.confidence:g} % confidence, for this row alone)"
     charged = family is not None and not bound.assumed
     most = (
@@ -170,7 +171,7 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
 
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
-    """The limits that the claimed trade-off curve sets to any attack; None unless a curve is claimed.
+    """The limits that the claimed trade-off curve sets to any attack; None if no whole curve is claimed.
 
     >>> from privkit.accountants.base import no_protection
     >>> limits_of(no_protection(), None) is None
@@ -192,10 +193,10 @@ def _claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """A sentence on knowledge of the adversary that the claim does not cover; empty if there is none.
+    """A sentence on knowledge of the adversary that the claim does not cover; empty if the claim covers all of it.
 
-    If a client's lower segment trains on raw data, the claim holds against adversaries who see its releases alone. A
-    white box has the segment itself, and answers to queries come from it, too.
+    If a client's lower segment trains on raw data, the claim covers only adversaries who see nothing but its releases.
+    A white-box adversary also has the segment, and query answers also come from the segment.
 
     >>> uncovered(Certificate(kind="nothing", statement=""), "trained", frozenset({"lower"}))
     ()

@@ -1,4 +1,4 @@
-"""Compare two runs on the same data: rows by defense, attack and seed, records by their ids."""
+"""Compares two runs on the same data. Result rows are paired by defense, attack and seed, and records by their ids."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class _Run:
 def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comparison:
     """Compare run B with run A.
 
-    Rows are paired by defense, attack and seed. If one defense (or attack) of each run has no counterpart, these two
-    are paired. Metrics of guesses are paired record by record.
+    Result rows are paired by defense, attack and seed. If each run has exactly one defense (or attack) without a
+    counterpart, these two are paired. Metrics of guesses are paired record by record.
 
     Args:
         first: A, a finished run or its folder.
@@ -75,7 +75,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
 
     Raises:
         RunFolderError: if one is not a run folder.
-        UsageError: if the runs have other private or test records, or no row in common.
+        UsageError: if the runs have different private or test records, or no result row in common.
         DamagedFile: if a file is damaged.
     """
     a, b = _read(first), _read(second)
@@ -137,7 +137,7 @@ _Groups = dict[tuple[str, str], dict[int, Row]]
 
 
 def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], dict[int, Row]]], list[str]]:
-    """Pairs of rows by seed, and a phrase for each row without a counterpart."""
+    """Pairs of result rows, each {seed: row}, and a phrase for each row without a counterpart."""
     pairs = [(first[key], second[key]) for key in first if key in second]
     left, right = [key for key in first if key not in second], [key for key in second if key not in first]
     # the same attack on another defense, then another attack on the same defense; the undefended model comes last: it
@@ -155,7 +155,7 @@ def _pairs(first: _Groups, second: _Groups) -> tuple[list[tuple[dict[int, Row], 
 
 
 def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
-    """The provenance of two rows; of two attacks or defenses, which have sources of their own, what both rows have."""
+    """The provenance of two result rows. If attacks or defenses differ, only the sources of both rows are kept."""
     if (one.defense, one.attack) == (other.defense, other.attack):
         return one.provenance, other.provenance
     mine, its = one.provenance, other.provenance
@@ -182,7 +182,7 @@ def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> l
 
 
 def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
-    """Metrics of guesses, record by record; those that are not a measure of comparison are left out."""
+    """The differences of the guesses' metrics, record by record, for the metrics that are measures of comparison."""
     rows = [*ours, *theirs]
     metrics = [
         f"{alignment}_{name}"
@@ -266,9 +266,9 @@ class _Paired:
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
     """Compare two measurements of the same records.
 
-    The test counts each record once; for a record that several seeds measure, the mean change counts. So the test
-    applies to these trained models only. Variation between trainings may be larger than between records; only an
-    interval over seeds shows it.
+    The test counts each record once; for a record measured with several seeds, it takes the mean change. So the test
+    applies to these trained models only. Only an interval over seeds shows the variation between trainings, which may
+    be larger.
 
     Args:
         first: finite values [N] for each seed.
@@ -305,10 +305,10 @@ def _over(changes: Sequence[Values], together: Values) -> Interval:
 
 
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
-    """The difference of two numbers whose records are not stored; each has one value per seed.
+    """The difference of two measurements with one value per seed, without values of single records.
 
-    Several seeds give Student's interval of the paired differences. One seed combines the limits of two independent
-    estimates, which is wider than needed if both rest on the same records.
+    Several seeds give Student's interval of the paired differences. With one seed, the limits of two independent
+    estimates are combined; this is too wide if both use the same records.
 
     Source: Zou and Donner 2008 (limits of a difference from those of its parts).
 
@@ -329,7 +329,7 @@ def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
 
 
 def _holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for several tests: the probability of any wrong rejection is at most the level.
+    """p-values adjusted for several tests, so that the probability of any false rejection is at most the level.
 
     Source: Holm 1979.
 

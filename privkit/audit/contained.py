@@ -1,4 +1,4 @@
-"""A user's own parts in an audit: shared state is restored after them, and they cannot end the process."""
+"""Keeps a user's own code from ending an audit's process, and restores shared state after it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_own_part(spec: object) -> bool:
 
 
 def has_own_part(config: AuditConfig, cell: Cell) -> bool:
-    """Whether a cell runs a user's own code."""
+    """Whether the data, model, defense, attack or metrics of one cell of an audit run a user's own code."""
     metrics = config.own_metrics.values()
     specs: list[Any] = [cell.attack.spec, config.model.spec, *stages_of(cell.defense.spec), *metrics]
     return config.recording is not None or any(map(is_own_part, specs))
@@ -43,10 +43,10 @@ def runs_own_code(config: AuditConfig) -> bool:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Run a user's own code as `undisturbed` does; an attempt to end the process becomes an error of the block.
+    """Run a user's own code in a block as `undisturbed` does; an attempt to end the process raises an error in it.
 
-    Its threads are daemons, so none keeps the process alive after the run. C code that ends the process cannot be
-    caught.
+    Threads started in it are daemons, so none keeps the process alive after the run. C code that ends the process
+    cannot be caught.
 
     >>> with contained():
     ...     os._exit(0)

@@ -1,4 +1,4 @@
-"""Checks of a recording: its declared mechanism against its data, its lower segment against its release."""
+"""Checks of a recording: its data against the declared mechanism, and its release against its lower segment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answ
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """Whether a recording's data agree with what it declares."""
+    """The results of comparing a recording's data with its declarations."""
 
     compared: Compared  # result of comparing the declared mechanism with the data
     # round, of those that are attacked -> distance between the release and the lower segment's output for the same
@@ -53,12 +53,12 @@ class Declared:
 
     @property
     def distance(self) -> float | None:
-        """The distance of the last round's release from its replay; None if unknown."""
+        """The distance between the last round's recorded release and its replay; None if unknown."""
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why an attack's failure is no evidence for the defense, if it uses the lower segment or queries on the last
-        `passes`; empty if the failure is evidence.
+        """Why the failure of an attack that uses the lower segment or queries is no evidence for the defense, judged on
+        the last `passes` passes over the records; empty if the failure is evidence.
         """
         if self.quieter is not None:
             return (
@@ -82,7 +82,7 @@ class Declared:
 
 
 def declared_by(recording: Recording) -> Declared:
-    """Compare a recording's declarations with its data, once for all cells of a run."""
+    """Compare a recording's declarations with its data, once per run."""
     key = (str(recording.folder), tuple(sorted(recording.files.items())), recording.trust, len(recording.views))
     if key not in _KEPT:
         with seeded(torch.device("cpu"), 0):  # a builder may draw
@@ -112,7 +112,7 @@ def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, se
 
 @dataclass(frozen=True, kw_only=True)
 class _Clients:
-    """Knowledge about the clients that made the recorded releases."""
+    """What the audit knows about the clients that made the recorded releases."""
 
     ask: Ask | None = None  # what they make of images before the noise; None if that is unknown
     why: str = ""  # the reason, if it cannot
@@ -122,7 +122,7 @@ class _Clients:
 
 
 def _held(recording: Recording) -> Declared:
-    """Build the lower segment, send the attacked rounds again, and compare what is declared with the whole."""
+    """Build the lower segment, replay the attacked rounds, and compare the recording with its declarations."""
     described, mechanism, whole = recording.description, recording.mechanism, recording.whole
     known, quieter, distances = _clients(recording), None, dict[int, float]()
     ask, why = known.ask, known.why
@@ -155,7 +155,7 @@ def _held(recording: Recording) -> Declared:
 
 
 def _unmoved(recording: Recording) -> str:
-    """How a declared shuffle moved nothing; empty if it moved tokens, none is declared, or it cannot be told."""
+    """A sentence if a declared shuffle moved no tokens; empty if it moved some, none is declared, or it is unknown."""
     try:
         lower = recording.lower()
         if lower is None or not (recording.description.defense or isinstance(lower, Clients)):
@@ -184,7 +184,7 @@ def _clients(recording: Recording) -> _Clients:
 
 
 def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
-    """Clients whose defense is one of privkit's, or a user's in the place of one."""
+    """What the audit knows about clients with a defense of privkit, or with a user's own defense in its place."""
     stages = stages_of(edge.defense)
     sites, noisy = sites_of(stages), [stage for stage in stages if "noises" in _effects(stage)]
     behind = [stage for stage in sites.smashed if stage.effects != frozenset({"trains"})]
@@ -203,7 +203,7 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
 
 
 def _effects(stage: Defense) -> frozenset[str]:
-    """What a stage does; an unknown effect if that is not declared."""
+    """The declared effects of a stage; one unknown effect if it declares none."""
     return frozenset({"unknown"}) if stage.effects is None else frozenset(stage.effects)
 
 
@@ -220,7 +220,7 @@ def _variance(receipt: Receipt) -> float:
 
 
 def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) -> str:
-    """How the mechanism claims more than the recorded defense does; empty if it does not, or if that is unknown."""
+    """How the declared mechanism claims more than the recorded defense does; empty if it does not, or if unknown."""
     real = receipt.mechanism()
     if real is None:
         return ""
@@ -239,13 +239,13 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
 
 
 def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
-    """A sentence "the recording declares …, but …" if more tokens are in their place than a shuffle leaves; else empty.
+    """A sentence "the recording declares …, but …" if more tokens stayed in place than a shuffle allows; else empty.
 
-    A token is in place if it is nearest to what the lower segment makes at this place of the row, whatever clips and
-    noise followed. A shuffle does not look at tokens, so each token comes to the place that it resembles with
-    probability 1/T. So a shuffled row leaves one token in place in the mean, with exponential moments of at most those
-    of a Poisson variable. An honest recording is refuted at most once in a million (`residual.LEVEL`), and never if
-    half of its tokens moved, since class tokens may stay.
+    A token is in place if, of all outputs of the lower segment for its record, it is nearest to the output at its own
+    place. A shuffle does not look at tokens, so each of T tokens reaches this place with probability 1/T. So one token
+    of a shuffled record stays in place on average, with exponential moments at most those of a Poisson variable. A
+    correct recording is refuted at most once in a million (`residual.LEVEL`), and never if half of its tokens moved,
+    since class tokens may stay.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:
@@ -283,7 +283,9 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each row, the number of tokens that a shuffle keeps in place on purpose, and a bound on others' mean."""
+    """For each record, how many tokens a shuffle keeps in place on purpose, and a bound on the mean number of
+    others.
+    """
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)
@@ -291,7 +293,7 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
 
 
 def _unlikely(stayed: int, mean: int) -> bool:
-    """Whether Chernoff's bound lets a Poisson variable of this mean be as large at most once in a million.
+    """Whether a Poisson variable of this mean is ≥ `stayed` with probability at most 10⁻⁶, by Chernoff's bound.
 
     >>> _unlikely(3200, 50), _unlikely(60, 50), _unlikely(0, 1)
     (True, False, False)

@@ -1,4 +1,4 @@
-"""The defended model of a cell: trained once, kept in the run folder, and trained again if its rounds are needed."""
+"""The defended model: it is trained once, kept in the run folder, and trained again if an attack needs its rounds."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def defended_model(
     log: Callable[[str], None],
     note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
-    """The trained model of this cell, from the run folder if its training was finished; `note` is called before it is
-    stored.
+    """The trained model for the defense and seed in `cell`, read from the run folder if its training was finished.
+    `note` is called before the model is stored.
     """
     splits, seed = seed_data.splits, cell.seed
     edge, upper, places = untrained(config, cell, seed_data)
@@ -128,10 +128,10 @@ def defended_model(
 
 
 def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Accuracy of the last epoch and of the best one on validation images, with the defense's noise and without.
+    """Test accuracy of the last epoch and of the epoch that is best on validation images, with and without the noise.
 
-    `accuracy_last_noisy` and so on -> interval; nothing if there is neither noise nor a best epoch. The networks hold
-    the last epoch's weights before and after.
+    A name such as `accuracy_last_noisy` -> interval; empty if there is neither noise nor a best epoch. The networks
+    hold the last epoch's weights before and after the call.
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))
@@ -156,7 +156,6 @@ def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) ->
 
 @contextmanager
 def _best_weights(trained: Trained, best: Epoch) -> Iterator[None]:
-    """A block in which the networks have the best epoch's weights."""
     last = Epoch(number=0, edge=deepcopy(trained.edge.state_dict()), upper=deepcopy(trained.upper.state_dict()))
     _put(trained, best)
     yield
@@ -169,13 +168,13 @@ def _put(trained: Trained, epoch: Epoch) -> None:
 
 
 def _named(keep: str, edge: Clients, upper: nn.Module) -> dict[str, nn.Module]:
-    """The files of the last or the best epoch, and the networks whose weights they hold."""
+    """Names of weight files and the networks stored in them, for the last or the best epoch."""
     start = "" if keep == "last" else "best_"
     return {f"{start}client.safetensors": edge, f"{start}upper.safetensors": upper}
 
 
 def _stored(home: Path, trained: Trained, keep: str) -> dict[str, str]:
-    """Write the last epoch's weights and the best one's, if it is known; the networks hold those to keep afterwards."""
+    """Write the weights of the last and, if known, the best epoch; afterwards the networks hold the epoch in `keep`."""
     last, best = (_named(epoch, trained.edge, trained.upper) for epoch in ("last", "best"))
     files = {name: save_module(home / name, module) for name, module in last.items()}
     if trained.best is None:
@@ -188,8 +187,9 @@ def _stored(home: Path, trained: Trained, keep: str) -> dict[str, str]:
 
 
 def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
-    """Sentences for the row: several servers, a gradient that is not the derivative, settings that were estimated, an
-    epoch that was chosen on test images, and sides whose copies cannot be evaluated together."""
+    """Sentences for the result row on: several servers, gradients that are not derivatives, estimated settings, an
+    epoch chosen on test images, and networks whose copies cannot be evaluated together.
+    """
     servers = edge.protocol.servers
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
     estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
@@ -207,7 +207,7 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
 
 
 def _clear(edge: Clients) -> list[str]:
-    """A sentence for the row if test images skip stages of training, so that accuracy is without these."""
+    """A sentence for the result row if test images skip stages of training, so that accuracy ignores these stages."""
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
     by = " and ".join(acts)
@@ -215,7 +215,7 @@ def _clear(edge: Clients) -> list[str]:
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:
-    """Put a finished model's weights into the networks, and check that its record is complete."""
+    """Put a finished model's weights into the networks, and check that the record of its training is complete."""
     try:
         for name, module in _named(keep, edge, upper).items():
             load_module(home / name, module, finished["files"].get(name))
@@ -237,7 +237,7 @@ def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any],
 def train_again(
     config: AuditConfig, cell: Cell, seed_data: SeedData, play: Callable[..., Round], progress: Progress
 ) -> None:
-    """Train this cell's model again from the same seed, with the same rounds, which `play` records."""
+    """Train the model of a defense and seed again with the same random numbers; `play` runs and records each round."""
     if (world := joined_processes()[1]) > 1:
         raise NotApplicable(
             f"it watches rounds of training, but each of {world} processes sees only its own; run it without torchrun"
@@ -261,10 +261,9 @@ def train_again(
 def another(
     config: AuditConfig, cell: Cell, seed_data: SeedData, private: Batch, shares: ClientPartition, seed: int
 ) -> DefendedModel:
-    """A model of the same kind, with other private images and other random numbers, as an adversary would train a
-    shadow model.
+    """A shadow model: the same architecture and defense, trained on other private images with other random numbers.
 
-    Weights that are not trained (a frozen lower segment, the frozen block) are public, and therefore the same.
+    Untrained weights (a frozen lower segment, the frozen block) are public, so the shadow model has the same ones.
     """
     edge, upper, _ = untrained(config, replace(cell, seed=seed), seed_data)
     real, server, _ = untrained(config, cell, seed_data)
@@ -282,7 +281,7 @@ def another(
 
 
 def untrained(config: AuditConfig, cell: Cell, seed_data: SeedData) -> tuple[Clients, nn.Module, bool | None]:
-    """`assemble` for a cell, on the device of the private images."""
+    """The untrained clients and server from `assemble`, on the device of the private images."""
     splits = seed_data.splits
     edge, upper, places = assemble(config, cell.defense.spec, splits.domain, splits.classes, cell.seed)
     device = splits.private.x.device

@@ -1,6 +1,4 @@
-"""The evidence of a run folder: it is written from the folder's rows and verdict, and claims nothing that they do not
-support.
-"""
+"""The evidence file of a run, written from the run folder's result rows and verdict alone."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from privkit.run.verify import examine
 
 
 def write_evidence(run: Path) -> Evidence:
-    """Write RUN/evidence.json and RUN/evidence.html, the same bytes for the same run folder.
+    """Write RUN/evidence.json and RUN/evidence.html; the same run folder gives the same bytes.
 
     Raises:
-        RunFolderError: if it is not a run folder.
-        UnfinishedRun: if no cell is finished.
+        RunFolderError: if `run` is not a run folder.
+        UnfinishedRun: if no cell (one defense, attack and seed) is finished.
         DamagedFile: if `privkit verify` finds a damaged or missing file.
     """
     home = root(run)

@@ -1,4 +1,4 @@
-"""A recording of a trained model from its run folder; an audit of this recording gives the same numbers as the run."""
+"""Exports a recording of a trained model from a run folder; auditing the recording gives the numbers of the run."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _BUILDER = "privkit.audit.export"
 def export(
     run: Path, folder: Path, *, defense: str | None = None, seed: int | None = None, data_root: Path | None = None
 ) -> Recording:
-    """Send the attacked images of a run once more and record what crosses the wire, with weights and truth.
+    """Send the attacked images of a run through its model again; record the messages, the weights and the true images.
 
     Args:
         folder: folder for the recording, new or empty.
-        defense: a defense of the run, written as in its table; None for the last.
+        defense: a defense of the run, written as in its table; None for the last one.
         seed: a seed of the run; None for the first.
 
     Raises:
         UsageError: if the run has no such defense or seed.
-        RunFolderError: if it is not a run folder, or that model was not trained in it.
+        RunFolderError: if `run` is not a run folder, or the model was not trained in it.
     """
     run, folder = root(run), root(folder)
     manifest = read_manifest(run)
@@ -122,7 +122,7 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
 
 
 def clients(**given: Any) -> Clients:
-    """The clients of an exported recording, untrained: its lower segments with their defense."""
+    """The untrained clients of an exported recording: lower segments with their defense."""
     return _assembled(**given)[0]
 
 
@@ -153,12 +153,12 @@ def _assembled(
 
 
 def _named(model: dict[str, Any]) -> str | dict[str, Any]:
-    """A model as settings have it: a user's own pair by its import paths."""
+    """The settings' form of a model: its settings, or the import paths of a user's own pair of segments."""
     return f"{model['lower']}:{model['upper']}" if model["name"] == "imported" else model
 
 
 def _parts(stored: Mapping[str, Any], data_root: Path | None) -> list[AuditConfig]:
-    """The configurations of a run, protocol by protocol, from its manifest; with one attack that costs nothing."""
+    """One configuration for each protocol of a run, from its manifest; attacks are replaced by one without cost."""
     kept = ("dataset", "partition", "delta", "auxiliary", "victims", "training", "parts")
     return [
         resolve(

@@ -1,4 +1,4 @@
-"""Findings about a cell: did the attack converge, and is it better than guesses that need no release?"""
+"""Findings about one attack's result: did the attack converge, and does it beat guesses that need no release?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BEATEN[START] = "the attack's own untrained start"
 
 
 def learned(accuracy: Interval, labels: Tensor) -> Check:
-    """Whether the model is shown to be better at its task than one constant answer.
+    """Checks that the model's accuracy is significantly above that of one constant answer.
 
     >>> import torch
     >>> from textwrap import fill
@@ -49,7 +49,7 @@ def learned(accuracy: Interval, labels: Tensor) -> Check:
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
-    """Whether more training would not help; an attack that is no better than its floor has learned nothing."""
+    """Checks that more training would not help the attack. An attack no better than a constant guess fails."""
     passed, detail = converged, _CONVERGENCE[converged]
     if finished_grade(row) == "nothing":
         learning = went.gains[-1] if went.gains else converged is False
@@ -58,12 +58,11 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if matched guesses are not shown to be closer than the adversary's own records, matched in the same
-    way.
+    """A finding if matched guesses are not significantly closer to the truth than matched records of the adversary.
 
     Args:
         matched: [N], the first measure of each attacked record after matching.
-        own: [N], the same measure of own records that were drawn without the release.
+        own: [N], the same measure for the adversary's own records, drawn without the release.
 
     >>> import numpy as np
     >>> [check.detail for check in own_match(np.array([0.8, 0.9]), np.array([0.9, 0.8]), True)]
@@ -80,12 +79,12 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
 
 
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
-    """Findings about a cell: did the attack converge, and does it beat constant guesses and its own untrained start?
+    """Findings about an attack: did it converge, and does it beat constant guesses and its own untrained start?
 
     Images are compared by their MSE with the mean image; other records by the first metric of their domain.
 
-    A failed check here is a finding about the cell, not a fault of the run: numbers at the floor say that this attack
-    recovered nothing, not that nothing can be recovered.
+    A failed check here is a finding, not a fault of the run. A result no better than constant guesses says that this
+    attack recovered nothing; another attack may recover more.
     """
     checks, metric = [convergence(converged, row, went)], metric_of(row)
     for name, what in _BEATEN.items():

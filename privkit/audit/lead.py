@@ -1,4 +1,4 @@
-"""The leader of a run: it alone plans, hands out cells, and writes their rows into the run folder."""
+"""The leader of a run. Only it plans, gives work to workers, and writes their results into the run folder."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _SHARE = 20  # the verdict is written so rarely that it takes at most this part 
 
 
 class WorkersEnded(Failure):
-    """The workers of a run ended before one of them returned a result; finished cells stay."""
+    """The workers of a run ended before one of them returned a result; finished results stay."""
 
 
 @dataclass(kw_only=True)
 class Leader:
-    """A run that this process leads."""
+    """The state of a run in the process that leads it."""
 
     worker: CellWorker  # computes cells in this process, and knows the provenance of each
     ledger: RunLedger  # the run folder, of which this process is the writer
@@ -45,34 +45,32 @@ class Leader:
 
     @property
     def ordered(self) -> list[Row]:
-        """The finished rows in the order of the plan."""
+        """The finished result rows in the order of the plan."""
         return [self.rows[cell.id] for cell in self.worker.cells if cell.id in self.rows]
 
     @property
     def planned(self) -> int:
-        """Number of cells to compute, as far as it is known: a twin counts as soon as its attack has failed on a
-        defense."""
+        """Number of results to compute so far. Controls without a defense count once their attack failed."""
         cells = self.worker.cells
         return len(cells) - sum(cell.id not in self.rows and self._unneeded(cell) for cell in cells if cell.twin_of)
 
     @property
     def left(self) -> int:
-        """Number of these cells that have no row yet."""
+        """Number of planned cells (defense, attack, seed) that have no result row yet."""
         return self.planned - len(self.rows)
 
     def _unneeded(self, cell: Cell) -> bool:
         return not any(self._failed(one) for one in cell.twin_of if one in self.rows)
 
     def _failed(self, cell: str) -> bool:
-        """Whether the attack of a finished cell failed; judged once, since it is asked after every cell."""
         if cell not in self._lost:
             self._lost[cell] = lost(self.rows[cell])
         return self._lost[cell]
 
     def open(self, *, again: bool = False) -> None:
-        """Repair the folder, compare its provenance with what this command would compute, and begin the run.
+        """Repair the run folder, compare its provenance (data, code, versions, device) with the current one, and begin.
 
-        If the provenance of models or cells has changed, they are computed anew (`again`), or a `RunFolderError` is
+        Models and results whose provenance changed are computed anew if `again`; otherwise a `RunFolderError` is
         raised.
         """
         worker = self.worker
@@ -87,7 +85,7 @@ class Leader:
         self.judge()
 
     def _start(self) -> None:
-        """Begin with the rows of the folder, mended; cells that ended in an error run again."""
+        """Load the finished rows of the folder; results that are errors are computed again."""
         self.rows, mended = self.ledger.finished([cell.id for cell in self.worker.cells])
         for sentence in mended:
             self.worker.progress.note(sentence)
@@ -96,7 +94,7 @@ class Leader:
             self._files = row.provenance.files | self._files
 
     def schedule(self) -> Schedule:
-        """The cells that are left."""
+        """The schedule of the remaining cells (defense, attack, seed)."""
         known = {row.attack for row in self.rows.values()}
         return Schedule(self.worker.cells, self.rows.keys(), known, self._trained, self._failed)
 
@@ -104,7 +102,7 @@ class Leader:
         return (self.ledger.model(model) / TRAINED).exists()
 
     def work_here(self) -> None:
-        """Compute all cells that are left in this process."""
+        """Compute all remaining results in this process."""
         schedule, progress = self.schedule(), self.worker.progress
         with self.worker.computing():
             while (cell := schedule.take()) is not None:
@@ -114,7 +112,7 @@ class Leader:
                 progress.ended(row.status)
 
     def finish(self, cell: Cell, row: Row) -> Row:
-        """Store a finished row; from time to time, also write the verdict."""
+        """Store a finished result row; at intervals, also write the verdict."""
         if row.status != "error":
             self._check_files(row, self.worker.made_of[cell.id].cell.files)
         self.rows[cell.id] = row = self.ledger.finish(row)
@@ -126,7 +124,7 @@ class Leader:
         return row
 
     def judge(self) -> None:
-        """Write the verdict on the rows so far."""
+        """Write the verdict on the result rows so far into the run folder."""
         start = perf_counter()
         write_verdict(self.ledger.path, verdict_of(self.ledger.manifest, self.ordered, self.worker.config.gates))
         self._judged = perf_counter(), perf_counter() - start
@@ -137,7 +135,7 @@ class Leader:
         self.judge()
 
     def _check_files(self, row: Row, static: Mapping[str, str]) -> None:
-        """Compare the files that a cell was observed to read, without `static` ones, with those of earlier rows."""
+        """Compare the files that a result's code read, except `static` ones, with the files that earlier rows list."""
         read = {name: digest for name, digest in row.provenance.files.items() if name not in static}
         if changed := sorted(name for name, digest in read.items() if self._files.get(name, digest) != digest):
             raise RunFolderError(
@@ -148,10 +146,10 @@ class Leader:
 
 
 class Dispatch:
-    """The cells of a run, computed by the workers of an engine; at most `ahead` cells are submitted at once.
+    """Computes the cells (defense, attack, seed) of a run on an engine's workers, at most `ahead` at once.
 
     An exception from a future means that a worker was lost. Its cell goes to another worker, which continues from the
-    saved state. After `LIVES` lost workers the cell is an error.
+    saved state. After `LIVES` lost workers the cell ends as an error.
     """
 
     def __init__(
@@ -178,7 +176,7 @@ class Dispatch:
         )
 
     def work(self) -> None:
-        """Compute all remaining cells on the workers; raises `WorkersEnded` if no worker returns a result."""
+        """Compute all remaining results on the workers; raises `WorkersEnded` if no worker returns a result."""
         try:
             self._work()
         finally:
@@ -217,7 +215,6 @@ class Dispatch:
         future.add_done_callback(self._ended.put)
 
     def _show(self) -> None:
-        """Show which cells are in work, and how many are done."""
         now = [cell.in_words for cell, _ in self._futures.values()]
         self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
         self._progress.step(len(self._leader.rows), self._leader.planned)
@@ -246,7 +243,7 @@ class Dispatch:
         self._lose(cell, one_line(error))
 
     def _lose(self, cell: Cell, why: str) -> None:
-        """A cell has no row: it runs again, or ends as an error if workers answer at all."""
+        """Compute a missing result again, or let it end as an error if workers still return other results."""
         self._lost[cell.id] += 1
         if self._lost[cell.id] < LIVES:
             self._progress.note(f"{cell.in_words}: lost its worker ({why}); another one goes on with it")
@@ -257,7 +254,7 @@ class Dispatch:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Cells that lost too many workers end as errors."""
+        """End cells (defense, attack, seed) that lost too many workers as errors."""
         if self._given_up and not self._heard:
             left, planned, why = self._leader.left, self._leader.planned, self._given_up[-1][1]
             raise WorkersEnded(

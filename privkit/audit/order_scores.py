@@ -1,4 +1,4 @@
-"""How much of a shuffle an attack undid: accuracies with their limits, and the remaining entropy of the order."""
+"""Scores of a guessed order of shuffled tokens: accuracies with their limits, and the remaining entropy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privkit.shared.measures import UNIT
 
 @dataclass(frozen=True, kw_only=True)
 class OrderAccuracy:
-    """An accuracy of a guessed order: the share of right answers, with its limits."""
+    """An accuracy of a guessed order: the share of correctly placed tokens, with its limits."""
 
     # of all pieces (or adjacent pairs), with its interval over images: a solver that finds one piece of an image often
     # finds all of them
@@ -33,7 +33,7 @@ class OrderAccuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class _ArrangementScores:
-    """The accuracy of a guessed order."""
+    """All accuracies of a guessed order, and the entropy of the order before and after the attack."""
 
     direct: OrderAccuracy  # share of pieces in their place
     # share of adjacent pairs that are adjacent again, in the right direction; None if tokens form no square grid
@@ -66,10 +66,10 @@ def arrangement_scores(
     Args:
         guess: int64 [N, T], the guessed place of each released token among the B·T places of its message; each place of
             a message occurs once.
-        truth: int64 [N, T], likewise; see `true_arrangement`.
+        truth: int64 [N, T], the true places, counted in the same way; see `true_arrangement`.
         batch: B, images per message; it divides N.
-        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal pieces count as interchangeable, in
-            accuracies and in bits. Without it, all pieces count as different.
+        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal tokens count as interchangeable, in
+            accuracies and in bits. With None, all tokens count as different.
         confidence: confidence of all limits, in (0, 1).
         most_bits: an upper bound on the entropy of one secret order before the release, if the shuffle has less entropy
             than a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
@@ -78,8 +78,8 @@ def arrangement_scores(
         ValueError: if shapes differ, an order is not a permutation, or N is not a multiple of B.
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
-    numbers (`patch_entropy_bits`). It holds for any law of the order, any guess, and equal pieces: at most (T − j)!
-    distinguishable orders agree with a guess on j given places.
+    numbers (`patch_entropy_bits`). It holds for any distribution of the order, any guess, and equal tokens, because at
+    most (T − j)! distinguishable orders agree with a guess on j given places.
 
     >>> truth = torch.arange(16).repeat(40, 1)
     >>> guess = truth.clone()
@@ -133,7 +133,7 @@ def arrangement_scores(
 
 
 def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
-    """log2 of the number of orders of as many tokens that look different, mean over `orders` of them."""
+    """The mean of log2 of the number of distinguishable orders of `tokens` tokens, over `orders` orders."""
     if kinds is None:
         return orderings_bits(tokens)
     counts = [row.unique(return_counts=True)[1].tolist() for row in kinds.view(orders, tokens)]

@@ -1,7 +1,7 @@
-"""Whether a user's own part behaves in training as it does afterwards, when it is attacked and measured.
+"""Checks that a user's own stage or network behaves in training as it does afterwards, when it is attacked.
 
-It must send the same in both (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and keep no
-state between calls (`must_keep_no_state`).
+It must send the same data in both (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and keep
+no state between calls (`must_keep_no_state`).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _CURE = "so attacks on what is sent after training say nothing about training; l
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse a user's own stage, or network, that sends other data with gradients, or in training mode, than without.
+    """Refuse a user's own stage or network that sends other data if gradients are computed, or in training mode.
 
-    Attacks read what is sent after training. If other data are sent in training, their result says nothing about these.
-    The first round of the `records` is sent with the same draws. privkit's own parts are not measured here.
+    Attacks read data sent after training, so their results would say nothing about different data sent in training. The
+    first round of the `records` is sent with the same random draws. privkit's own parts are not measured here.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):
@@ -69,9 +69,9 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
 def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
     """Refuse a user's own network whose code sends other data in training mode, record by record.
 
-    torch's own layers, and what is made of them, draw and keep statistics in that mode on purpose, so they stay in
-    evaluation mode. A difference that draws explain passes, as that of a hand-written dropout does, and so does one
-    that comes from other records of the batch, as that of a hand-written batch normalization.
+    torch's own layers draw random numbers or keep statistics in training mode on purpose, so they stay in evaluation
+    mode. Two kinds of differences are allowed: those from random draws, as in a hand-written dropout, and those from
+    other records of the batch, as in a hand-written batch normalization.
     """
 
     def sent(x: Tensor, seed: int = 0) -> Tensor:
@@ -102,11 +102,11 @@ def _computes(kind: type) -> bool:
 def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
     """Refuse a user's own stage that adds the same noise in each round, such as noise from a seed of its own.
 
-    An adversary who has the code, or queries twice, can subtract such noise. Attacks expect fresh noise, so their
-    failure would say nothing.
+    An adversary who has the code, or queries twice, can subtract such noise. privkit's attacks expect fresh noise, so
+    their failure would show nothing.
 
     Args:
-        shape: shape of one record's smashed data, for stages that take only this one.
+        shape: shape of one record's smashed data, for stages that take only this shape.
         image: shape of one record, for stages on images.
     """
     for stage in stages:
@@ -130,8 +130,8 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """What each of a user's own stages releases for fixed artificial records with fixed random draws; None if a stage
-    cannot read such records.
+    """The releases of the user's own stages for fixed records and random draws; None if a stage cannot read the
+    records.
     """
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
@@ -142,10 +142,10 @@ def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor 
 
 
 def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
-    """Refuse a user's own stage that has changed since `made_by` gave `before`, such as by counting its calls.
+    """Refuse a user's own stage whose release changed since `made_by` returned `before`, for example by counting calls.
 
-    Attacks and measurements use the stage after the training. If it has changed, they say nothing about the rounds of
-    training, and the receipt of the last round would be charged for all of them.
+    Attacks and measurements use the stage after the training. If it has changed, they say nothing about the training,
+    and the last round's receipt does not describe earlier rounds.
     """
     for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
         if first is None or after is None:

@@ -1,4 +1,4 @@
-"""The place of a run's defenses among the registered ones."""
+"""Ranks a run's defenses among the registered results of privkit's own defenses."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
 
 
 def placed(run: Path) -> tuple[list[Place], list[str]]:
-    """Where a run's defenses lie among the registered ones.
+    """The ranks of a run's defenses among the registered ones.
 
     Returns:
-        A place for each setting and adversary, and a sentence for each way in which the registry's runs differ from
-            this one.
+        A rank for each setting and adversary, and a sentence for each difference between this run and the registry's.
 
     Raises:
-        RunFolderError: if it is not a run folder.
-        UnfinishedRun: if no cell is finished.
-        UsageError: if no defended record was attacked, or nothing comparable is registered.
+        RunFolderError: if `run` is not a run folder.
+        UnfinishedRun: if no result is finished.
+        UsageError: if no defended model was attacked, or no comparable run is registered.
     """
     _, rows = finished_rows(run)
     if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):

@@ -1,4 +1,4 @@
-"""A few steps on random records: whether a defense fits the model, and how long training and attacks take."""
+"""Short trials on random records: does a defense fit the model, and how long do training and attacks take?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IDLE = "at least; its first epoch takes longer than the estimate may"
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:
-    """Try one training step with every defense before any work; a `UsageError` if one does not fit the model."""
+    """Try one training step with every defense before the run; a `UsageError` if a defense does not fit the model."""
     for defense in config.defenses:
         try:
             _fitting(config, defense, pools, torch.device("cpu"))
@@ -80,10 +80,10 @@ def seconds_of_training(cell: Rehearsal, steps: int = 1) -> float:
 
 
 def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
-    """Time of an attack on a cell before its training.
+    """Time of an attack, measured on an untrained model.
 
-    It is stopped after `limit` seconds, and the rest is extrapolated from its epochs. If it finishes none in that time,
-    it starts over on smaller rounds.
+    The attack is stopped after `limit` seconds, and its time is extrapolated from the epochs done. If no epoch finishes
+    in that time, it starts again with smaller rounds.
     """
     goal, smallest = audit_goal(attack.spec), max(2, cell.cell.defense.spec.smallest_batch)
     domain = cell.seed_data.splits.domain
@@ -103,7 +103,7 @@ def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
 
 
 def _fitting(config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Rehearsal:
-    """An untrained model whose parts fit each other in a step of training."""
+    """An untrained model with which one training step succeeds."""
     try:
         cell = Rehearsal.of(config, defense, pools, device)
         seconds_of_training(cell)
@@ -132,7 +132,7 @@ def _sends_numbers(cell: Rehearsal) -> bool:
 
 @contextmanager
 def _blamed(config: AuditConfig, who: str, domain: Domain) -> Iterator[None]:
-    """Turn what a part raises into a sentence that names it."""
+    """Turn an exception of a part into a one-sentence error that names the part."""
     try:
         yield
     except PrivkitError:
@@ -147,11 +147,11 @@ def _blamed(config: AuditConfig, who: str, domain: Domain) -> Iterator[None]:
 
 
 class _Enough(BaseException):
-    """The probe has seen enough; no `Exception`, so that an attack does not take it for its own failure."""
+    """Ends an attack that is being timed. It is no `Exception`, so that an attack does not catch it as a failure."""
 
 
 class _Watch(NoSession):
-    """A session that notes when each epoch ends, and ends the attack when its time is over."""
+    """A session that records when each epoch ends, and stops the attack after its time limit."""
 
     def __init__(self, limit: float, now: Callable[[], float]) -> None:
         self.limit, self.now, self.start = limit, now, now()
@@ -166,9 +166,9 @@ class _Watch(NoSession):
 
 
 def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
-    """Run an attack. If it ends before its last epoch, or is ended, the rest follows from the epochs that were seen.
+    """Run an attack and measure its time. If it stops before its last epoch, the rest is extrapolated.
 
-    An attack ends early where a doubling gains nothing, as on random records.
+    On random records an attack often stops early, because a doubled budget does not improve it.
     """
     idle = ""
     try:
@@ -186,7 +186,7 @@ def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
 
 
 def _planned(attack: object) -> int:
-    """Epochs of an attack that says how many it takes; of doublings, which end when one gains nothing, about 3/4."""
+    """Number of epochs that an attack plans. If it doubles its budget while that helps, about 3/4 of the maximum."""
     epochs, doublings = getattr(attack, "epochs", None), getattr(attack, "doublings", None)
     if not isinstance(epochs, int):
         return 0

@@ -1,4 +1,4 @@
-"""A cell of an audit of a recording: its adversary knows only what was recorded."""
+"""The context of an audit of a recording. Its adversary knows only recorded data."""
 
 from __future__ import annotations
 
@@ -45,14 +45,16 @@ _DECLARED = "ε is of the mechanism that the recording declares; privkit did not
 
 @dataclass(frozen=True, kw_only=True)
 class _RecordedContext(AttackContext):
-    """One cell on a recording."""
+    """The data of one cell (defense, attack, seed) on a recording."""
 
     source: Recording  # the recording
     device: torch.device  # where the attack computes
     declared: Declared  # how the recording agrees with itself
 
     def refuse(self) -> None:
-        """Refuse an attack that its goal refuses, a server with another loss, and more passes than were recorded."""
+        """Refuse an attack if its goal refuses the recording, if the server's loss differs, or if it needs more passes
+        over the records than were recorded.
+        """
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if self.source.several and "upper" in known_to(attack):
@@ -66,8 +68,9 @@ class _RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """The check whether the recorded data refute what is declared; none if only a defense is declared and nothing
-        refutes it."""
+        """A check whether the recorded data refute the declarations; empty if only a defense is declared and nothing
+        refutes it.
+        """
         compared = self.declared.compared
         if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
             return ()
@@ -120,7 +123,7 @@ class _RecordedContext(AttackContext):
         return tuple(told)
 
     def lacking(self) -> str:
-        """What must be recorded before the attack can be mounted."""
+        """A phrase that names the data that must be recorded for the attack."""
         source, wanted = self.source, known_to(self.attack)
         absent = {
             "lower": {"lower", "query"} & wanted and source.description.lower is None,
@@ -135,7 +138,7 @@ class _RecordedContext(AttackContext):
         return lacks
 
     def rounds(self) -> Transcript:
-        """The recorded rounds of the last pass, with their true labels."""
+        """The recorded rounds of the last pass over the records, with their true labels."""
         assert self.source.labels is not None
         transcript, size = Transcript(), self.round_size
         views, cuts = self.recording.views[: self.source.pass_rounds], self.source.second[-self.source.pass_rounds :]
@@ -163,7 +166,7 @@ class _RecordedContext(AttackContext):
 
     @cached_property
     def _lower(self) -> nn.Module | None:
-        """The clients' part: `Clients` if privkit knows its defense, or a user's module."""
+        """The clients' part: `Clients` if the defense is known to privkit, otherwise the user's module."""
         lower = self.source.lower()
         if lower is None:
             return None
@@ -176,7 +179,7 @@ class _RecordedContext(AttackContext):
         return shared_lower(self._lower) if isinstance(self._lower, Clients) else self._lower
 
     def upper(self) -> nn.Module | None:
-        """The recorded upper segment, if there is one; None for a U-shape, whose upper segment gives no logits."""
+        """The recorded upper segment; None without one, or for a U-shape, whose upper segment gives no logits."""
         upper = None if self.keeps_labels() else self.source.upper()
         return None if upper is None else upper.to(self.device)
 
@@ -204,7 +207,9 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """The context of a cell on a recording. Its row holds the fields that do not depend on the attack's result."""
+    """The data of one cell (defense, attack, seed) on a recording; the result row has all fields that need no
+    attack.
+    """
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
@@ -243,7 +248,7 @@ def _accuracy(source: Recording) -> Interval | None:
 def _certificate(
     source: Recording, declared: Declared, mechanism: SplitMechanism | None, delta: float
 ) -> Certificate | None:
-    """What follows from what the recording declares, which stays declared; nothing if its own data refute it."""
+    """The certificate of the recording's declared mechanism, or no claim if the data refute the declaration."""
     if source.left_out:
         made = nothing(
             f"this old recording (schema version {source.description.schema_version}) leaves out "

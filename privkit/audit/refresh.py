@@ -1,4 +1,4 @@
-"""Compares what a run folder holds with what the command would use now."""
+"""Compares the provenance in a run folder with the data, code, versions and device of the current command."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def refresh(
     *,
     again: bool,
 ) -> str:
-    """Compare the stored provenance of a plan with what the command would use now.
+    """Compare the stored provenance of a plan with that of the current command.
 
-    Changed models and cells are moved to RUN/superseded and computed anew (`again`), or a `RunFolderError` is raised.
+    Changed models and results are moved to RUN/superseded and computed anew (`again`), or a `RunFolderError` is raised.
 
     Returns:
-        A sentence on what was set aside; empty if nothing changed.
+        A sentence on the moved models and results; empty if nothing changed.
     """
     begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
     seeds = {cell.seed for cell, _ in begun}
@@ -65,7 +65,7 @@ def refresh(
 
 
 def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path, Provenance | None]:
-    """The provenance of a cell's model and of the cell, by folder, if the folder has something to continue from."""
+    """Folder -> provenance of a cell (defense, attack, seed) and its model, for folders with results."""
     model, home = folder.model(cell.model_id), folder.cell(cell.id)
     recorded = {model: folder.made_of(model)} if holds(model) else {}
     if cell.id in rows:

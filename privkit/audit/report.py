@@ -1,4 +1,4 @@
-"""The report of a run folder: reads what the cells stored and hands it to `privkit.reports`."""
+"""The report of a run folder: reads the stored results and passes them to `privkit.reports`."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def build(
     """Write RUN/report and RUN/verdict.json and return the report's page.
 
     Args:
-        rows: the rows in the order to show; None for those of `results.jsonl`.
-        gates: the user's gates; None for those of the last command on this run.
-        pictures: whether the page shows the first private records and the guesses at them; without them, RUN/report
-            shows no record, but RUN/cells still holds them.
+        rows: result rows in the order to show; None for all rows of `results.jsonl`.
+        gates: the user's pass/fail conditions; None for the conditions of the last command on this run.
+        pictures: whether the page shows the first private records and their guesses. If not, RUN/report shows no
+            record, but RUN/cells still holds them.
 
     Raises:
-        RunFolderError: if it is not a run folder.
-        UnfinishedRun: if no cell is finished.
-        DamagedFile: if one of its files is damaged.
+        RunFolderError: if `run` is not a run folder.
+        UnfinishedRun: if no result is finished.
+        DamagedFile: if a file of the folder is damaged.
     """
     run = root(run)
     manifest, stored = finished_rows(run)
@@ -66,7 +66,7 @@ def build(
 def _rendered(
     run: Path, rows: list[Row], manifest: Manifest, verdict: Verdict, write: Write, with_pictures: bool
 ) -> Path:
-    """Read what the cells stored, and write the report."""
+    """Read the stored results and write the report."""
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
@@ -92,7 +92,7 @@ def _rendered(
 
 
 def _pictures(cell: Path, row: Row) -> Pictures | None:
-    """The stored pictures of a cell, None where it has none; cells of an earlier privkit hold no floors."""
+    """The pictures of a result; None if it has none. Runs of earlier versions of privkit hold no constant guesses."""
     if not _pictured(row):
         return None
     floors = {f"floor_{name}": ("u", 4) for name in row.floors}
@@ -109,7 +109,7 @@ def _pictured(row: Row) -> bool:
 
 
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
-    """The first records of a cell that are not images, in words, and the guesses at them."""
+    """Pairs of texts: the first attacked records of a result, if they are no images, and their guesses."""
     if _pictured(row):
         return []
     arrays = _arrays(cell / PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
@@ -117,7 +117,7 @@ def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
 
 
 def _told(cell: Path, row: Row) -> Told | None:
-    """The stored scores of a cell as its figure shows them, None where it has none."""
+    """The stored scores of a result in the form of its figure; None if it has none."""
     arrays = _arrays(cell / SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
     if arrays is None:
         return None
@@ -132,14 +132,14 @@ def _told(cell: Path, row: Row) -> Told | None:
 def _arrays(
     path: Path, row: Row, wanted: dict[str, tuple[str, int]], optional: dict[str, tuple[str, int]] | None = None
 ) -> dict[str, Any] | None:
-    """Arrays of a file that the row lists, None where it lists none."""
+    """The named arrays of a file that the row lists; None if the row lists no such file."""
     if path.name not in row.files:
         return None
     return read_arrays(path, checked_bytes(path, row.files[path.name]), wanted, optional or {})
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
-    """A command that runs one cell alone, beside the undefended baseline; empty if the run was started from Python.
+    """A command that computes one result and the undefended baseline; empty if the run was started from Python.
 
     >>> from privkit.reports.schema import Row
     >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")

@@ -1,4 +1,4 @@
-"""An audit: plan the cells, compute those that are not finished, report."""
+"""Runs an audit: plans cells (one defense, attack and seed each), computes unfinished ones, and reports."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class AuditRun:
     """A finished audit.
 
     Attributes:
-        rows: one per cell, in the order of the plan.
-        folder: the run on disk.
-        report: its HTML page.
-        verdict: the verdict on cells, checks and gates, as in `verdict.json`.
+        rows: one result row per defense, attack and seed, in the order of the plan.
+        folder: the run folder.
+        report: the HTML page of the report.
+        verdict: the verdict on results, checks and gates (the user's pass/fail conditions), as in `verdict.json`.
     """
 
     rows: tuple[Row, ...]
@@ -63,24 +63,24 @@ class AuditRun:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Failed checks and gates, a sentence each."""
+        """One sentence for each failed check and gate."""
         return self.verdict.failures
 
     @property
     def exit_code(self) -> int:
-        """0 clean, 1 a gate failed, 3 some cells errored."""
+        """0 if all is well, 1 if a gate (a user's condition) failed, 3 if some results are errors."""
         return self.verdict.exit_code
 
     @property
     def conclusions(self) -> list[Conclusion]:
-        """What the run shows of each defense, as its report begins."""
+        """Conclusions on each defense, as at the top of the report."""
         from privkit.parts.threats import threats_of
         from privkit.reports.conclusion import conclusions
 
         return conclusions(self.rows, threats_of(self.rows))
 
     def table(self) -> Table:
-        """The table of the report: means over several seeds, or a line for each row; floors stand below."""
+        """The report's table: means over several seeds, or one line per result; constant guesses are at the bottom."""
         return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
@@ -109,19 +109,20 @@ def run_audit(
     engine: str | None = None,
     **settings: Any,
 ) -> AuditRun:
-    """Run an audit, or go on with one that was interrupted.
+    """Run an audit, or continue an interrupted one.
 
     Args:
-        config: what to run; or give its settings as keywords, as in a configuration file (`defense="batch_shuffle"`).
+        config: the configuration; None if its settings are given as keywords, as in a configuration file
+            (`defense="batch_shuffle"`).
         out: the run folder; None for one named after the configuration under ./privkit-runs.
-        progress: shows what happens; silent by default.
-        again: whether to recompute models and cells whose data, code, versions or device changed; False refuses to go
-            on with them.
-        workers: processes of this machine that share the work, the threads and the devices; None for as many as
-            `shared_out` says. With an engine, the number of cells submitted to it at once; 1 for no limit.
-        engine: where cells are computed, as `privkit.run.engines.ENGINES` names it; None for this machine.
-        **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, modules that a recording may build its
-            segments from.
+        progress: an object that shows the progress; None shows nothing.
+        again: whether to recompute models and results whose data, code, versions or device changed; False raises an
+            error instead.
+        workers: the number of local processes that share the work, the threads and the devices; None lets `shared_out`
+            choose. With an engine, the number of results submitted to it at once; 1 for no limit.
+        engine: a name in `privkit.run.engines.ENGINES`, which says where results are computed; None for this machine.
+        **settings: keys of `privkit.settings.resolve.KEYS`, and `trust`: modules from which a recording may build its
+            segments.
 
     Raises:
         PrivkitError: if the configuration, the data or the folder is faulty; the message is one sentence.
@@ -169,9 +170,9 @@ def plan_audit(
     engine: str | None = None,
     **settings: Any,
 ) -> Path:
-    """Begin an audit and compute nothing; settings that do not fit together are refused.
+    """Check the settings of an audit and create its run folder, without computing results.
 
-    `run_audit` goes on with it, and has the same arguments and errors.
+    `run_audit` continues from it, and has the same arguments and errors.
     """
     with _led(_given(config, settings), out, None, again, workers, engine) as (leader, _):
         return leader.ledger.path
@@ -194,9 +195,9 @@ def _led(
     workers: int | None,
     engine: str | None,
 ) -> Iterator[tuple[Leader, int]]:
-    """This process as the one that leads a run, and its number of workers.
+    """A block with the leader of a run in this process, and the number of workers.
 
-    The run's folder is made or mended, its plan stands, its data fit.
+    The run folder is created or repaired, the plan is written, and the data are checked.
     """
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
@@ -226,9 +227,9 @@ def _led(
 def shared_out(config: AuditConfig, device: torch.device, workers: int | None, engine: str | None) -> tuple[int, int]:
     """The number of workers of a run, and of the CPU threads of each.
 
-    By default each cell gets a process, as long as there are CPUs, since small models gain little from a second thread.
-    One process computes all cells if more processes would not help or could disturb the user: on a GPU, under torchrun,
-    with an explicit number of threads, and with the user's own code, which may need a terminal.
+    By default each result gets its own process, up to the number of CPUs, since small models gain little from a second
+    thread. A single process is used on a GPU, under torchrun, with an explicit number of threads, and with the user's
+    own code, which may need a terminal.
     """
     threads = config.threads or default_threads()
     if workers is None:
@@ -251,7 +252,7 @@ def check_workers(config: AuditConfig, workers: int) -> None:
 
 
 def default_folder(config: AuditConfig) -> Path:
-    """The folder of a run without `out`; the same configuration finds it again."""
+    """The run folder if `out` is not given; the same configuration always gets the same folder."""
     return Path("privkit-runs") / f"{config.dataset.name}-{config.fingerprint}"
 
 

@@ -36,8 +36,7 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Refuse guesses [N, *domain.shape] that are not valid records: guesses on another scale would look like a failed
-    attack.
+    """Refuse guesses [N, *domain.shape] that are no valid records: another scale would look like a failed attack.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -71,13 +70,12 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Scores of guesses on any device, unaligned and after matching (which undoes a wrong order); for images, feature
-    networks add theirs.
+    """Scores of guesses: unaligned, and after matching, which undoes a wrong order. Feature networks add metrics.
 
     Args:
         truth: [N, ...], the attacked records, shaped like `guess`.
         batch_size: records of a round, within which guesses are matched.
-        labels: labels of the attacked records, which a classifier among the networks needs.
+        labels: labels of the attacked records, needed if one of the networks is a classifier.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
@@ -99,9 +97,10 @@ def scored(
 
 
 def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> NDArray[np.int64]:
-    """For each record, the row of the guess that the best assignment inside its round gives to it, int64 [N].
+    """For each record, the number of the guess that the best assignment inside its round pairs with it, int64 [N].
 
-    It has the smallest total distance by the domain's first measure. It uses the truth, so it is an upper bound.
+    The assignment minimizes the total distance by the domain's first measure. It uses the truth, so scores after it are
+    an upper bound.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """
@@ -113,15 +112,14 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
-    """The domain's first measure [N] for own records that are drawn without the release and then matched to the
-    attacked records.
+    """The domain's first measure [N] for the adversary's own random records, matched to the attacked records.
 
-    Records of few cells resemble some record of a message by chance, so after matching any records look like good
+    A small record resembles some record of a message by chance, so after matching even unrelated records look like good
     guesses.
 
     Args:
-        truth: [N, *shape].
-        own: [M, *shape], M ≥ 1.
+        truth: the attacked records, [N, *shape].
+        own: the adversary's own records, [M, *shape], M ≥ 1.
         batch_size: records of a round, within which guesses are matched.
         seed: seed of the draw.
     """
@@ -132,7 +130,7 @@ def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, see
 
 
 def unidentified(domain: Domain, truth: Tensor) -> str:
-    """Why it cannot be said which attacked records are identified, in a sentence; empty if it can."""
+    """A sentence that says why identification of attacked records cannot be measured; empty if it can."""
     first = domain.kind.measures[0]
     if first.higher_is_closer is None:
         return f"identified cannot be computed: {first.title} does not say which of two records is nearer to a guess"
@@ -143,9 +141,9 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """How many attacked records equal another one, in a sentence; empty for none.
+    """A sentence on the number of attacked records that equal another attacked record; empty if there are none.
 
-    No guess can distinguish equal records: each of k equal ones is identified with probability at most 1/k.
+    No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k.
     """
     times = Counter(record.tobytes() for record in truth.cpu().numpy()).values()
     count, most = sum(number for number in times if number > 1), len(times) / max(1, len(truth))
@@ -154,7 +152,7 @@ def repeated(domain: Domain, truth: Tensor) -> str:
 
 
 def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
-    """The probability [N] that each guess finds its own record among all, by the domain's first measure."""
+    """The probability [N] that each guess is closest to its own record among all, by the domain's first measure."""
     rows = np.arange(len(truth))
     parts = (slice(start, start + _AT_ONCE) for start in range(0, len(truth), _AT_ONCE))
     return np.concatenate([found(domain.distances(guess[part], truth), rows[part]) for part in parts])
@@ -163,7 +161,7 @@ def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
 def share(chances: Values) -> Metric:
     """The share of identified records with its binomial interval.
 
-    A tie counts by its probability; counts are rounded outwards.
+    A tie counts as a fraction, 1/2 for two records; the interval rounds the number of hits outwards.
 
     >>> found = share(np.array([1.0, 0.5, 0.0, 0.0]))
     >>> found.value, round(found.low, 3), round(found.high, 3)
@@ -181,7 +179,7 @@ def mean_over(
     Args:
         values: [N], N ≥ 1, one per record.
         within: the range (low, high) of the values.
-        confidence: in (0, 1).
+        confidence: confidence of the interval, in (0, 1).
 
     >>> found = mean_over(np.array([0.5, 0.7]), higher_is_closer=True, within=(0.0, 1.0))
     >>> round(found.low, 2), found.worst
@@ -193,7 +191,7 @@ def mean_over(
 
 
 def few(records: int) -> tuple[str, ...]:
-    """A warning for rows of few records: intervals then cover the mean of skewed values less often than stated.
+    """A warning if there are few records: intervals then cover the mean of skewed values less often than stated.
 
     >>> few(50), few(5)[0][:38]
     ((), 'the intervals rest on 5 attacked recor')
@@ -207,7 +205,7 @@ def few(records: int) -> tuple[str, ...]:
 
 
 def summarise(scores: Mapping[str, Scores], perception: Perception | None = None) -> dict[str, Metrics]:
-    """Estimates for every alignment and metric. `perception` is as in `directions`."""
+    """Means with intervals for every alignment of guesses and every metric. `perception` is as in `directions`."""
     closer = directions(perception)
     return {
         alignment: {
@@ -221,10 +219,10 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """How much closer an attack's guesses are to the records than each constant guess: the mean difference over
-    records.
+    """How much closer an attack's guesses are to the records than each constant guess: the mean difference.
 
-    The interval has 99 % confidence, since a run compares often: for every attack, seed and doubling of an attack.
+    Intervals have 99 % confidence, since a run makes many comparisons: for every attack, seed and doubling of the
+    budget.
 
     Args:
         guesses: name of a guess -> its scores of the same records.

@@ -1,4 +1,4 @@
-"""The data that all cells of one seed share: the images, their owners (clients), the attacked ones, and the floors."""
+"""The data that all attacks with one seed share: images, their clients, attacked images, and constant guesses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _SeedRecords:
 
 @dataclass(frozen=True, kw_only=True)
 class SeedData(_SeedRecords):
-    """What all cells of one seed share."""
+    """Everything that all defenses and attacks with one seed share."""
 
     guesses: dict[str, dict[str, Scores]]  # scores of the constant guesses, record by record, as `scored` gives them
     floors: dict[str, dict[str, Metrics]]  # metrics of the constant guesses
@@ -57,7 +57,7 @@ class SeedData(_SeedRecords):
 
     @property
     def own_images(self) -> Tensor | None:
-        """The adversary's images; None if a recording has none."""
+        """The adversary's own images; None if a recording has none."""
         return self.auxiliary.x if len(self.auxiliary) else None
 
     @property
@@ -67,15 +67,13 @@ class SeedData(_SeedRecords):
         return self.auxiliary.y if known else None
 
     def copied(self) -> SeedData:
-        """A copy of the records, for a cell whose parts may change records in place; the copy's memory of attacks is
-        empty.
-        """
+        """A copy of the records, for code that may change records in place; the copy's cache for attacks is empty."""
         shared = {id(self.splits.domain): self.splits.domain}  # frozen, and perhaps with a long vocabulary
         records = {name: getattr(self, name) for name in ("splits", "shares", "victims", "auxiliary")}
         return replace(self, memory=Memory(), **deepcopy(records, shared))
 
     def changed(self, copy: SeedData) -> tuple[str, ...]:
-        """Names of the records or labels of a copy that differ from these."""
+        """Names of the records or labels of `copy` that differ from the originals."""
         groups = [{**data.splits.parts, "attacked": data.victims, "auxiliary": data.auxiliary} for data in (self, copy)]
         return tuple(
             f"the {name} {self.splits.domain.records if field == 'x' else 'labels'}"
@@ -86,8 +84,7 @@ class SeedData(_SeedRecords):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of records of each part; without a class mean, also the number of labels of the victims, since a guess
-        may know the label."""
+        """Number of records of each part. Without a class-mean guess, also the number of labels of attacked records."""
         parts = {name: len(part) for name, part in self.splits.parts.items()}
         own = {"auxiliary": len(self.auxiliary), "auxiliary_dropped": self.dropped, "victims": len(self.victims)}
         unmet = self.labeled and len(self.victims) and CLASS_MEAN.name not in self.guesses
@@ -95,7 +92,7 @@ class SeedData(_SeedRecords):
 
 
 def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedRecords:
-    """Open the data, split them and choose the attacked and the auxiliary records."""
+    """Open the data, split them, and choose the attacked records and the adversary's auxiliary records."""
     if config.recording is not None:
         return _recorded(config.recording, device)
     pools, other, _ = open_data(config)
@@ -134,12 +131,12 @@ def _warnings(notes: Iterable[str], victims: int) -> tuple[str, ...]:
 
 
 def _wished(config: AuditConfig) -> dict[str, int]:
-    """Numbers of records of each part, as the budget has them."""
+    """The numbers of records of each part that the budget asks for."""
     return {name: getattr(config.budget, name) for name in ("private", "auxiliary", "test", "validation")}
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
-    """Everything that cells of one seed share.
+    """Prepare everything that all defenses and attacks with one seed share.
 
     Raises:
         UsageError: if the parts are too small for the batch size.
@@ -171,12 +168,12 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
 def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
     """The guesses that need no release, [N, *shape] for N attacked records.
 
-    Constant guesses come first; without own records there are only those that need none. The class mean knows each
-    record's true label: it is the mean of the adversary's own records of that class (of tokens and categories the most
-    frequent one), or of all own records, if none has that label.
+    Constant guesses come first; without own records, only those that need none. The class mean knows each record's true
+    label. It is the mean of the adversary's own records with this label (for tokens and categories the most frequent
+    value), or of all own records if none has it.
 
     Args:
-        classes: whether the own and the attacked records have labels of the same classes.
+        classes: whether the adversary's own records and the attacked ones have labels of the same classes.
     """
     domain, count = victims.domain, len(victims)
     if not count:
@@ -198,7 +195,7 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
 
 
 def no_class_mean(config: AuditConfig, own: Batch, victims: Batch, labeled: bool) -> str:
-    """Why there is no guess by the true label, in a sentence; empty if there is one."""
+    """A sentence that says why there is no class-mean guess; empty if there is one."""
     why = ""
     if not len(own) or not labeled:
         none = f"the adversary has no own {own.domain.records}"
@@ -218,11 +215,10 @@ def _without(own: Batch, victims: Batch) -> str:
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """The shares of records that the floors identify; the upper limit is the most that any guess of this kind can
-    reach.
+    """The shares of records that guesses without the release identify; upper limits hold for any such guess.
 
-    Without the release, a constant guess identifies one record in all on average, and a guess by class one of each
-    class; ties are broken at random.
+    A constant guess identifies one record on average, and a guess for each class one record per class; ties are broken
+    at random.
     """
     for name, found in floors.items():
         if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
@@ -234,7 +230,7 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
 
 
 def _recorded(recording: Recording, device: torch.device) -> _SeedRecords:
-    """The true images of a recording that are known, and the adversary's own without these; other parts are empty."""
+    """The known true images of a recording, and the adversary's own images without them; other parts are empty."""
     own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
@@ -253,7 +249,7 @@ def _recorded(recording: Recording, device: torch.device) -> _SeedRecords:
 
 
 def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Batch:
-    """The attacked images, round by round and in each round client by client; a client's own where they are private."""
+    """The attacked images, round by round and in each round client by client; private images stay with their client."""
     senders, batch = config.protocol.spec.active, config.training.batch_size
     source = splits.private if config.attacked == "private" else splits.test
     rounds = min(config.budget.victims, len(source)) // (senders * batch)
@@ -265,16 +261,16 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
 
 
 def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, Pool | None, dict[str, int]]:
-    """The private dataset, the one of the auxiliary images if it is another, and the sizes of the three parts.
+    """The private dataset, a separate dataset of auxiliary images or None, and the sizes of the three parts.
 
     Pictures are not decoded yet.
 
     Args:
-        stand_ins: whether random records replace an official dataset if no data root is named.
+        stand_ins: whether random records replace an official dataset if no data root is given.
 
     Raises:
-        UsageError: if the parts are too small for the batch size, or the training changes colors that images lack.
-        DataError: if files are missing or damaged, or there is but one class.
+        UsageError: if the parts are too small for the batch size, or the training augments colors of gray images.
+        DataError: if files are missing or damaged, or there is only one class.
     """
     budget, other = config.budget, None
     wished = budget.private + budget.auxiliary + budget.validation
@@ -298,7 +294,6 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
 
 
 def _opened(config: AuditConfig, dataset: Component, stand_ins: bool, wished: int) -> Pools:
-    """A dataset, of which so many training records will be taken."""
     with faults_of(f"dataset {dataset.label}", dataset.spec):
         found = stand_in(dataset.spec) if stand_ins and config.data_root is None else None
         return found or dataset.spec.open(config.data_root, download=config.download, train_images=wished)
@@ -307,7 +302,7 @@ def _opened(config: AuditConfig, dataset: Component, stand_ins: bool, wished: in
 def _check_sizes(
     config: AuditConfig, records: str, *, private: int, auxiliary: int, test: int, validation: int | None = None
 ) -> None:
-    """Refuse a batch size that a part of the data does not fill once, before anything is trained."""
+    """Refuse, before training, a batch size that is larger than a part of the data."""
     source, name = (private, "private") if config.attacked == "private" else (test, "test")
     attacked = f"attacked {records} (the smaller of victims={config.budget.victims} and {source} {name} ones)"
     most = {f"private {records}": private, f"test {records}": test, attacked: min(config.budget.victims, source)}
@@ -335,9 +330,9 @@ def _takes_controls(attack: AnyAttack) -> bool:
 def _auxiliary(
     config: AuditConfig, splits: Splits, victims: Batch, pools: Pools, other: Pool | None, seed: int
 ) -> tuple[Batch, int, str]:
-    """The adversary's records, the number of those left out as private or attacked ones, and a sentence on these.
+    """The adversary's records, the number of those left out as private or attacked, and a sentence on this.
 
-    Other records of the dataset replace them if the control experiments would otherwise have too few.
+    Other records of the dataset replace the left-out ones if the control experiments would have too few.
     """
     if config.auxiliary == "training":
         return splits.private, 0, ""
@@ -369,6 +364,6 @@ def _auxiliary(
 
 
 def _fitted(batch: Batch, splits: Splits) -> Batch:
-    """Records of another dataset, or of another place of this one, as records of the private data's domain."""
+    """Records of another dataset, or another part of this one, converted to the private data's domain."""
     fitted = replace(batch, x=splits.domain.fit(batch.x, batch.domain), domain=splits.domain)
     return fitted.to(splits.private.x.device)

@@ -1,4 +1,4 @@
-"""The seconds of a cell, stage by stage."""
+"""The seconds that each stage of a result takes: training, attack, and control experiments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DIGITS = 3
 
 @dataclass(kw_only=True)
 class Spent:
-    """Counts the seconds of a cell's stages while it runs.
+    """Counts the seconds of training, attack and control experiments while they run.
 
     >>> times = iter([0.0, 5.0, 6.0, 8.0, 9.0])
     >>> spent = Spent(clock=lambda: next(times))
@@ -39,7 +39,7 @@ class Spent:
 
     @contextmanager
     def controlling(self) -> Iterator[None]:
-        """Count the seconds of this block as those of control experiments, not of the attack."""
+        """Count the seconds of this block as time of control experiments."""
         start = self.clock()
         yield
         seconds = self.clock() - start
@@ -52,7 +52,7 @@ class Spent:
 
     @property
     def seconds(self) -> Seconds:
-        """The seconds of the row."""
+        """The seconds of each stage, for the result row."""
         return Seconds(
             training=None if self.training is None else round(self.training, _DIGITS),
             attack=round(self.earlier + self.attacked(), _DIGITS),

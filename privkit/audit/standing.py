@@ -1,4 +1,4 @@
-"""Whether a certificate is proven or declared: what a run measures before it repeats a claim."""
+"""Decides by measurements whether a certificate is proven, only declared, or withdrawn."""
 
 from __future__ import annotations
 
@@ -39,19 +39,18 @@ _OF_NETWORK = {
 def held_against_its_releases(
     certificate: Certificate, edge: Clients, records: Tensor, *, batch: int, own_network: bool = False
 ) -> Certificate:
-    """A run's certificate after checks: its stages and its lower segment are measured, which could refute the
-    certificate.
+    """A run's certificate after measurements of its stages and its lower segment, which may refute it.
 
-    A claim that rests on a user's own stage is declared: the stage's receipt says what was done, and a measurement can
-    only refute it. A claim for one record after the lower segment also needs a segment that keeps records apart, and a
-    count of orders needs tokens that hide their places. For a user's own network both are measured, so such a claim is
+    A claim that rests on a user's own stage is declared, not proven, because a measurement can only refute its receipt.
+    A claim for one record after the lower segment also needs a segment that keeps records separate, and a count of
+    orders needs tokens that hide their places. For a user's own network both are only measured, so the claim is
     declared, too.
 
     Args:
-        batch: records of each message that crossed.
+        batch: number of records in each message that was sent.
 
     Returns:
-        The certificate, a declared one, or one that proves nothing and says what was measured.
+        The same certificate, a declared one, or one without a claim that states the measurement.
     """
     if certificate.kind == "nothing":
         return certificate
@@ -75,9 +74,9 @@ def held_against_its_releases(
 
 
 def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
-    """Whether a claim needs that each row of smashed data holds one record alone.
+    """Whether a claim requires that each record's smashed data depend on this record alone.
 
-    A claim for a whole client, of labels, or of noise on the records themselves does not.
+    A claim for a whole client, for labels, or for noise on the records themselves does not require this.
     """
     if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
         return False
@@ -86,7 +85,7 @@ def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
 
 
 def _meet(rows: int | None, batch: int) -> str:
-    """Why the lower segment leaves a claim for one record unproven; empty if it does not."""
+    """A sentence that says why the lower segment leaves a claim for one record unproven; empty if it does not."""
     if rows is None:
         return (
             f"there are too few different records to tell whether the lower segment keeps those of a batch of {batch} "
@@ -103,10 +102,10 @@ def _meet(rows: int | None, batch: int) -> str:
 def certified(
     config: AuditConfig, edge: Clients, seed_data: SeedData, receipt: Receipt, passes: int
 ) -> tuple[ReleaseCount, Certificate]:
-    """How often a run released data of one record; and its certificate, compared with its own releases.
+    """How often a run released data of one record, and the run's certificate after comparison with its releases.
 
     Args:
-        passes: how often the attacked records cross the cut after training.
+        passes: how often the attacked records are sent after training.
 
     Raises:
         Misbehaved: if a user's own stage or network sends other data in training than afterwards, or a stage adds the
@@ -138,7 +137,7 @@ def texts_return(config: AuditConfig, edge: Clients) -> bool:
 
 
 def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: tuple[int, ...], batch: int) -> str:
-    """A sentence on what a measurement refutes, or on the rule that the chain breaks; else empty."""
+    """A sentence if a measurement refutes a claim or the chain breaks a rule; else empty."""
     try:
         if len(stages) > 1:
             check_chain(stages)
@@ -148,7 +147,7 @@ def _contradiction(stages: tuple[Defense, ...], shape: tuple[int, ...], record: 
 
 
 def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
-    """The check whether measurements contradict what a user's own stages declare; empty if nothing is declared."""
+    """A check whether measurements contradict what a user's own stages declare; empty if nothing is declared."""
     if certificate is None or certificate.standing == "proven":
         return ()
     refuted = certificate.kind == "nothing"
@@ -158,28 +157,27 @@ def declaration_check(certificate: Certificate | None) -> tuple[Check, ...]:
 
 @torch.no_grad()
 def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
-    """The shape of one record's smashed data."""
     with seeded(records.device, 0):
         return tuple(edge.lowers.copy(0).eval()(records[:1]).shape[1:])
 
 
 @torch.no_grad()
 def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
-    """Rows of a batch that change when other records of the batch are replaced.
+    """Number of records of a batch whose smashed data change when other records of the batch are replaced.
 
-    Two batches are combined once for each binary digit of the row numbers: the digit says from which batch a row comes.
-    Any two rows differ in some digit. So for each pair, one row stays in some pass while the other is replaced; this
-    takes 3 + log₂ B passes. A row is compared with the same row of the batch that it came from, each number on the
-    scale of its own range.
+    Two batches are combined once for each binary digit of the record numbers: the digit says from which batch a record
+    comes. Any two numbers differ in some digit, so for each pair one record stays in some combination while the other
+    is replaced. This takes 3 + log₂ B evaluations. A record's output is compared with its output in its own batch, each
+    number on the scale of its own range.
 
     Args:
-        edge: the clients. Only the first client's segment is measured, in evaluation mode: segments that train on raw
-            data have no claim for one record, and private training evaluates records one by one.
+        edge: the clients. Only the first client's segment is measured, in evaluation mode: a segment trained on raw
+            data has no claim for one record, and private training evaluates records one by one.
         records: some records, [N, ...]; a larger batch repeats them.
         batch: B, the records of a message.
 
     Returns:
-        Their number, at most B; None if there are fewer than two different records, so that nothing can be told.
+        The number, at most B; None if there are fewer than two different records.
     """
     if batch == 1:
         return 0

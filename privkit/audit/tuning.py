@@ -1,8 +1,7 @@
-"""Tuning: an attack's fields are chosen on the adversary's own records. Some of them play victims, and the attack
-trains on the others.
+"""Tunes an attack's parameters on the adversary's own records: it attacks some of them and trains on the others.
 
-So no attacked record is read here. Each trial is a line of a file. The next trial follows from the seed and the lines
-before it, so a study that was killed goes on with the same trials.
+The records that the audit attacks are not read here. Each trial is a line of a file. The next trial follows from the
+seed and the lines before it, so an interrupted study continues with the same trials.
 """
 
 from __future__ import annotations
@@ -39,13 +38,13 @@ from privkit.wire.queries import Queries
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
-    """The cell with the best fields of its attack on the adversary's own records, and a sentence on the choice.
+    """The context with the attack's best parameters on the adversary's own records, and a sentence on the choice.
 
     The first trial is the attack as given, so the choice is never weaker on these records.
 
     Raises:
-        NotApplicable: if the attack as given cannot be mounted, own records are too few for both sides, or the queries
-            that the threat model allows are used up.
+        NotApplicable: if the attack as given cannot be run, the adversary has too few records, or the queries that the
+            threat model allows are used up.
     """
     plan, attack = context.config.tune, context.cell.attack
     if plan is None:
@@ -94,7 +93,7 @@ def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
 
 
 def _sees_nothing(context: TrainedContext) -> str:
-    """Why this adversary cannot see the releases of its own records; empty if it can."""
+    """A sentence that says why this adversary cannot see releases of its own records; empty if it can."""
     known = known_to(context.attack)
     if "query" in known and context.config.queries.rounds != 0:
         return ""
@@ -104,7 +103,7 @@ def _sees_nothing(context: TrainedContext) -> str:
 
 
 def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, int]:
-    """A copy of the cell in which some of the adversary's records play victims, and the number of queries for these."""
+    """A copy of the context in which some of the adversary's records are attacked, and the number of queries for it."""
     data, size, attack = context.seed_data, context.round_size, context.attack
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
     if len(own) < 2 * size:
@@ -125,7 +124,7 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
 
 
 def _left(rules: QueryRules, asked: int) -> QueryRules:
-    """The queries that the threat model allows after `asked` rounds were used."""
+    """The query rules that remain after `asked` rounds of queries."""
     if not rules.rounds:  # any number, or none from the beginning
         return rules
     if asked >= rules.rounds:
@@ -137,7 +136,7 @@ def _left(rules: QueryRules, asked: int) -> QueryRules:
 
 
 def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRules, metric: str) -> Trial:
-    """The trial of an attack with these values, mounted on own records that play victims."""
+    """One trial of the attack with these values, against some of the adversary's own records."""
     context = replace(rehearsal, config=replace(rehearsal.config, queries=rules))
     queries: Queries | None = None
     reason, objective = "", inf
@@ -160,7 +159,6 @@ def _tried(rehearsal: TrainedContext, values: Mapping[str, Any], rules: QueryRul
 
 
 def _changed(attack: Component, values: Mapping[str, Any]) -> Component:
-    """The attack with other values, under the label by which a user would name it."""
     name, options = read_part(attack.label)
     label = parse("attacks", {"name": name, **options, **values}).label
     return replace(attack.replace(**values), label=label)
@@ -174,7 +172,7 @@ _Space = Mapping[str, Range | Choice]
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One set of tried values."""
+    """One set of tried parameter values, with its result."""
 
     values: dict[str, Any]  # field -> value; other fields are as given
     objective: float  # smaller for a stronger attack; infinite if the trial failed
@@ -183,7 +181,7 @@ class Trial:
 
 
 def _read(path: Path, cell: str) -> list[Trial]:
-    """The trials that an earlier start left in the file; a damaged line and all lines after it are removed."""
+    """The trials in the file of an interrupted tuning; a damaged line and all lines after it are removed."""
     data = read_bytes(path) if path.exists() else b""
     trials, whole = [], b""
     for number, line in enumerate(data.splitlines()):
@@ -204,7 +202,7 @@ def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]
     """The values to try next.
 
     Args:
-        space: for each field, the values among which to search.
+        space: for each parameter, the values to search.
         past: every trial so far; values outside `space` are left out.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
@@ -230,7 +228,7 @@ def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]
 
 
 def _coded(found: Range | Choice, value: Any) -> Any:
-    """A value in the sampler's code: if it is one of a list, its index."""
+    """A value as the sampler encodes it: its index if the parameter has a list of choices."""
     return found.values.index(value) if isinstance(found, Choice) else value
 
 

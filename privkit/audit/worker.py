@@ -1,4 +1,4 @@
-"""Computation of cells, by the command itself or by an engine's worker in a folder of its own."""
+"""Computes cells (one defense, attack and seed each), in the command itself or as an engine's worker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from privkit.torch_utils.precision import computes_bfloat16
 
 @dataclass(kw_only=True)
 class CellWorker:
-    """Computes cells of a run in this process."""
+    """Computes cells (one defense, attack and seed each) of a run in this process."""
 
     config: AuditConfig  # of the run
     device: torch.device  # where to compute
@@ -71,14 +71,14 @@ class CellWorker:
         }
 
     def part(self, cell: Cell) -> AuditConfig:
-        """The configuration with the cell's protocol only."""
+        """The configuration restricted to the protocol of this defense."""
         return self._parts[cell.id]
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A block in which torch uses the run's number of threads, and in which no part can end the process.
+        """A block in which torch uses the run's number of threads, and a user's code cannot end the process.
 
-        After the block, a thread that a part left running can end the process.
+        After the block, a thread that this code left running can end the process.
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # of the manifest on resume: other counts round otherwise
@@ -89,13 +89,13 @@ class CellWorker:
             torch.set_num_threads(threads)
 
     def run(self, cell: Cell, folder: RunFolder) -> Row:
-        """Compute one cell on the images of its seed, and leave its files in the folder."""
+        """Compute one cell (defense, attack and seed) on the images of its seed, and leave its files in the folder."""
         part = self._parts[cell.id]
         images = self._seed_data(cell.seed, part)
         return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
 
     def _seed_data(self, seed: int, part: AuditConfig) -> SeedData:
-        """The data that cells of one seed and one protocol share; the latest is cached."""
+        """The data that all results of one seed and one protocol share; the latest are cached."""
         if self._images is None or self._images[0] != seed or self._images[1] is not part:
             with contained() if runs_own_code(part) else nullcontext():
                 images = prepare(part, seed, self.device, self._perception)
@@ -107,7 +107,7 @@ class CellWorker:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a worker needs from the run."""
+    """The settings and paths that a worker needs to compute results of a run."""
 
     settings: dict[str, Any]  # of the run, as they were given
     trust: tuple[str, ...]  # modules that its recording may build segments from
@@ -120,7 +120,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A cell for a worker."""
+    """One cell (defense, attack and seed) that a worker computes."""
 
     cell: str  # its id
     number: int  # the task's number, unique in a run
@@ -150,7 +150,7 @@ class _Notes(Silent):
 
 
 class _Scratch(RunFolder):
-    """The folder of one task. A worker that `sees` the run's folder takes finished control experiments from there."""
+    """The folder of one task. If the worker can read the run's folder, it reuses control experiments from there."""
 
     def __init__(self, path: Path, run: RunFolder, sees: bool) -> None:
         super().__init__(path, run.path)
@@ -170,7 +170,7 @@ _opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:
-    """Compute a cell in a folder of its own; a process computes one at a time, since threads share random generators.
+    """Compute a task in its own folder. A process computes one task at a time, since threads share random generators.
 
     Errors of the run are in the returned result. An exception raised here is an error of the engine.
     """
@@ -217,9 +217,9 @@ def _computed(job: Job, task: Task) -> TaskResult:
 
 @contextmanager
 def _folder(wanted: Path | None) -> Iterator[Path]:
-    """A folder for one task: the wanted one, or a new one if another process holds it.
+    """A folder for one task: `wanted`, or a new folder if another process uses it.
 
-    The folder is removed in the end. If the task fails, the wanted folder stays, and the command takes over its files.
+    The folder is removed at the end. If the task fails, `wanted` stays, and the command takes over its files.
     """
     lock = None
     if wanted is not None:
@@ -244,7 +244,7 @@ def _folder(wanted: Path | None) -> Iterator[Path]:
 
 
 def _open(job: Job) -> CellWorker:
-    """This process as a worker of a run; the worker of the latest run is cached."""
+    """The `CellWorker` of a run in this process; the latest one is cached."""
     global _opened
     if _opened is None or _opened[0] != job.token:
         use_own_caches()
@@ -264,7 +264,7 @@ def _open(job: Job) -> CellWorker:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a worker: "auto" takes a GPU if there is one, "cuda:1" makes the second one the current one.
+    """The device of a worker: "auto" takes a GPU if there is one, "cuda:1" makes the second GPU the current one.
 
     A device that does not exist raises a `UsageError`.
     """
@@ -281,7 +281,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def check_precision(config: AuditConfig, device: torch.device) -> None:
-    """Refuse bfloat16 on a card that would only emulate it."""
+    """Refuse bfloat16 on a GPU that would only emulate it."""
     if any(part.training.precision == "bfloat16" for part in config.parts) and not computes_bfloat16(device):
         raise UsageError(
             f"--training precision=bfloat16, but {torch.cuda.get_device_name()} computes no bfloat16; use "
@@ -290,7 +290,7 @@ def check_precision(config: AuditConfig, device: torch.device) -> None:
 
 
 def devices(kind: str, workers: int) -> Sequence[str]:
-    """One device for each worker, in turn: several workers share a GPU if there are fewer.
+    """One device for each worker. If there are fewer GPUs than workers, several workers share a GPU.
 
     >>> devices("cpu", 2)
     ['cpu', 'cpu']

@@ -1,1 +1,1 @@
-"""The command line: it parses, calls and prints."""
+"""The command line: parses arguments, calls the library and prints."""

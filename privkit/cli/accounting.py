@@ -1,4 +1,4 @@
-"""The accountants on the command line: epsilon, calibrate, permutations, doctor. Parse and print, nothing else."""
+"""Commands of the accountants: epsilon, calibrate, permutations, doctor. They only parse and print."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def epsilon(
     show_schema: Annotated[bool, typer.Option("--schema", help="Print the columns of a table.")] = False,
     **columns: str | None,
 ) -> None:
-    """ε of a parameter table, or of one mechanism that flags describe.
+    """Compute ε for each row of a parameter table, or for one mechanism that flags describe.
 
-    Every row is checked on its own: the others are computed and written even if one is wrong.
+    A wrong row does not stop the others: each row is checked separately.
     """
     if show_schema:
         for column in schema():
@@ -119,12 +119,11 @@ def calibrate(
     as_json: Json = False,
     **columns: str | None,
 ) -> None:
-    """The smallest noise, the largest number of rounds, or the smallest group or δ that reaches a target.
+    """Find the smallest noise, the largest number of rounds, or the smallest group or δ that reaches a target.
 
-    The target is an ε, an advantage of any attack, or a true positive rate at a false positive rate.
-
-    The flags describe the mechanism. The search starts at the mechanism's own value of the parameter. A target that
-    every value of the parameter meets is refused. Randomized response has a noise_parameter instead of a sigma.
+    The target is an ε, or a limit on any attack: its advantage, or its true positive rate at a false positive rate. The
+    flags describe the mechanism, and the search starts at its own value of the parameter. A target that every value
+    meets is refused. Randomized response has a noise_parameter instead of a sigma.
     """
     from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of
@@ -203,7 +202,7 @@ def permutations(
 def doctor(
     everything: Annotated[bool, typer.Option("--all", help="Print every case, not only those that fail.")] = False,
 ) -> None:
-    """Recompute the reference values with the installed versions of the libraries; exit 1 if one differs."""
+    """Recompute privkit's reference values with the installed libraries; exit 1 if a value differs."""
     from privkit.accountants.golden import cases
     from privkit.accountants.wording import library_versions
 
@@ -224,7 +223,7 @@ COMMANDS = (epsilon, calibrate, permutations, doctor)
 
 
 def _rates(text: str) -> tuple[float, float]:
-    """A true positive rate and the false positive rate at which it holds.
+    """Parse "TPR@FPR": a true positive rate and its false positive rate.
 
     >>> _rates(".05@.01")
     (0.05, 0.01)
@@ -255,7 +254,7 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Print the value that a search found, the largest success of any attack at it (`limits`), and the certificate.
+    """Print the value that a search found, the resulting limits on any attack (`limits`), and the certificate.
 
     Noise and δ are rounded up, so that the printed values reach the target, too.
     """
@@ -279,7 +278,7 @@ def _print_found(
 
 
 def without_infinities(value: Any) -> Any:
-    """The value for JSON, with None for infinity, which JSON lacks."""
+    """A value for JSON, which has no infinity: infinity becomes None."""
     if isinstance(value, dict):
         return {key: without_infinities(part) for key, part in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value
@@ -297,7 +296,7 @@ def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterator[BudgetRow]:
-    """The same rows, stored in the file on their way if one is named, line by line if its format allows."""
+    """Pass the rows on unchanged, and store them in the file `out`, if given, line by line if its format allows."""
     from privkit.reports import budgets as reports
 
     if out is None:
@@ -318,7 +317,7 @@ def _write(rows: Iterator[BudgetRow], out: Path | None, compare: bool) -> Iterat
 
 @contextmanager
 def _written(path: Path) -> Iterator[Callable[[str], object]]:
-    """Write a file line by line, so that an interruption keeps the lines before it."""
+    """A function that writes a file line by line, so that an interruption keeps the finished lines."""
     try:
         told = keeping(lambda: f"{path} keeps the rows before this one")
         with told, path.open("w", encoding="utf-8", newline="") as file:
@@ -328,7 +327,7 @@ def _written(path: Path) -> Iterator[Callable[[str], object]]:
 
 
 def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
-    """The first rows with their remarks; for a single row, its certificate."""
+    """Print the first rows with their remarks; for a single row, also its certificate."""
     from privkit.reports.budgets import NOTE, budget_table, remarks
     from privkit.reports.tables import rich_table
 
@@ -356,7 +355,6 @@ def print_certificate(certificate: Any) -> None:
 
 
 def _print_terms(row: BudgetRow) -> None:
-    """Print one line for each term of NIST SP 800-226; nothing if they were not requested."""
     if row.terms:
         say(f"{row.name}: {row.statement}")
     for term, text in row.terms:

@@ -1,4 +1,4 @@
-"""The command line: parse and dispatch; nothing else."""
+"""The commands `audit`, `report`, `evidence`, `verify` and `list`: they only parse and dispatch."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def _root(
 def audit(
     junit: Junit = None, annotations: Annotations = None, quiet: Quiet = False, as_json: AsEvents = False, **flags: Any
 ) -> None:
-    """Train the defended models, attack them, account for them and write a report.
+    """Train the defended models, attack them, compute their privacy guarantees, and write a report.
 
-    The undefended baseline is always a row of the table. Run the same command again to resume.
+    The undefended baseline is always included. Run the same command again to resume.
     """
     shown = Shown(as_json=as_json, quiet=quiet, junit=junit, annotations=annotations)
     command = checked(CommandFlags, flags)
@@ -91,7 +91,7 @@ app.command("audit", cls=EachOnce)(with_flags(audit, map(flag_of, FLAGS)))
 
 
 def _given(command: CommandFlags, flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the preset and the file, overridden by the flags that were given."""
+    """The settings of the preset and the file; flags take precedence over both."""
     if command.config and command.grid:
         raise UsageError("give --config or --grid, not both: a grid file holds the same settings")
     source = command.config or command.grid
@@ -151,8 +151,9 @@ def report(
         bool, typer.Option("--no-pictures", help="Leave private records and guesses out of RUN/report, to publish it.")
     ] = False,
 ) -> None:
-    """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate failed, 3 if cells
-    errored or are missing."""
+    """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate (a condition) failed, 3
+    if results are errors or missing.
+    """
     from privkit.audit.report import build
     from privkit.run.records import last_verdict, read_rows
 
@@ -163,9 +164,9 @@ def report(
 
 @app.command()
 def evidence(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
-    """Write what a run measured, proved and left out, as HTML and JSON for an impact assessment or a model card.
+    """Write a run's measurements, proofs and gaps as HTML and JSON, for an impact assessment or a model card.
 
-    It exits as the run did, and with 3 if `privkit verify` finds a fault in the folder.
+    The exit code is that of the run, or 3 if `privkit verify` finds a fault in the folder.
     """
     from privkit.audit.evidence import write_evidence
 
@@ -194,8 +195,9 @@ def list_(
     kind: Annotated[str | None, typer.Argument(help="|".join(TABLES))] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
-    """List all parts with their options and defaults; for one kind, also the allowed values of each option. `privkit
-    describe NAME` says what each option means."""
+    """List all parts (defenses, attacks, …) with their options and defaults; for one kind, also the allowed values.
+    `privkit describe NAME` explains the options.
+    """
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     about = ("text", "source")

@@ -1,4 +1,4 @@
-"""ε budgets for the command line: parameter tables in, rows out, chunk by chunk."""
+"""ε of parameter tables for the command line: table entries in, result rows out, in chunks."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _CHUNK = 2_000  # rows that are computed in one vectorised pass
 def budgets(
     entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
-    """The row and the certificate of each entry, in order; a refused entry becomes a row with its error.
+    """The result row and the certificate of each table entry, in order; a refused entry becomes a row with its error.
 
     Args:
-        tight: whether to compose numerically where no closed form is exact.
+        tight: whether to compose numerically if no closed form is exact.
 
     >>> from privkit.accountants import table
     >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)
@@ -58,7 +58,7 @@ def budgets(
 
 
 def _computed(entries: list[TableEntry], tight: bool) -> dict[int, Certificate | str]:
-    """Certificates by row number, from one pass; if the pass fails at a row, the rows are computed one by one."""
+    """Certificates by row number, computed together, or row by row if that fails."""
     mechanisms = [entry.mechanism for entry in entries if entry.mechanism is not None]
     deltas = [entry.delta for entry in entries if entry.delta is not None]
     rows = [entry.row for entry in entries]
@@ -120,7 +120,7 @@ _SHOWN = 100  # rows that are printed; a longer table belongs into a file
 
 @dataclass(kw_only=True)
 class Tally:
-    """Counts the rows of a table as they pass, and keeps the first rows and the reasons of refusals."""
+    """Counts the rows of a table while they pass through, and keeps the first rows and the reasons of refusals."""
 
     rows: int = 0  # rows seen, refused or not
     shown: list[BudgetRow] = field(default_factory=list)  # the first of those with a result
@@ -130,7 +130,7 @@ class Tally:
     counted: str = "row"  # what the numbers of rows count: lines of a CSV file, as an editor does, or rows
 
     def of(self, pairs: Iterable[tuple[BudgetRow, Certificate | None]]) -> Iterator[BudgetRow]:
-        """Pass on the rows of `budgets` and count them; a terminal shows the count."""
+        """Pass on the rows of `budgets` and count them; a terminal shows the current count."""
         for row, self.last in pairs:
             self.rows += 1
             if sys.stderr.isatty() and self.rows % 50 == 0:
@@ -156,7 +156,7 @@ class Tally:
         return sum(count for _, count in self.reasons.values())
 
     def sentences(self) -> Iterator[str]:
-        """One line for each reason of refusal, in the order of first occurrence."""
+        """One line for each reason of refusal, in order of first occurrence."""
         for reason, (first, count) in self.reasons.items():
             if count == 1:
                 who = f"{self.counted} {first[0]}"

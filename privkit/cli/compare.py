@@ -1,4 +1,4 @@
-"""Commands on finished runs: `compare` two, `place` one among the registered defenses, `record` a model of one."""
+"""Commands on finished runs: `compare` two runs, `place` one among registered defenses, `record` a model of one."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ def place(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     as_json: Json = False,
 ) -> None:
-    """Compare a run with the registered defenses, by accuracy and by the share of records that attacks identify.
+    """Compare a run with registered defenses, by accuracy and by the share of records that attacks identify.
 
-    The registry holds privkit's own defenses at several strengths, on the same data under the strongest quick attacks.
+    The registry has results of privkit's own defenses at several strengths, on the same data under the strongest quick
+    attacks.
     """
     from privkit.audit.place import placed
     from privkit.reports.registry import NOTE, place_table
@@ -68,10 +69,10 @@ def record(
     seed: Annotated[int | None, typer.Option(parser=whole_number, help="Seed of the run. [the first]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
 ) -> None:
-    """Write a trained model of a run as a recording: the attacked release, weights, own records and truth.
+    """Write a trained model of a run as a recording: attacked releases, weights, the adversary's records and the truth.
 
-    `privkit audit --recorded` on it gives the same numbers as the run, bit for bit on a CPU. The recording contains the
-    attacked images, so share it only if they may be seen.
+    `privkit audit --recorded` on the recording gives the numbers of the run, on a CPU bit for bit. The recording
+    contains the attacked images, so share it only if others may see them.
     """
     from privkit.audit.export import export
 

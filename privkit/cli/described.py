@@ -1,6 +1,6 @@
-"""The parts for `list` and `describe`, read once and kept in the user's cache until they change.
+"""Descriptions of parts for `list` and `describe`, kept in the user's cache until the parts change.
 
-To read the parts is to import them and with them torch, which takes seconds.
+Without the cache, reading them imports torch, which takes seconds.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """The entries of `privkit.parts.entries.part_entries`.
+    """The entries of `privkit.parts.entries.part_entries` for one kind of parts, from the cache if possible.
 
-    A kind with plug-ins is read anew each time, because plug-ins may change.
+    A kind with plug-ins is never cached, because plug-ins may change.
     """
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
@@ -68,7 +68,7 @@ def describe(
     ],
     as_json: Json = False,
 ) -> None:
-    """Describe a part: what it does, and for each option its default, what is allowed, and what it means."""
+    """Describe a part: its purpose, and the default, the allowed values and the meaning of each option."""
     every = {kind: {entry["name"]: entry for entry in described(kind)} for kind in TABLES}
     found = [{"kind": kind, **entries[name]} for kind, entries in every.items() if name in entries]
     if not found and with_options(name) == (name, ""):

@@ -1,4 +1,4 @@
-"""A preview of a run: what it would do, and about how long that would take."""
+"""The preview of a run: its planned results, and an estimate of its time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FORWARD = 1 / 3  # of a step of training, the share that sends records through 
 
 @dataclass(frozen=True, kw_only=True)
 class _Estimate:
-    """About how long cells take."""
+    """The planned results of a run with their estimated times."""
 
     cells: list[tuple[Cell, Timed]]  # each with its time, in the order of the plan
     # the time of all of them without twins, with their controls; and of all of them if their attacks fail
@@ -38,18 +38,18 @@ class _Estimate:
 
 
 def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
-    """Cells of configurations (one protocol each) with their times, from a few timed steps on random images.
+    """The planned cells (defense, attack, seed) with estimated times, from a few timed steps on random records.
 
     Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
     seconds of one thread (`privkit.torch_utils.clock`), because on a busy machine several threads use extra CPU time to
-    wait for each other. Opening the data, scoring and the report are not in the estimate. A step of training that takes
-    long is timed on fewer images and scaled by their number. Attacks are timed on the first defense of each
-    configuration, each for a short time, and extrapolated: in three measured runs (digits, a table, a text) the
-    estimate was .8 to 1.75 times the CPU seconds of the rows. Settings that the run would refuse raise a
-    `PrivkitError`; so does a model, defense or attack that fails in this trial.
+    wait for each other. The estimate leaves out opening the data, scoring and the report. A long training step is timed
+    on fewer images and scaled by their number. Attacks are timed on the first defense of each configuration, each for a
+    short time, and extrapolated: in three measured runs (digits, a table, a text) the estimate was 0.8 to 1.75 times
+    the true CPU seconds. A `PrivkitError` is raised for settings that the run would refuse, and for a model, defense or
+    attack that fails in this trial.
 
     Args:
-        parts: configurations with the same device and the same number of threads.
+        parts: one configuration for each protocol, all with the same device and number of threads.
     """
     use_own_caches()
     keep_freed_memory()
@@ -80,7 +80,7 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
 
 
 def preview(config: AuditConfig, out: Path | None = None) -> str:
-    """The preview as text: a line for each cell of a run, an estimate of its time, and its folder."""
+    """The preview as text: one line for each planned result, the estimated time, and the run folder."""
     check_batches(config)
     folder = f"run folder {out or default_folder(config)}"
     if config.recording is not None:
@@ -95,7 +95,7 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
 
 
 def _told(cell: Cell, timed: Timed) -> str:
-    """The time of a cell in words: its seconds, and the most that it can take if its attack fails."""
+    """The estimated time in words: seconds, and the maximum if the attack fails and gets a larger budget."""
     reason = f"; {timed.reason}" if timed.reason else ""
     if cell.twin_of:
         return f"up to {timed.most:.0f} s, only if the attack fails on a defense{reason}"
@@ -104,7 +104,7 @@ def _told(cell: Cell, timed: Timed) -> str:
 
 
 def _part(config: AuditConfig, device: torch.device, seconds: float) -> list[tuple[Cell, Timed]]:
-    """Cells of one protocol with their times."""
+    """The planned results of one protocol with their estimated times."""
     pools, _, sizes = open_data(config, stand_ins=True)
     batch, protocol = config.training.batch_size, config.protocol.spec
     sizes["victims"] = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])

@@ -1,4 +1,4 @@
-"""Flags: they are made from the tables of settings and of accountants' columns, and their numbers are parsed here."""
+"""Builds the command line's flags from the tables of settings and of accountants' columns, and parses their numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
     Args:
         kind: type of the value, such as `str` or `list[str]`; None is allowed as well if it is the default.
-        words: spelling of the flag, if not `--name VALUE`.
+        words: spellings of the flag; none for `--name VALUE`.
     """
     option = typer.Option(*words, help=help_, **more)
     annotation: Any = Annotated[kind | None, option] if default is None else Annotated[kind, option]
@@ -28,8 +28,9 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """The flag of a setting. If the flag is absent and a file may hold the setting, the value is None, so that the file
-    decides."""
+    """The flag of a setting. Its default is None if a configuration file may hold the setting, so that the file
+    decides.
+    """
     more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
     words = (setting.flag,) if setting.kind is bool else ()
@@ -40,7 +41,7 @@ def flag_of(setting: Setting) -> inspect.Parameter:
 def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) -> Callable[..., Any]:
     """The command with its own parameters, and these flags in place of its `**keywords`.
 
-    An own parameter replaces a flag of the same name.
+    A parameter of the command replaces a flag of the same name.
     """
     signature = inspect.signature(command, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
@@ -51,7 +52,7 @@ def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) 
 
 
 class EachOnce(TyperCommand):
-    """A command that refuses a flag given twice if it takes one value; otherwise the first would be lost silently."""
+    """A command that refuses two values for a flag that takes one; otherwise the first would be lost silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the flags of a command line.
@@ -67,9 +68,9 @@ class EachOnce(TyperCommand):
 
 
 def whole_number(given: str | int) -> int:
-    """The whole number in a flag's text. A range or a list is refused; a default is returned as it is.
+    """The whole number in a flag's text. Ranges and lists are refused; a number is returned unchanged.
 
-    Libraries that parse numbers may read "0-4" as -4. A refusal is a `BadParameter` that says what is allowed.
+    (Number parsers of libraries may read "0-4" as -4.) A refusal is a `BadParameter` that names the allowed form.
 
     >>> whole_number("12"), whole_number("-1")
     (12, -1)
@@ -80,10 +81,10 @@ def whole_number(given: str | int) -> int:
 
 
 def seed(given: str | int) -> int:
-    """One seed; for several, the flag is repeated.
+    """Parse one seed; users repeat the flag for several seeds.
 
     Raises:
-        BadParameter: if the text is no whole number; the message says what is allowed.
+        BadParameter: if the text is no whole number.
     """
     if re.search(r"[-,:\s]", str(given).strip().lstrip("-")):
         raise typer.BadParameter(

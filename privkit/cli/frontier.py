@@ -20,7 +20,7 @@ _RUN = ("junit", "annotations", "quiet", "as_json")
 
 
 def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[..., None]:
-    """The command, with every flag of `audit` and two of its own."""
+    """Make the command `frontier`, with every flag of `audit` and two of its own."""
 
     def command(
         vary: Annotated[
@@ -32,9 +32,9 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
         ] = None,
         **flags: Any,
     ) -> None:
-        """Audit a defense at several strengths and draw accuracy against the strongest recovery, with ε as color.
+        """Audit a defense at several strengths, and draw accuracy against the best attack's recovery, with ε as color.
 
-        It runs an audit of a list of defenses: the same command resumes it, and `privkit verify` checks its folder.
+        This is an audit of several defenses, so the same command resumes it, and `privkit verify` checks its folder.
         """
         if from_ is not None:
             defaults = {name: flag.default for name, flag in inspect.signature(audit).parameters.items()}
@@ -62,7 +62,7 @@ def varied(defense: Any, vary: Sequence[str]) -> list[str]:
         vary: texts of the form "key=value,value,…".
 
     Raises:
-        UsageError: for an option that no stage or several stages have, and for values that are not allowed.
+        UsageError: if no stage or several stages have the option, or if a value is not allowed.
 
     >>> varied("gaussian_noise:clip=2", ["sigma=.1,1.5"])
     ['gaussian_noise:sigma=0.1,clip=2.0', 'gaussian_noise:sigma=1.5,clip=2.0']
@@ -81,7 +81,7 @@ def varied(defense: Any, vary: Sequence[str]) -> list[str]:
 
 
 def _axis(text: str, label: str, stages: Sequence[Component]) -> tuple[str, list[dict[str, Any]]]:
-    """One option and its values, each as a table of one option."""
+    """Parse "key=value,value,…": the option's name, and one table {option: value} for each value."""
     key, equals, values = text.partition("=")
     key = key.strip()
     options = [read_options(text, f"{key}={value}") for value in split_options(values) if value.strip()]
@@ -112,7 +112,7 @@ def _read(config: Path | None) -> dict[str, Any]:
 
 
 def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:
-    """Refuse a finished run without a frontier, and flags that would apply to a new run only."""
+    """Refuse a finished run that has no frontier, and flags that apply to a new run only."""
     from privkit.reports.frontier import frontier as found
     from privkit.run.records import read_rows
 

@@ -1,7 +1,7 @@
 """`privkit audit --grid grid.toml`: defenses × attacks × data × models × seeds, as a folder of runs.
 
-A run has one dataset and one model, because attacked images, baselines and defended models depend on them. So a grid
-has one run for each pair of dataset and model, and every command for runs works on each of these.
+Attacked images, baselines and defended models depend on dataset and model. So a grid has one run for each pair of
+dataset and model, and every command for runs works on each of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AXES = ("dataset", "model")
 
 
 def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:
-    """The runs of a grid by their folders.
+    """The planned runs of a grid, as folder -> configuration.
 
     Args:
         settings: the settings of an audit, except that `dataset` and `model` may be lists.
@@ -54,9 +54,9 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
 
 def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
-    """Compute one run after the other, print the verdict of each, and exit with the worst of their exit codes.
+    """Compute the runs one after another, print the verdict of each, and exit with the worst exit code.
 
-    All runs are planned first, so that wrong settings are refused before anything is computed.
+    All runs are planned first, so that wrong settings are refused before any computation.
     """
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root

@@ -1,4 +1,4 @@
-"""`privkit ledger`: the composed privacy loss of all charges of a ledger."""
+"""`privkit ledger`: the composed privacy loss of all mechanisms (charges) in a ledger file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ledger(
     fast: Annotated[bool, typer.Option("--fast", help="Leave numerical composition out.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compose all charges of a ledger: ε at a δ, or δ at an ε."""
+    """Compose all charges (privacy losses) of a ledger: the ε at a given δ, or the δ at a given ε."""
     if (delta is None) == (epsilon is None):
         raise UsageError("give --delta for the ε that is proven at it, or --epsilon for the δ")
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Parts that a user writes: `privkit new` writes a first file, `privkit check` tests a part against its laws."""
+"""Commands for a user's own parts: `privkit new` writes a first file, `privkit check` tests a part against its laws."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def new(
     kind: Annotated[str, typer.Argument(help="|".join(KINDS))],
     name: Annotated[str, typer.Argument(help="Name of the file and part, such as my_noise.")],
 ) -> None:
-    """Write NAME.py, a small part that works, and test_NAME.py into the current folder; nothing is overwritten."""
+    """Write NAME.py with a small working part, and test_NAME.py, into the current folder; nothing is overwritten."""
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS)
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name):
@@ -75,9 +75,9 @@ def check(
     data_root: Annotated[Path | None, typer.Option(envvar=DATA_ROOT_VARIABLE, help=SETTINGS["data_root"].help)] = None,
     as_json: Json = False,
 ) -> None:
-    """Check one part, your own or privkit's, against the laws of its kind; the part is imported and run.
+    """Check one part, your own or privkit's, against the laws (required properties) of its kind; the part is run.
 
-    Exit codes: 0 if every law holds, 1 if one is broken, 2 if there is no such part.
+    Exit codes: 0 if every law holds, 1 if a law is broken, 2 if there is no such part.
     """
     from privkit.laws.parts import KINDS, kind_of, laws
 

@@ -1,4 +1,4 @@
-"""`privkit papers`: claims of the papers beside our results, their printed numbers, orderings and pictures."""
+"""`privkit papers`: compares claims, numbers, orderings and figures of papers with privkit's results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def papers(
     figures: Annotated[Path | None, typer.Option(help="Folder for the paper's figures, drawn as PNG and SVG.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")] = False,
 ) -> None:
-    """Print the claims of the papers beside what is true, and which of their orderings were seen."""
+    """Print the papers' claims beside privkit's results, and which of the papers' orderings were reproduced."""
     from privkit.papers import PAPERS, paper
 
     if name is None:
@@ -224,7 +224,9 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Heading and rows: for each table or figure, the count of its numbers (if any), their state and evidence."""
+    """Heading and rows, one for each table or figure of a paper: the count of its numbers, their state, our
+    evidence.
+    """
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
@@ -239,7 +241,7 @@ def deviations_table(unlike: Sequence[PrintedValue]) -> TextTable:
 
 
 def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
-    """Heading and rows: one claim a row, with its published number, ours, the verdict and the reason."""
+    """Heading and rows, one for each claim: its published number, ours, the verdict and the reason."""
     heading = ["claim", "published", "ours", "quantity", "verdict", "why"]
     return heading, [
         [one.claim, _number(one.published), _number(one.ours), one.quantity, one.verdict, one.why]
@@ -248,7 +250,7 @@ def claims_table(comparisons: Sequence[ComparedClaim]) -> TextTable:
 
 
 def methods_table(methods: list[Measured]) -> TextTable:
-    """Heading and rows: the measured numbers of each method that ran; only recorded runs have a size."""
+    """Heading and rows: the measured numbers of each method that was run; a size is shown for recorded runs only."""
     rows = []
     for one in (one for one in methods if one.values):
         value = interval_text(one.interval) or f"{next(iter(one.values.values())):.3f}"
@@ -257,7 +259,7 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows: the verdict on each ordering; if `tiny` is given, also its verdict at tiny scale and the new
+    """Heading and rows: the verdict on each ordering of methods; with `tiny`, also at tiny scale, and the added
     seeds.
     """
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
@@ -273,7 +275,7 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
 
 
 def _new_seeds(one: Judged) -> str:
-    """How many further seeds an ordering needs, and whether they were run; empty if its first three seeds decide it."""
+    """How many more seeds an ordering needs, and whether they were run; empty if its first three seeds decide it."""
     if one.needed == 0 or one.verdict in ("not run", "at the floor"):
         return ""
     if one.needed is None or one.hours is None:
@@ -298,7 +300,7 @@ def ordering_json(one: Judged) -> dict[str, Any]:
 
 
 def interval_text(interval: Interval | None, *, sign: str = "") -> str:
-    """A value with the limits of its interval; empty without an interval."""
+    """A value with its interval's limits as text; empty if there is no interval."""
     if interval is None:
         return ""
     return f"{interval.value:{sign}.3f} [{interval.low:{sign}.3f}, {interval.high:{sign}.3f}]"
@@ -309,7 +311,7 @@ def _number(value: float | None) -> str:
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
-    """Print a table in a form for reading."""
+    """Print a table for people to read."""
     from privkit.reports.tables import Table, rich_table
 
     show(rich_table(Table(headers=tuple(header), rows=tuple(map(tuple, rows))), right=_NUMBERS))

@@ -1,4 +1,4 @@
-"""`privkit reproduce`: measure a table of a paper anew and print it."""
+"""`privkit reproduce`: measure a paper's table again and print it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and an estimate; run none.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure a table of a paper: each method beside its printed number, and the verdict on each printed ordering."""
+    """Measure a table of a paper: each method's number beside the printed one, and a verdict on each ordering."""
     from privkit.papers import reproduce as reproducing
     from privkit.papers.reproduced import SCALES
     from privkit.run.progress import progress_display
@@ -67,7 +67,7 @@ def reproduce(
 
 
 def _preview(cells: Sequence[Work], scale: str, out: Path) -> None:
-    """Print the cells with the time that each may take; cells that differ only in their seed are timed together."""
+    """Print the planned results with estimated times; results that differ only in their seed are timed together."""
     groups = grouped(cells, lambda one: replace(one.config, seeds=(0,)).fingerprint)
     ordered = [one for group in groups.values() for one in group]
     if not cells:
@@ -90,7 +90,7 @@ def _called(one: Work) -> str:
 
 
 def _methods(found: Reproduced) -> TextTable:
-    """Each method beside its printed number; per cent in the paper are shown as shares."""
+    """Each method's number beside the printed one; percentages of the paper are shown as shares."""
     rows = []
     for one in found.methods:
         printed = found.published.get((one.method, one.quantity))

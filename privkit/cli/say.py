@@ -1,4 +1,4 @@
-"""All output to standard output goes through here: text of unknown origin is shown and never interpreted."""
+"""All prints to standard output. Text of unknown origin is printed literally and never interpreted as markup."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from privkit.reports.escape import console, terminal, terminal_json
 
 
 def say(*lines: str) -> None:
-    """Print lines. A line break inside a line is escaped, since it can only come from a name of unknown origin."""
+    """Print lines. A line break inside a line is escaped, because it can only come from a name of unknown origin."""
     for line in lines:
         typer.echo(terminal(line))
 
 
 def show(shown: Any, **style: Any) -> None:
-    """Print a table or a text, wrapped at words to the terminal's width; in a file, lines have 160 characters."""
+    """Print a table or a text, wrapped at words to the terminal's width, or to 160 characters in a file."""
     console(width=None if sys.stdout.isatty() else 160).print(shown, highlight=False, markup=False, **style)
 
 

@@ -26,7 +26,7 @@ Annotations = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """How a command shows a run."""
+    """The output options of a command that shows a run."""
 
     as_json: bool = False  # events and the result as JSON, one object a line; with `quiet` the result alone
     quiet: bool = False  # whether only failures are shown
@@ -42,7 +42,7 @@ class Shown:
 
     @contextmanager
     def progress(self) -> Iterator[Any]:
-        """Shows a run while it works."""
+        """A context that shows the progress of a run."""
         from privkit.run.progress import Events, Silent, progress_display
 
         if self.quiet or self.as_json:
@@ -52,7 +52,7 @@ class Shown:
             yield progress
 
     def show(self, rows: Sequence[Any], page: Path, verdict: Any) -> NoReturn:
-        """Print rows and verdict of a run, and exit with the verdict's code."""
+        """Print the results and the verdict of a run, and exit with the verdict's code."""
         if self.as_json:
             from privkit.parts.threats import threats_of
             from privkit.reports.conclusion import conclusions
@@ -77,7 +77,7 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """Print one line for each check or gate that failed; a sentence about several cells appears once."""
+        """Print one line for each failed check or gate; a sentence that applies to several results is printed once."""
         failed: dict[str, None] = {}
         for check in verdict.checks:
             if check.met is False:
@@ -142,7 +142,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
 
 
 def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
-    """Remarks on a row beside its numbers, line by line, each with its style."""
+    """Remarks to print below a result row, line by line, each with its style or None."""
     bound = row.empirical_bound.statement if row.empirical_bound else ""
     if row.notes or bound or row.caveats:
         yield f"{row.defense} / {row.attack}, seed {row.seed}", None
@@ -155,7 +155,7 @@ def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
 
 
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:
-    """Each table with its note; None for an empty table. The first shows means over seeds, or each row by itself."""
+    """Each table with its note; empty tables are None. The first table shows means over seeds, or single rows."""
     from privkit.reports.answers import run_tables
     from privkit.reports.frontier import NOTE as FRONTIER_NOTE
     from privkit.reports.frontier import frontier, frontier_table

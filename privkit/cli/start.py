@@ -1,4 +1,4 @@
-"""The process around the command line: its streams, its memory and its exit code."""
+"""The process around the command line: output streams, memory limits and exit code."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _READER_GONE = 141  # what a shell says of a program that SIGPIPE ended
 
 
 class Output(io.FileIO):
-    """A standard stream whose errors do not stop a computation: text that cannot be written is dropped.
+    """An output stream whose write errors do not stop a computation: text that cannot be written is dropped.
 
     Attributes:
-        failed: the first error of a write; None if all was written.
+        failed: the first write error; None if everything was written.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -107,9 +107,9 @@ def _told(error: BaseException) -> int:
 
 
 def _streams() -> Output:
-    """Make standard output and standard error writable in any case, and return the former.
+    """Make standard output and standard error always writable, and return standard output.
 
-    Closed descriptors are opened on the null device, so that no file of the run takes their number. A character that
+    Closed descriptors are opened on the null device, so that no file of the run takes their numbers. A character that
     the stream's encoding lacks becomes "?".
     """
     for descriptor in (0, 1, 2):
@@ -135,9 +135,9 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Raise a `MemoryError` for a limit of memory too small for the libraries, which would kill the process silently.
+    """Raise a `MemoryError` if the memory limit is too small for the libraries, which would kill the process silently.
 
-    If there is a limit, a child process tries it.
+    If there is a limit, a child process tests whether it suffices.
     """
     try:
         import resource
@@ -163,17 +163,17 @@ def _usage(error: Any) -> str:
 
 
 def _reader_gone() -> NoReturn:
-    """End quietly because the reader closed the pipe, as in `privkit list | head -1`."""
+    """Exit quietly after the reader closed the pipe, as in `privkit list | head -1`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for the last flush
     sys.exit(_READER_GONE)
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A block without Python's garbage collector, which would traverse torch's objects repeatedly while they load.
+    """A block without Python's garbage collection, which would scan torch's objects repeatedly while they load.
 
-    This saves a seventh of the time that a command needs to read its settings. Memory that is allocated inside may stay
-    in use until the end, so nothing large belongs here.
+    This saves a seventh of the time in which a command reads its settings. Memory allocated inside may stay in use
+    until the process ends, so the block should allocate little.
 
     >>> with uncollected():
     ...     gc.isenabled()

@@ -1,4 +1,4 @@
-"""Defenses, one file each: each turns smashed data into a release, with a receipt of what it did."""
+"""The defenses, one per file. Each changes the smashed data that clients send, and records how it changed them."""
 
 from privkit.defenses.base import Defense, Receipt, Release
 from privkit.defenses.batch_shuffle import BatchShuffle

@@ -26,18 +26,19 @@ _NORMALIZES_TRANSPOSED = torch.__version__ >= "2.15"
 class Adversarial(Unchanged):
     """Min–max training against a simulated attacker, who inverts the smashed data; nothing is proven.
 
-    Attacker and client share one loss; its gradient is reversed at the smashed data. Two rules bound the client's
-    ascent. The attacker normalizes its input, so larger smashed data gain nothing. And the gradient of an image is
-    reversed only while the attacker reconstructs this image better than the mean image of its message does, because the
-    failure of a weak attacker shows no privacy.
+    Attacker and client share one loss; its gradient is reversed at the smashed data. Two rules keep the client from
+    gaining by a mere change of scale or a weak attacker. The attacker normalizes its input, so larger smashed data gain
+    nothing. And the gradient of an image is reversed only while the attacker's error on it is below that of the mean
+    image of its message.
 
     Attributes:
         strength: weight of the reversed gradient, ≥ 0; 1 is Eq. 9.
         width: channels of the simulated attacker, ≥ 1.
-        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
+            server's first block.
 
     Source: Yao et al., patch shuffling, Eq. 9, after Xiao et al. 2020, "Adversarial learning of privacy-preserving and
-    task-oriented representations"; one backward pass for both by reversing the gradient as Ganin and Lempitsky 2015 do.
+    task-oriented representations". Gradient reversal (Ganin and Lempitsky 2015) trains both sides in one backward pass.
     """
 
     name: ClassVar[str] = "adv"
@@ -62,9 +63,10 @@ class Adversarial(Unchanged):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The attacker's mean squared error on each message, [M]; its gradient is reversed at the smashed data.
+        """The attacker's mean squared error on each message's images, [M]; its gradient is reversed at the smashed
+        data.
 
-        A missing companion raises a ValueError. So does a message of one image, which is its own mean image.
+        A ValueError if `companion` is None, or if a message has one image, because it then equals its mean image.
         """
         if companion is None:
             raise ValueError("adv trains against a simulated attacker: pass what companion() made")
@@ -81,7 +83,7 @@ class Adversarial(Unchanged):
 
 
 class SimulatedAttacker(nn.Module):
-    """Two convolutions over the smashed data as a feature map, then a pixel shuffle; dense layers for vectors.
+    """Two convolutions and a pixel shuffle on smashed data as a feature map; dense layers if they are vectors.
 
     One image's smashed data are (T, D), (C', H', W') or (D,); the hidden layer has `width` channels. The design follows
     DP-CutMixSL's attacker.
@@ -129,19 +131,20 @@ _TEMPERATURE = 1 / 30
 class Disco(Adversarial):
     """Zeroes a share of each image's channels, chosen by a filter trained against a simulated attacker.
 
-    The filter is trained to lower the task's loss and to raise the attacker's error, the attacker to lower its error,
-    and the lower segment to lower the task's loss alone. Nothing is proven. Behind a frozen lower segment the filter
-    stays untrained.
+    The filter learns to lower the task's loss and to raise the attacker's error. The attacker learns to lower its own
+    error, and the lower segment only the task's loss. Nothing is proven. Behind a frozen lower segment the filter stays
+    untrained.
 
     Attributes:
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.
         strength: weight of the attacker's error in the filter's loss, ≥ 0; α/(1 − α) in the authors' code.
         width: channels inside the simulated attacker, and of the filter's hidden layer, ≥ 1.
-        frozen_block: append a frozen transformer block behind the filter: true or "first", as for patch_shuffle.
+        frozen_block: append a frozen transformer block behind the filter: true draws one, "first" takes the server's
+            first block.
 
     Source: Singh et al. 2021, "DISCO: Dynamic and invariant sensitive channel obfuscation for deep neural networks",
-    §3; the attacker and its bound are those of `adv`. The authors' filter is the rest of a ResNet; ours reads each
-    channel's mean and root mean square. Pruned channels count as sent.
+    §3; the attacker is the one of the defense `adv`. The authors' filter consists of further ResNet layers; ours reads
+    each channel's mean and root mean square. Pruned channels still count as transmitted data.
     """
 
     name: ClassVar[str] = "disco"
@@ -170,7 +173,7 @@ class Disco(Adversarial):
 
 
 class ChannelFilter(nn.Module):
-    """Scores each channel of an image by its mean and its root mean square, and zeroes those of the lowest scores."""
+    """Scores each channel of an image by its mean and its root mean square, and zeroes the lowest-scored channels."""
 
     def __init__(self, channels: int, ratio: float, width: Count) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The defense contract: smashed data in, a release out, with the receipt that the accountant charges."""
+"""The interface of a defense: it turns smashed data into a release, and reports what it did to the accountant."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Release:
             each, differentiable in the clients' smashed data.
         labels: labels of these images, int64 [M, B], or float [M, B, L] if they were mixed or noised; the server's own
             labels if the server holds them.
-        weights: weights that a mixing defense drew, float [M, k, T]; entry (m, i, t) belongs to member i at position t
-            of message m. T is 1 if all positions have one weight. None without mixing and masks.
+        weights: weights that a mixing defense drew, float [M, k, T]; entry (m, i, t) is the weight of the i-th client
+            at position t of message m. T is 1 if all positions have one weight. None without mixing and masks.
         apart: float [G, k, B, ...], each client's message before mixing; None if that is the raw smashed data.
         apart_labels: float [G, k, B, L], the labels of these messages; None if they are the clients' labels, unchanged.
     """
@@ -55,7 +55,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseCount(Checked):
-    """How often a run releases one record or one client; a receipt describes one round and cannot know it."""
+    """How often a run releases one record or one client. The training loop counts it; a receipt reports one round."""
 
     rounds: Count = 1  # rounds in which a client takes part
     epochs: Count = 1  # releases of one record over the run
@@ -77,16 +77,15 @@ class Receipt(ABC):
 
     @abstractmethod
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """The certificate of all releases of the run, from the parameters that this call realized."""
+        """The privacy certificate of all releases of the run, computed from the parameters in this receipt."""
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism whose ε the certificate claims; None if it claims none."""
+        """The mechanism whose ε the certificate states; None if the certificate states no ε."""
         return None
 
     @property
     def shared(self) -> str:
-        """Why a row of the release may depend on other images; empty if it depends only on its own image and its own
-        fresh noise."""
+        """Why an image's release may depend on other images; empty if it depends only on its image and fresh noise."""
         return "nothing is known of how the rows of this release depend on each other"
 
     @property
@@ -101,7 +100,7 @@ class Receipt(ABC):
 
     @property
     def payload_share(self) -> float | None:
-        """Share of the smashed data that a client sends, in [0, 1]; None if the release's weights already show it."""
+        """Share of its smashed data that a client sends, in [0, 1]; None if `Release.weights` shows it."""
         return None
 
 
@@ -122,21 +121,20 @@ class Defense(Checked, ABC):
 
     Attributes:
         name: name in the registry.
-        place: the party that runs it. A stage at the server earns no credit.
-        effects: what it does to the claims of a chain: "trains" (a term of the clients' loss; the release stays),
-            "maps" (a fixed function of each image that marks no position), "scales" (each channel by its own factor; it
-            counts as "maps", and keeps parts of a release separate), "clips", "masks", "permutes" (tokens), "mixes"
-            (clients), "noises" (smashed data), "answers" (the gradient that goes back), "splits" (into parts),
-            "shortens" (leaves fewer tokens of each image). A defense without declared effects (None) cannot join a
-            chain.
+        place: the party that runs it. A stage at the server protects nothing against the server.
+        effects: what the defense does, from which the claims of a chain are derived: "trains" (adds a term to the
+            clients' loss and leaves the release unchanged), "maps" (applies a fixed function to each image, without
+            position information), "scales" (like "maps", but one factor for each channel, so that parts of a release
+            stay separate), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises" (smashed data), "answers"
+            (changes the gradient that goes back), "splits" (into parts), "shortens" (leaves fewer tokens of each
+            image). A defense without declared effects (None) cannot join a chain.
         over_batch: whether a stage that permutes may move tokens of one image into another; true unless declared false.
         position_embedding: whether tokens may carry a position embedding when they reach it; False if their order is
             the secret.
-        smallest_batch: least number of images per message with which it has an effect.
+        smallest_batch: the smallest number of images per message for which the defense has an effect.
         group: k, the number of clients whose smashed data are mixed into one message; 1 without mixing.
-        level: what `apply` gets: "smashed" data, or at the "input" layer images [M, B, C, H, W].
-        images_only: whether it also reads the images themselves, and so needs the domain of images. It is True for
-            every defense at the input layer.
+        level: the input of `apply`: "smashed" for smashed data; "input" for images [M, B, C, H, W].
+        images_only: whether it also reads the images themselves, as every defense at the input layer does.
         soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them, or `label_term` reads
             them.
         at_inference: whether test images pass through it, too; False for defenses of training alone, such as mixing.
@@ -144,15 +142,15 @@ class Defense(Checked, ABC):
             weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
             "first" on images if the model has a block there, and no block otherwise.
         published: whether the server learns `Release.weights`.
-        keeps_positions: whether position t of a message holds position t of its members' smashed data; a shuffle does
-            not keep them.
-        drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its own.
+        keeps_positions: whether position t of a message holds position t of the clients' smashed data; False for a
+            shuffle.
+        drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its ratio.
         storages: names of the parts into which it splits a release; empty if the release stays whole.
-        parts_by: what each of these parts consists of.
+        parts_by: whether a part consists of channels or of places.
         noise_fields: names of the fields that scale noise on what this defense releases.
-        denoises: whether it only removes noise; noise-free accuracy is then measured without it.
-        straight_through: whether its gradient is on purpose not the derivative of its release, as with a quantizer that
-            the gradient skips. Rows say so, and `privkit check` does not ask for the derivative.
+        denoises: whether it only removes noise; accuracy without noise is then measured without this defense.
+        straight_through: whether its gradient differs from the derivative of its release on purpose, as for a quantizer
+            that the gradient skips. Result rows report this, and `privkit check` does not test the derivative.
     """
 
     name: ClassVar[str]
@@ -178,7 +176,7 @@ class Defense(Checked, ABC):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences for the report's row, for example on what the defense estimated."""
+        """Sentences for the defense's row in the report, for example on what it estimated."""
         return ()
 
     def noiseless(self) -> Defense:
@@ -195,17 +193,17 @@ class Defense(Checked, ABC):
     ) -> tuple[Release, Receipt]:
         """Defend one round.
 
-        A defense that can draw its ratios once also takes `kept`, the generator of these ratios on the device of
-        `smashed`, in the same state in every round. If it is None, ratios are drawn from `generator`.
+        A defense that can draw its mixing ratios once per run also takes `kept`, a generator on the device of `smashed`
+        that has the same state in every round. If `kept` is None, ratios are drawn from `generator`.
 
         Args:
-            smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...]: the
-                k members of M groups. Tokens come without their class token.
+            smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...], for
+                M groups of k clients. Tokens come without their class token.
             labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`. Test images and queries
                 come with labels that are independent of them.
             generator: the only source of randomness, on the device of `smashed`.
-            present: bool [M, k] for a mixing defense: the taken seats of a group; None for all. Data on an empty seat
-                are meaningless and must get weight 0. Other defenses do not read it.
+            present: bool [M, k], which of a group's k places are taken by a client; None for all. Data in an empty
+                place are meaningless and must get weight 0. Only mixing defenses read this.
 
         Returns:
             The release, M messages of B images, differentiable in `smashed`, and the receipt.
@@ -227,7 +225,7 @@ class Defense(Checked, ABC):
         return None
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network at the end of each client's lower segment that keeps the shape, or None; see `companion`.
+        """A network that ends each client's lower segment and keeps the shape, or None; arguments as in `companion`.
 
         The task's gradient passes through this network; the gradient of `penalty` trains it and goes no further.
         """
@@ -239,15 +237,15 @@ class Defense(Checked, ABC):
         Args:
             images: images [M, B, C, H, W] in [0, 1].
             smashed: smashed data [M, B, ...] before `apply`.
-            companion: the networks of `companion`, one per client, called with all messages' images at once, [M·B,
-                ...].
+            companion: applies each client's network from `companion` to this client's smashed data, for all messages at
+                once, [M·B, ...].
         """
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         """A network that the server trains in front of its segment to undo a release's change of width; or None.
 
-        Arguments are those of `companion`.
+        Arguments as in `companion`.
         """
         return None
 
@@ -256,8 +254,7 @@ class Defense(Checked, ABC):
         return None
 
     def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
-        """A term that the label holder adds to the loss of each message, [M], or None. It sends back the gradient of
-        the sum.
+        """A term that the label holder adds to each message's loss, [M], or None. Clients get the sum's gradient.
 
         Args:
             arrived: smashed data at the server's segment, [M, B, ...].
@@ -289,7 +286,7 @@ class OnSmashed(Defense, Generic[R]):
 
 
 def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
-    """Shape (M, B, T, D) of messages of tokens, or an error that says where to cut the model."""
+    """The shape (M, B, T, D) of messages of tokens. Other shapes raise an error that says where to cut the model."""
     if smashed.ndim != 4:
         raise ValueError(
             f"{name} needs tokens [M, B, T, D], got shape {list(smashed.shape)}; cut the model where it holds tokens"
@@ -299,11 +296,11 @@ def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Rearrange tokens by one gather: output token (m, n, t) is row `rows[m, n, t]` of all M·B·T tokens.
+    """Rearrange tokens by one gather: output token (m, n, t) is input token number `rows[m, n, t]`.
 
     Args:
         tokens: float [M, B, T, D].
-        rows: int64 [M, B, T], a permutation of 0..M·B·T−1.
+        rows: int64 [M, B, T], a permutation of 0..M·B·T−1, the numbers of all input tokens.
 
     `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers on a CPU (7.6 ms for
     B=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).

@@ -1,4 +1,4 @@
-"""Batch shuffling: every image keeps some tokens, the rest are pooled over the batch, permuted and dealt out again."""
+"""Batch shuffling: every image keeps some tokens; the others are pooled over the batch, permuted and redistributed."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from privkit.defenses.receipts import Permuted
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShuffle(OnSmashed[Permuted]):
-    """Shuffling, occlusion and mixture over a batch; no differential privacy.
+    """Exchanges tokens among the images of a batch at random; no differential privacy.
 
     Attributes:
         keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. 1 is patch shuffling.
-        variant: "final_shuffle": with the shuffle inside each image that §IV-C adds. "algorithm_2": as printed; kept
-            tokens come first, which reveals their image. "kept_in_place": kept tokens do not move, as in §IV-C's first
+        variant: "final_shuffle" adds the shuffle inside each image of §IV-C. "algorithm_2" is as printed: kept tokens
+            come first, which reveals their image. "kept_in_place" does not move kept tokens, as in §IV-C's first
             sentence on k, so their order is public.
         frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" moves the
             model's first block above the cut (a checkpoint's, for example) from the server to the clients; true draws
@@ -65,10 +65,10 @@ class BatchShuffle(OnSmashed[Permuted]):
 
 
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:
-    """A uniform permutation of 0..n−1 for each of m messages, int64 [m, n], from one permutation of all m·n.
+    """A uniform permutation of 0..n−1 for each of m messages, int64 [m, n], from one permutation of all m·n elements.
 
-    The order in which a uniform permutation visits the elements of one message is uniform, and independent of the
-    other messages' orders.
+    In a uniform permutation, the order of one message's elements is uniform and independent of the other messages'
+    orders.
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)
     if m > 1:

@@ -1,4 +1,4 @@
-"""A chain: defenses as stages, one after the other, each at its place."""
+"""Chains: several defenses applied in order, each at the client, the mixer or the server."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Chain(Defense):
     """Defenses applied as stages in order; each stage takes the release of the stage before.
 
     Attributes:
-        stages: at least two. No stage of a client follows one of the server, and stages on images come before stages on
-            smashed data.
+        stages: at least two defenses, in order: stages on images first, then stages on smashed data, then stages of the
+            server.
 
     Raises:
-        ValueError: if the stages cannot run in this order, or would make a claim false (`rules.check_chain`).
+        ValueError: if the stages cannot run in this order, or if no proof covers it (`rules.check_chain`).
 
     >>> from privkit.defenses.noise import GaussianNoise
     >>> from privkit.defenses.denoising import Scaling
@@ -111,7 +111,7 @@ class Chain(Defense):
         present: Tensor | None = None,
         kept: Generator | None = None,
     ) -> tuple[Release, ChainReceipt]:
-        """Apply all stages in one call; a ValueError if some take images and others smashed data."""
+        """Apply all stages in one call. A ValueError if some stages take images and others smashed data."""
         if self.level == "both":
             raise ValueError(f"{self.name} takes images and smashed data: run it through Clients, with a lower segment")
         groups = None
@@ -147,7 +147,7 @@ class Chain(Defense):
 
     @staticmethod
     def _only(made: Iterable[nn.Module | None]) -> nn.Module | None:
-        """The network of the only stage that has one, or None."""
+        """The first network among those of the stages; None if no stage has one."""
         return next((network for network in made if network is not None), None)
 
     @property

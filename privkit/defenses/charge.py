@@ -88,17 +88,17 @@ class Noised(Receipt):
 
 
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Certificate of a run in which every round was made as the receipt says.
+    """Certificate of a run in which every round follows the receipt.
 
-    Mixing ratios are charged by their distribution, drawn in every round or once. The certificate's quantities hold the
-    drawn ratios.
+    The charge uses the distribution of the mixing ratios, drawn in every round or once; the certificate's quantities
+    hold the drawn ratios.
 
     Returns:
-        Differential privacy of one record (lower segment frozen or trained by noisy updates, which are charged, too) or
-        one client (trained), replace-one; or "nothing", with the reason.
+        Replace-one differential privacy: of one record if the lower segment is frozen or trained by noisy updates,
+        which are charged, too; of one client if it is trained on raw data. Or "nothing", with the reason.
 
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the place of the noise corrected. A lower segment
-    trained on raw data carries records from round to round, so the unit is then the client.
+    trained on raw data carries records from round to round, so the guarantee then covers the whole client.
     """
     try:
         mechanism, said = _charged(receipt, release_count)
@@ -144,10 +144,10 @@ def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechani
 
 
 def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
-    """Whether each round is mixed exactly as it is charged, and the server learns the weights.
+    """Whether each round is mixed exactly as charged, and the server learns the weights.
 
-    False if some groups are larger than the charged one, or if the remainder of the positions is dealt at random, so
-    that no client has the largest share in every round.
+    This fails if a group is larger than the charged group, or if leftover positions go to random clients, so that no
+    client always has the largest share.
     """
     if isinstance(receipt.mixing, NoMixing) or receipt.mixed_by == "server":
         return True
@@ -156,13 +156,13 @@ def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
 
 
 def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> SplitMechanism:
-    """The mechanism of all gradients of the run. The server's state carries over; the sensitivity covers any state."""
+    """The mechanism of all gradients of the run. Its sensitivity holds for any state that the server carries over."""
     released = release_count.rounds * release_count.batch_size * release_count.clients
     return SplitMechanism(smashed=clip, noise=noise, lower_model="frozen", rounds=released)
 
 
 def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Charge every gradient of the run, of all images, to any one label.
+    """Certificate of one label that charges all gradients of the run to it.
 
     A label affects more than the gradient of its own image. It changes the server's weights and so all later gradients,
     and batch normalization carries it to its neighbors at once. So every gradient is assumed to change by as much as
@@ -208,7 +208,7 @@ def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 
 
 def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, list[str]]:
-    """The mixing for which every round can be given credit, and sentences about it."""
+    """The mixing that lowers the privacy charge of every round, and sentences that explain it."""
     mixing = receipt.mixing
     if isinstance(mixing, NoMixing):
         return mixing, []
@@ -237,7 +237,7 @@ def _drawn_every_round(mixing: Mixing) -> bool:
 
 
 def _fewest(receipt: Noised, release_count: ReleaseCount) -> int:
-    """Number of members of the smallest group of the run, as far as this call and the release count show it."""
+    """Number of clients in the smallest group of the run, as far as this round and the release count show it."""
     sizes = [receipt.mixing.group]
     if release_count.unmatched:
         sizes.append(release_count.unmatched)
@@ -256,7 +256,7 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
 
 
 def equal_counts(positions: int, members: int) -> tuple[int, ...]:
-    """Numbers of positions for each member that differ by at most one, the larger ones first.
+    """Numbers of positions per client that differ by at most one, the larger numbers first.
 
     >>> equal_counts(10, 4)
     (3, 3, 2, 2)
@@ -281,8 +281,7 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The certificate of smashed data whose labels are sent without noise: the claim holds given the labels, as its
-    first assumption says.
+    """The certificate if labels are sent without noise: the claim then holds given the labels, as it says.
 
     Args:
         certificate: differential privacy of the smashed data, computed for neighbors with equal labels.
@@ -294,7 +293,7 @@ def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
 
 
 def _past_one_over_n(certificate: Certificate, release_count: ReleaseCount) -> list[str]:
-    """A warning if δ is so large that one unit could be published in full."""
+    """A warning if δ is so large that it allows one record (or client) to be published in full."""
     records = release_count.clients * release_count.batch_size * max(1, release_count.rounds // release_count.epochs)
     units = release_count.clients if certificate.unit == "client" else records
     if units <= 1 or release_count.delta <= 1 / units:
@@ -322,7 +321,7 @@ def _quantities(receipt: Noised) -> dict[str, float]:
 
 
 def _other_definitions(certificate: Certificate) -> dict[str, float]:
-    """ρ of zero-concentrated and μ of Gaussian differential privacy of the same run, where they are derived."""
+    """ρ of zero-concentrated and μ of Gaussian differential privacy of the same run, if they are derived for it."""
     found = {name: certificate.quantities.get(name, inf) for name in ("zcdp_rho", "gdp_mu")}
     return {name: value for name, value in found.items() if isfinite(value)}
 

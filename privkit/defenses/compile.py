@@ -38,9 +38,7 @@ class ChainReceipt(Receipt):
         return compiled(self.steps, release_count)
 
     def mechanism(self, release_count: ReleaseCount = ONE_RELEASE) -> SplitMechanism | None:
-        """The mechanism of the stage on which the chain's claim rests; other stages are post-processing or earn no
-        credit.
-        """
+        """The mechanism of the stage that gives the chain its claim; the others are post-processing or not counted."""
         first = _ranked([_own(self.steps, number, release_count) for number in range(len(self.steps))])[0]
         return bounded(self.steps, first).mechanism(release_count)
 
@@ -62,7 +60,7 @@ class ChainReceipt(Receipt):
 
     @property
     def payload_share(self) -> float | None:
-        """Product of the stages' payload shares, up to the server."""
+        """Share of its smashed data that a client sends behind all stages before the server, in [0, 1]."""
         shares = [step.receipt.payload_share for step in self.steps if step.stage.place != "server"]
         known = [share for share in shares if share is not None]
         total = 1.0
@@ -76,9 +74,9 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
 
     A noise stage in a chain claims the same ε as the stage alone. Two kinds of stages may precede it: a random map of
     each image, and a permutation, because it commutes with iid noise and coordinate-wise clipping. Later stages are
-    post-processing. The bound of an earlier clip stage counts if only permutations lie between the two. Mixing earns
-    credit only if the stage that mixes adds the noise itself. The count of a shuffle's orders is reported beside the ε.
-    Stages at the server earn no credit.
+    post-processing. The bound of an earlier clip stage counts if only permutations lie between the two. Mixing lowers
+    the ε only if the stage that mixes adds the noise itself. The count of a shuffle's orders is reported beside the ε.
+    Stages at the server prove nothing.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
@@ -125,12 +123,11 @@ def _parts(step: StageReceipt) -> dict[str, int]:
 
 
 def _of_parts(steps: Sequence[StageReceipt], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
-    """ε against the holder of each part: it is charged for this part's coordinates only, since noise is independent.
+    """ε against the holder of each part. It charges this part's coordinates only, because their noise is independent.
 
-    This needs clipping by coordinate, so that the sensitivity does not depend on other coordinates. And nothing behind
-    the noise may carry one channel (or place, if parts are places) into another: no stage, no lower segment, and no
-    server that teaches other clients what it learned from all parts. Otherwise the result is empty, and the ε of the
-    whole holds.
+    Clipping must be by coordinate, so that the sensitivity does not depend on other coordinates. Behind the noise, no
+    stage, lower segment or server may carry one part into another; a server does so if it teaches other clients what it
+    learned from all parts. If these conditions fail, the result is empty, and the ε of the whole release holds.
     """
     receipt, lower = steps[noise].receipt, release_count.lower_model
     if steps[noise].stage.level == "input" or (lower != "frozen" and (lower != "trained" or release_count.clients > 1)):
@@ -172,7 +169,7 @@ def _own(steps: Sequence[StageReceipt], number: int, release_count: ReleaseCount
 
 
 def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
-    """A stage's receipt; if the stage adds noise to unmixed data, with the clip set of the stages before it."""
+    """A stage's receipt. If the stage adds noise to unmixed data, it includes the clip set of earlier stages."""
     receipt = steps[number].receipt
     if isinstance(receipt, Noised) and receipt.covers == "release" and isinstance(receipt.mixing, NoMixing):
         return replace(receipt, clip=_tighter(receipt, _bound(steps[:number], steps[number].stage.level)))
@@ -180,10 +177,10 @@ def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
 
 
 def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
-    """Whether clients learn from a mix before its noise, and then release what the charge of the mix does not cover.
+    """Whether clients learn from the mix before its noise, which the mixed release's privacy charge does not cover.
 
-    A lower segment with raw updates is charged for all messages of its client, which are all messages if one group
-    holds all clients. With noisy updates, a record is charged for its own gradient alone.
+    The charge covers raw updates of the lower segment if one group holds all clients: it counts all messages of a
+    client. It does not cover noisy updates, which charge a record for its own gradient alone.
     """
     lower = release_count.lower_model
     return isinstance(lower, PrivateUpdates) or (lower == "trained" and mixing.group < release_count.clients)
@@ -197,8 +194,8 @@ def _rank(made: Certificate) -> int:
 
 
 def _bound(steps: Sequence[StageReceipt], level: str) -> ClipSet | None:
-    """The clip set that still holds behind the stages of one level: only permutations preserve it, and only those
-    inside an image preserve a norm bound.
+    """The clip set that still holds behind the stages of one level. Only permutations preserve it; a bound on an
+    image's norm is preserved only by permutations inside an image.
     """
     bound: ClipSet | None = None
     for step in steps:
@@ -226,7 +223,7 @@ def _tighter(receipt: Noised, bound: ClipSet | None) -> ClipSet | None:
 
 
 def _beside(step: StageReceipt, made: Certificate, number: int, first: int, main: Certificate) -> str:
-    """A sentence on what a stage adds to the chain's claim; empty if the chain claims nothing."""
+    """A sentence on the protection that a stage adds to the chain's claim; empty if the chain claims nothing."""
     name = step.stage.name
     if main.kind == "nothing":
         return ""
@@ -274,7 +271,8 @@ def run(
 
     Args:
         release: M messages of B images, the first stage's input.
-        groups: int64 [M', k], the messages on the seats of each group of the stage that mixes; −1 on an empty seat.
+        groups: int64 [M', k], for the stage that mixes, the numbers of the messages in each group, with −1 for an empty
+            place.
 
     Returns:
         The last release with the product of all published weights, and the receipt of each stage.
@@ -304,5 +302,7 @@ def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """Values [n, ...] by groups [M, k] as [M, k, ...]; unchanged without mixing. Empty seats hold arbitrary values."""
+    """Values [n, ...] gathered into groups [M, k, ...]; unchanged without mixing. Empty places hold arbitrary
+    values.
+    """
     return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

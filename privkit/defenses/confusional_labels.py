@@ -1,4 +1,4 @@
-"""Confusional labels: the server learns soft labels that stand for the true ones, and its predictions are decoded."""
+"""Confusional labels: the server trains on secret soft labels, and the label holder decodes its predictions."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ class ConfusionalLabels(Defense):
     Attributes:
         spread: share of a soft label that is spread evenly over all labels; the rest lies on one wrong label.
         seed: seed of the wrong labels, one for each label.
-        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
+            server's first block.
 
     Source: Zou et al. 2022, "Defending batch-level label inference and replacement attacks in vertical federated
-    learning", §4 (CAE): a confusional autoencoder, whose encoder is C and whose decoder its inverse. There it is
-    trained to give wrong labels of high entropy; here C is drawn with this property and inverted, so decoding is exact.
+    learning", §4 (CAE): a confusional autoencoder with C as encoder and its inverse as decoder. The paper trains it to
+    give wrong labels of high entropy; here C is drawn with this property and inverted, so decoding is exact.
     """
 
     name: ClassVar[str] = "confusional_labels"
@@ -71,12 +72,12 @@ class ConfusionalLabels(Defense):
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _cycle(classes: int, seed: int) -> Tensor:
-    """The labels in a drawn order; each stands for the next one."""
+    """The labels in random order, int64 [classes]; each label is replaced by the next one."""
     return torch.randperm(classes, generator=Generator().manual_seed(seed))
 
 
 class _Decoder(nn.Module):
-    """Module behind the server's segment: logits of soft labels in training, and logits of labels afterwards."""
+    """Module behind the server's segment: logits of soft labels in training, and logits of true labels afterwards."""
 
     def __init__(self, stage: ConfusionalLabels) -> None:
         super().__init__()

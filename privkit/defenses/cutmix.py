@@ -1,4 +1,4 @@
-"""Mixup and CutMix: a message is made of k clients' smashed data, without noise."""
+"""Mixup and CutMix: each message mixes the smashed data of k clients, without noise."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from privkit.torch_utils.patches import patchify, unpatchify
 
 
 class _MixedClients(Defense):
-    """Mixes the smashed data and labels of every group. The images of a group share its weights.
+    """Mixes the smashed data and labels of every group of clients. All images of a group get the same weights.
 
     Attributes:
-        shuffled: whether the mixed positions are permuted, so that the release shows ratios and no masks.
+        shuffled: whether the mixed positions are permuted, so that the release shows the ratios but not the masks.
         side: pixels per side of a position of a feature map or an image; None if tokens are positions.
     """
 
@@ -51,13 +51,13 @@ class _MixedClients(Defense):
 
         Args:
             smashed: smashed data [G, k, B, ...].
-            present: the taken seats, bool [G, k].
+            present: which places of a group are taken by a client, bool [G, k].
             coins: generator of ratios and sizes.
-            generator: generator of everything else.
+            generator: generator of all other random numbers.
         """
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...], mixed from the members' smashed data."""
+        """Messages [G, B, ...], mixed from the smashed data of each group's clients."""
         return mix(smashed, spread(weights, smashed, self.side, leading=3))
 
     def apply(
@@ -86,7 +86,7 @@ class _MixedClients(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixup(_MixedClients):
-    """Adds up the smashed data of k clients with weights of a Dirichlet distribution; nothing is proven.
+    """Releases a weighted sum of the smashed data of k clients, with Dirichlet weights; nothing is proven.
 
     Attributes:
         group: k ≥ 1.
@@ -94,10 +94,10 @@ class Mixup(_MixedClients):
         level: "smashed" (Manifold Mixup), or "input" to mix images (the original Mixup).
         published: whether the server learns the ratios.
         drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
-            run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
+            run. "once" needs a protocol with grouping=fixed.
 
-    Source: DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup") and appendix C; CutMixSL appendix B,
-    Eq. 6 to 8.
+    Source: DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup") and appendix C; CutMixSL appendix B, Eq. 6
+    to 8.
 
     >>> z, y = torch.rand(3, 2, 4, 5, 6), torch.eye(2).expand(3, 2, 4, 2, 2)[..., 0, :]
     >>> release, receipt = Mixup().apply(z, y, torch.Generator().manual_seed(0))
@@ -124,16 +124,16 @@ class RandomCutMix(_MixedClients):
 
     Attributes:
         group: k ≥ 1; 1 is the identity.
-        concentration: α_M ≥ 1e-6 of the law of the numbers of positions; inf for equal numbers. DP-CutMixSL uses 2,
-            CutMixSL 6.
+        concentration: α_M ≥ 1e-6 of the Dirichlet-multinomial law; inf for equal numbers of positions. DP-CutMixSL uses
+            2, CutMixSL 6.
         level: "smashed", or "input" to mix images.
         patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
-        published: whether the server learns the masks. In CutMixSL it shares the pseudo-random sequence, which it needs
-            to send each client its own part of the gradient.
+        published: whether the server learns the masks. In CutMixSL the server knows their pseudo-random sequence, in
+            order to send each client its own part of the gradient.
         drawn: "every_round" for fresh numbers of positions in each round; "once" for numbers that every client keeps
-            for the whole run, at fresh places, which needs groups that stay together (grouping=fixed).
+            for the whole run, at fresh places. "once" needs a protocol with grouping=fixed.
 
-    Labels are mixed with λ_i = N_i/N.
+    Labels are mixed with λ_i = N_i/N, if client i fills N_i of N positions.
 
     Source: CutMixSL §3.2, Eq. 2 (Smashed Patch CutMix); DP-CutMixSL §3.C and, for images, appendix C.
 
@@ -167,9 +167,9 @@ class RandomCutMix(_MixedClients):
 class VanillaCutMix(RandomCutMix):
     """CutMix with boxes; nothing is proven.
 
-    A random client gives the background, the next one a box, the next one a box inside that box. For k = 2 this is
-    CutMix. For larger k the masks stay exclusive, and the ratios follow the Dirichlet law up to whole positions. Labels
-    are mixed by the positions that were really filled.
+    A random client fills the background, a second client a box, and each further client a box inside the box before.
+    For k = 2 this is CutMix. For larger k the masks stay exclusive, and the ratios follow the Dirichlet law up to whole
+    positions. Labels are mixed by the positions that were really filled.
 
     Attributes:
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
@@ -199,11 +199,11 @@ class VanillaCutMix(RandomCutMix):
 class ShuffledCutMix(RandomCutMix):
     """Random CutMix with the positions of every mixed image shuffled; nothing is proven.
 
-    Tokens keep the position embedding that the client added, as in the paper, whose cut layer lies behind it. Such
-    tokens reveal their places. That undoes the shuffle, so no permutation is counted.
+    Tokens keep the client's position embedding, as in the paper, whose cut layer lies behind it. So each token reveals
+    its place, which undoes the shuffle, and the certificate counts no permutation.
 
-    The release's `weights` holds the ratios λ_i, [G, k, 1], not the masks: where a client's positions lie in an image
-    is the shuffle's secret. The receipt has the masks as they were before the shuffle.
+    The release's `weights` holds the ratios λ_i, [G, k, 1], not the masks, because the shuffle hides the places of a
+    client's positions. The receipt, which the server never gets, has the masks before the shuffle.
 
     Source: CutMixSL appendix B, Eq. 12 (positions of feature maps, too) and appendix C, "Shuffling".
 
@@ -219,7 +219,7 @@ class ShuffledCutMix(RandomCutMix):
     shuffled: ClassVar[bool] = True
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:
-        """Messages [G, B, ...] of the members' positions, permuted separately for each image, by one gather."""
+        """Messages [G, B, ...] mixed by masks, with the positions of each image permuted separately, by one gather."""
         groups, _, length = weights.shape
         batch, image_shape = smashed.shape[2], smashed.shape[3:]
         order = uniform_permutations(groups * batch, length, generator).view(groups, batch, length)

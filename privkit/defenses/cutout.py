@@ -16,14 +16,14 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCutout(Defense):
-    """Keeps a given share of each client's positions, at random places, and zeroes the rest; nothing is proven.
+    """Keeps a given share of each client's positions, chosen at random, and zeroes the rest; nothing is proven.
 
     Attributes:
-        payload: share of positions that are kept and travel, in [0, 1], rounded to whole positions.
+        payload: share of positions that are kept and sent, in [0, 1], rounded to whole positions.
         stationary: whether a client has the same mask in every round (message m of M always has mask m).
         mask_seed: seed of stationary masks; fresh masks come from the round's generator.
         level: "smashed", or "input" to mask images.
-        place: "client", "mixer" or "server", who then masks what it already holds.
+        place: "client", "mixer" or "server"; the server then masks data that it has already seen.
         patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
 
     The release's `weights`, [M, 1, T], are the masks.
@@ -91,10 +91,10 @@ class RandomCutout(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class CutSmashed(RandomCutout):
-    """The release of `random_cutout`, but only kept positions travel; the server knows their places from a seed.
+    """Like `random_cutout`, but only kept positions are sent; the server knows their places from a seed.
 
-    The release has the same distribution, but fewer bytes are sent: both sides know the sequence of masks, so the masks
-    are not sent, and the server fills in zeros. Nothing is proven.
+    Client and server both know the sequence of masks, so no masks are sent, and the server fills in zeros. Nothing is
+    proven.
 
     Source: CutMixSL §3.1, Eq. 1 and Figure 2 (masks fixed for all rounds, or drawn in every one).
     """
@@ -108,8 +108,8 @@ class VanillaCutout(RandomCutout):
     """Zeroes one random box of each client's smashed data, whose size follows from the payload; nothing is proven.
 
     Attributes:
-        payload: share of positions that are kept and travel, in [0, 1]; the box covers the rest, up to half of the
-            box's height.
+        payload: share of positions that are kept and sent, in [0, 1]; the box covers the rest, up to half of the box's
+            height.
         patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
             square grid. At the input layer, None is 1. Other fields are those of `RandomCutout`.
 

@@ -1,4 +1,4 @@
-"""Scaling and masking: both remove noise together with some of the signal, on smashed data or on logits."""
+"""Scaling and masking remove noise together with some of the signal, on smashed data or on logits."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _Automatic = Literal["auto"]
 
 
 class Denoising(OnSmashed[Nothing]):
-    """A stage that lowers the noise, and the signal, too.
+    """A stage that removes noise together with some of the signal.
 
     Attributes:
-        variant: how gradients pass, see `Variant`.
-        setting: name of the field that may be "auto", that is, estimated.
+        variant: how gradients pass through the stage, see `Variant`.
+        setting: name of the field that may be "auto", which means that it is estimated.
         receipt: the receipt, which says why nothing is proven.
     """
 
@@ -81,15 +81,14 @@ class Denoising(OnSmashed[Nothing]):
         """The values [...] scaled or masked; their gradient is the derivative."""
 
     def applied(self, values: Tensor, generator: Generator | None = None) -> Tensor:
-        """The values scaled or masked; their gradient is that of the variant."""
+        """The scaled or masked values; their gradient follows the variant."""
         changed = self.changed(values, generator)
         if self.variant in ("exact", "logits"):
             return changed
         return changed.detach() + (values - values.detach())
 
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
-        """Stages on logits or with estimated settings leave the smashed data unchanged; they act inside the server's
-        segment."""
+        """Stages on logits or with estimated settings leave smashed data unchanged; they act at the server."""
         require_messages(self.name, smashed)
         unchanged = self.on_logits or self.automatic
         return smashed if unchanged else self.applied(smashed, generator), self.receipt
@@ -99,8 +98,6 @@ class Denoising(OnSmashed[Nothing]):
 
 
 class _ServerStage(nn.Module):
-    """A stage inside the server's segment."""
-
     off = False  # whether values pass unchanged, as for noise-free accuracy
 
 
@@ -123,7 +120,7 @@ class _OnLogits(_ServerStage):
 
 
 def switch(upper: nn.Module, *, off: bool) -> None:
-    """Switch every stage inside a server's segment off, so that values pass unchanged, or on again."""
+    """Switch all stages inside a server's segment off or on; if they are off, values pass unchanged."""
     for stage in upper.modules():
         if isinstance(stage, _ServerStage):
             stage.off = off
@@ -134,7 +131,7 @@ _SMALLEST = 1e-3  # of λ: where no signal is seen yet, a server that gets nothi
 
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
-    """The stages, in order, that estimate their setting, as modules in front of the server's segment `upper`.
+    """Modules for the stages that estimate their setting, in order, to run in front of the server's segment `upper`.
 
     Raises:
         UsageError: if no noise lies directly before such a stage, or the server's first layer is not linear.
@@ -153,11 +150,12 @@ def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
 
 
 class Denoiser(_ServerStage):
-    """Estimates λ* or p* in every round of training, and applies it.
+    """Estimates the best scale λ* or keep probability p* in every round of training, and applies it.
 
-    X̃ = X + Z are the smashed data that arrive, and M is the first layer. Then E‖MX̃‖² = A + σ²F and E Σ m_ij² x̃_j² =
-    B + σ²F. The server knows σ and M, so it estimates A = ‖MX‖² and B without seeing X. Both are averaged over records
-    and rounds. A + σ²F, B + σ²F and σ²F are buffers, so they are saved with the server's weights.
+    X̃ = X + Z are the smashed data that arrive, and M is the server's first layer. Let A = ‖MX‖², B = Σ m_ij² x_j² and
+    F = Σ m_ij². Then E‖MX̃‖² = A + σ²F and E Σ m_ij² x̃_j² = B + σ²F, so the server, who knows σ and M, estimates A and
+    B without seeing X. Both are averaged over records and rounds. A + σ²F, B + σ²F and σ²F are buffers, so they are
+    saved with the server's weights.
 
     Source: accurate_sl, Theorem 3.1; the minimizers are derived (`privkit.papers.accurate_sl.denoising`).
     """
@@ -218,19 +216,19 @@ class Denoiser(_ServerStage):
 
 
 def best_scale(signal: float, spread: float) -> float:
-    """The best scale λ* = A/(A + σ²F), from A and σ²F; 0 without a signal."""
+    """The best scale λ* = A/(A + σ²F), from A = `signal` and σ²F = `spread`; 0 without a signal."""
     return signal / (signal + spread) if signal > 0 else 0.0
 
 
 def best_keep(signal: float, diagonal: float, spread: float) -> float:
-    """The best p* from A, B and σ²F: (2A − B − σ²F)/(2(A − B)) in [0, 1] if A > B, else the better of 0 and 1."""
+    """The best keep probability p* ∈ [0, 1]: (2A − B − σ²F)/(2(A − B)) if A > B, else the better of 0 and 1."""
     if signal <= diagonal:
         return 0.0 if signal < spread else 1.0
     return min(1.0, max(0.0, 0.5 + (signal - spread) / (signal - diagonal) / 2))
 
 
 def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
-    """The first layer with weights, behind layers that only reshape; a `UsageError` if another comes before it."""
+    """The first layer with weights, and the layers before it, which may only reshape; else a `UsageError`."""
     found: list[nn.Module] = []
     for layer in _leaves(upper):
         found.append(layer)
@@ -246,7 +244,6 @@ def _first_layer(stage: Denoising, upper: nn.Module) -> tuple[nn.Module, ...]:
 
 
 def _leaves(module: nn.Module) -> list[nn.Module]:
-    """The layers of a sequence in order; any other module is one layer."""
     if not isinstance(module, nn.Sequential):
         return [module]
     return [leaf for part in module for leaf in _leaves(part)]
@@ -259,10 +256,10 @@ class Masking(Denoising):
     Unlike dropout, it does not divide the kept values by `keep`.
 
     Attributes:
-        keep: p in [0, 1], or "auto" for the p of least error, estimated while the server trains.
+        keep: p in [0, 1], or "auto" for the p of smallest error, estimated while the server trains.
         place: "server" denoises what arrived; "client" or "mixer" masks before it arrives.
-        variant: how gradients pass, see `privkit.defenses.denoising.Variant`; "undone" is refused, since it would have
-            to restore what a mask removed. accurate_sl released "straight_through".
+        variant: how gradients pass, see `privkit.defenses.denoising.Variant`; "undone" is refused, since masked values
+            cannot be restored. accurate_sl released "straight_through".
         at_inference: whether test images are masked, too. Logits of test images are never masked.
 
     Source: accurate_sl §3, the random masking operator R_p.
@@ -302,7 +299,7 @@ class Scaling(Denoising):
     """Multiplies the smashed data by λ; after noise, λ < 1 shrinks both the noise and the signal.
 
     Attributes:
-        factor: λ = 1/α > 0, or "auto" for the λ of least error, estimated while the server trains.
+        factor: λ = 1/α > 0, or "auto" for the λ of smallest error, estimated while the server trains.
         place: "server" denoises what arrived; "client" or "mixer" scales before it arrives.
         variant: how gradients pass, see `privkit.defenses.denoising.Variant`. accurate_sl released "undone" for MNIST,
             "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and Amazon reviews.
@@ -333,6 +330,6 @@ class Scaling(Denoising):
         return smashed if self.on_logits or self.automatic else self.changed(smashed, None)
 
     def before_backward(self, arrived: Tensor) -> None:
-        """With the variant "undone", divide by the factor in place, outside autograd, as accurate_sl's code does."""
+        """With the variant "undone", divide by the factor in place, outside autograd, as in accurate_sl's code."""
         if self.variant == "undone" and self.factor != "auto":
             arrived.data.div_(self.factor)

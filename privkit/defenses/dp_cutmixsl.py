@@ -1,4 +1,4 @@
-"""DP-SL, DP-MixSL and DP-CutMixSL: bounded smashed data and labels with Gaussian noise, mixed in groups or not."""
+"""DP-SL, DP-MixSL and DP-CutMixSL: Gaussian noise on bounded smashed data and labels, without or with mixing."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class _BoundedNoise(Defense):
     Attributes:
         sigma: σ_s > 0.
         sigma_labels: σ_y > 0; None for labels without noise.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ]. None leaves smashed data as they are, and then nothing is
+        bound: Δ > 0; every coordinate is clamped to [0, Δ]. None leaves smashed data unbounded, and then nothing is
             proven.
-        signed: whether the interval is [−Δ/2, Δ/2], which keeps negative coordinates. Width and ε are the same.
+        signed: whether the interval is [−Δ/2, Δ/2], which keeps negative coordinates and has the same width and ε.
 
     Source: DP-CutMixSL §4 assumes [0, Δ] and gives no rule. `signed` and bound=none are privkit's: embeddings have both
     signs, and a clamp to [0, Δ] loses the negative half with its gradient.
@@ -86,17 +86,17 @@ class _BoundedNoise(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class DpSl(_BoundedNoise):
-    """Differentially private split learning: clamp and add Gaussian noise to smashed data and labels.
+    """Differentially private split learning: clamps smashed data, then adds Gaussian noise to them and the labels.
 
     Attributes:
         sigma: standard deviation σ_s > 0 on smashed data.
         sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, and the certificate
             says so.
-        bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes such a range
-            and gives no rule; negative coordinates and their gradients are lost. With None nothing is clamped, and
-            nothing is proven.
+        bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes this range
+            and gives no rule for Δ; negative coordinates and their gradients are lost. With None nothing is clamped,
+            and nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
-        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        place: "client", "mixer" (trusted) or "server", whose noise gives no protection against the server itself.
         at_inference: whether test images get noise, too.
 
     Source: DP-CutMixSL Eq. 14, Table 1 (whose "variance" 16/255 is a standard deviation).
@@ -129,7 +129,7 @@ class _MixedNoise(_BoundedNoise):
 
     Attributes:
         concentration: α_M > 0 of the distribution of the weights.
-        site: who adds the noise.
+        site: "client" or "mixer", who adds the noise.
         side: pixels per side of a position of a feature map or an image; None if tokens are positions.
     """
 
@@ -203,16 +203,16 @@ class DpMixSl(_MixedNoise):
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
         sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, and the certificate
             says so.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in
-            [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in [0, 1]: give bound=1 at
+            the input layer). None clamps nothing, and then nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
-        site: "mixer" adds the noise once, to the mix (Eq. 15); with "client", each client adds it before (Eq. 5), and
-            the mix carries σ²·Σλ_i², which hides less.
+        site: "mixer" adds the noise once, to the mix (Eq. 15). With "client", each client adds noise before mixing (Eq.
+            5), and the mix has the smaller variance σ²·Σλ_i².
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         level: "smashed", or "input" to mix images.
-        published: whether the server learns λ. The charge is the same either way.
+        published: whether the server learns λ. ε is the same either way.
         drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
-            run. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
+            run. "once" has a larger ε, and needs a protocol with grouping=fixed.
 
     Source: DP-CutMixSL Eq. 15 and §3.C; its Theorem 1 holds for fixed λ and noise at the mixer.
 
@@ -251,7 +251,7 @@ class DpMixSl(_MixedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class DpCutMixSl(_MixedNoise):
-    """Differentially private random CutMix: each position is one client's, N_i of N for client i; Gaussian noise.
+    """Differentially private random CutMix: client i fills N_i of the N positions; Gaussian noise is added.
 
     Attributes:
         group: k ≥ 1 clients per group.
@@ -259,18 +259,18 @@ class DpCutMixSl(_MixedNoise):
         sigma: standard deviation σ_s > 0 on smashed data, in their units.
         sigma_labels: standard deviation σ_y > 0 on labels mixed with λ_i = N_i/N; None sends them without noise, and
             the certificate says so.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is masked (images lie in
-            [0, 1]: give bound=1 at the input layer). None clamps nothing, and then nothing is proven.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is masked (images lie in [0, 1]: give bound=1 at
+            the input layer). None clamps nothing, and then nothing is proven.
         signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
         site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
-            both give the same distribution; on labels the variance of the clients' noise shrinks to σ_y²·Σλ_i². In a
-            table of `privkit epsilon`, an empty noise_site means "mixer".
+            both sites give the same distribution; on labels the clients' noise has only variance σ_y²·Σλ_i². In a table
+            of `privkit epsilon`, an empty noise_site means "mixer".
         place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
         patch: side of a position of a feature map or an image; tokens are positions. None is 2 at the input layer.
         level: "smashed", or "input" to mix images.
-        published: whether the server learns masks and λ. The charge is the same either way.
+        published: whether the server learns masks and λ. ε is the same either way.
         drawn: "every_round" for fresh counts in each round; "once" for counts that every client keeps for the whole
-            run, in fresh masks. That costs more, and needs groups that stay together: a protocol with grouping=fixed.
+            run, in fresh masks. "once" has a larger ε, and needs a protocol with grouping=fixed.
 
     Source: DP-CutMixSL Eq. 5-7 and 16; counts of CutMixSL §3.2, since ⌈λ_i·N⌉ positions for each would overlap.
 

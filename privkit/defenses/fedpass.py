@@ -26,19 +26,19 @@ class FedPass(OnSmashed[Nothing]):
     """Channel x becomes tanh(s)·x + tanh(b), where s and b are a network's outputs for secret passports.
 
     Each record has its own passports for s and for b, p ~ N(μ, σ²) in each channel; μ is secret and fixed for the run.
-    Nothing is proven: with σ = 0 all records share one map, which a decoder learns from queries; with σ > 0 the map
+    Nothing is proven. With σ = 0 all records share one map, which a decoder learns from queries. With σ > 0 the map
     adds noise that grows with the smashed data.
 
     Attributes:
-        reach: the means μ are uniform in (−reach, 0), > 0. With a larger reach the tanh saturates at ±1 and hides σ.
+        reach: > 0; the means μ are uniform in (−reach, 0). With a larger reach the tanh saturates at ±1 and removes the
+            noise.
         sigma: σ of a record's passports, ≥ 0; with 0 all records have the same passports.
         seed: seed of the means and of the network's weights.
 
     Source: Gu et al. 2023, "FedPass: Privacy-preserving vertical federated deep learning with adaptive obfuscation"
     (arXiv 2301.12623). The network is an encoder to a quarter of the channels (here at most 256), a leaky ReLU and a
-    decoder. There it is trained; here its weights are drawn and fixed, so that training cannot turn passports off, and
-    the segments before and behind it learn. A white-box adversary knows the map of the means. The default reach is
-    privkit's.
+    decoder. The paper trains it; here its weights are drawn and fixed, so that training cannot turn passports off. A
+    white-box adversary knows the map for p = μ. The default reach is privkit's.
 
     >>> release, _ = FedPass(sigma=0.0).apply(torch.zeros(1, 3, 8), torch.zeros(1, 3), torch.Generator())
     >>> bool(release.smashed.abs().amax() < 1), bool((release.smashed == release.smashed[:, :1]).all())
@@ -67,7 +67,7 @@ class FedPass(OnSmashed[Nothing]):
         )
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The map of the passports' means, on rows [N, T, D], [N, C, H, W] or [N, D]."""
+        """The map for passports equal to their means, on records [N, T, D], [N, C, H, W] or [N, D]."""
         means, *network = self._secret(smashed)
         return _passed(smashed, means.expand(len(smashed), *means.shape), *network)
 
@@ -79,7 +79,7 @@ class FedPass(OnSmashed[Nothing]):
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _constants(channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """The same constants, hidden from torch's compiler, which cannot trace a generator and ignores a cache."""
+    """The constants of `_drawn`, hidden from torch's compiler, which cannot trace a generator and ignores a cache."""
     return _drawn(channels, reach, seed, dtype, device)
 
 
@@ -87,7 +87,9 @@ def _constants(channels: int, reach: float, seed: int, dtype: torch.dtype, devic
 def _drawn(
     channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Means [2, C] of the passports for s and b, encoder [C, h] and decoder [h, C]; a value keeps its size in them."""
+    """Means [2, C] of the passports for s and b, encoder [C, h] and decoder [h, C], scaled so that values keep their
+    size.
+    """
     draws, hidden = Generator().manual_seed(seed), min(max(1, channels // 4), _WIDEST)
     means = -reach * torch.rand(2, channels, generator=draws, dtype=torch.float64)
     encoder = torch.randn(channels, hidden, generator=draws, dtype=torch.float64) / sqrt(channels)
@@ -96,7 +98,7 @@ def _drawn(
 
 
 def _passed(rows: Tensor, passports: Tensor, encoder: Tensor, decoder: Tensor) -> Tensor:
-    """The rows, scaled and shifted by passports [N, 2, C], one pair for each row."""
+    """The records, scaled and shifted by passports [N, 2, C], one pair for each record."""
     scale, bias = (leaky_relu(passports @ encoder) @ decoder).tanh().unbind(1)
     if rows.ndim == 4:
         return scale[..., None, None] * rows + bias[..., None, None]

@@ -24,8 +24,8 @@ def tokens_left(keep: float, tokens: int) -> int:
 class TokenDropping(OnSmashed[Nothing]):
     """Sends a random part of each image's tokens, in their order; nothing is proven.
 
-    Tokens are drawn for every image and round. Their places are not sent, since a transformer's blocks read any number
-    of tokens; but a token with a position embedding reveals its place.
+    Tokens are drawn anew for every image and round. Their places are not sent, since transformer blocks read any number
+    of tokens. But a token with a position embedding reveals its place.
 
     Attributes:
         keep: share of the tokens that are sent, in (0, 1], rounded to whole tokens and at least one; 1 drops none.
@@ -74,16 +74,17 @@ class TokenMerging(OnSmashed[Nothing]):
     """Merges the most similar tokens of each image into means, by bipartite soft matching; nothing is proven.
 
     Tokens at even places are matched with their most similar ones at odd places, and the most similar pairs merge. A
-    merged token is the mean over all original tokens that it stands for. A step merges at most half of the tokens, so
-    keep < 0.5 takes several steps. Nothing is drawn. Sizes and places are not sent: the server's attention gives every
-    token the same weight.
+    merged token is the mean over all the original tokens merged into it. A step merges at most half of the tokens, so
+    keep < 0.5 takes several steps. Nothing is random. Sizes and places are not sent, so the server's attention gives
+    every token the same weight.
 
     Attributes:
         keep: share of the tokens that are left, in (0, 1], rounded to whole tokens and at least one; 1 merges none.
         at_inference: whether test images are merged, too.
 
     Source: Bolya et al. 2023, "Token merging: your ViT but faster" (ToMe), §3, applied at the cut only. The authors
-    compare attention keys by their cosine; here only tokens are known, so their cosines are compared.
+    compare attention keys by their cosine; here the cosines of the tokens are compared, since keys are unknown at the
+    cut.
 
     >>> z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [3.0, -1.0]]).view(1, 1, 4, 2)
     >>> release, _ = TokenMerging(keep=0.75).apply(z, torch.zeros(1, 1), torch.Generator())
@@ -123,10 +124,10 @@ def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tenso
 
     Args:
         tokens: [N, T, D].
-        sizes: [N, T, 1], how many tokens each one stands for.
+        sizes: [N, T, 1], the number of original tokens merged into each token.
 
     Returns:
-        Tokens [N, T − r, D], those at even places that stay before those at odd places, and their sizes.
+        Tokens [N, T − r, D] and their sizes: first the tokens left at even places, then the tokens at odd places.
     """
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         directions = normalize(tokens if tokens.dtype == torch.float64 else tokens.float(), dim=2)

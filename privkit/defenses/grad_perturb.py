@@ -1,4 +1,4 @@
-"""Gradient perturbation: the server, who holds the labels, adds noise to the gradients that it sends back."""
+"""Gradient perturbation: the server holds the labels and adds noise to the gradients that it sends back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privkit.defenses.none import require_messages
 class GradPerturb(OnSmashed[Noised]):
     """Noise on the cut-layer gradient against label inference; with `clip`, (ε, δ)-DP of the labels.
 
-    The server protects its own labels, so its noise earns credit for the labels and none for the clients' data.
+    The server's noise protects its own labels; it does not protect the clients' data.
 
     Attributes:
         law: "gaussian" or "laplace".
@@ -28,7 +28,8 @@ class GradPerturb(OnSmashed[Noised]):
             loss is a mean over a batch, this gradient shrinks with the batch size.
         clip: largest L2 norm (L1 for Laplace) of one image's gradient, > 0; longer gradients are shortened before the
             noise. None does not clip.
-        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
+            server's first block.
 
     Source: Yang et al. 2022, "Differentially private label protection in split learning", the plain perturbation of
     gradients; the accounting is privkit's, because the server's weights here learn from unperturbed labels.
@@ -56,7 +57,7 @@ class GradPerturb(OnSmashed[Noised]):
         )
 
     def on_gradient(self, gradient: Tensor, generator: Generator) -> Tensor:
-        """Clip the gradient of every image, then add noise to every coordinate; in float64, rounded at the end."""
+        """Clip the gradient of every image, then add noise to every coordinate, in float64, rounded at the end."""
         exact, shape, device = gradient.double(), gradient.shape, gradient.device
         if self.clip is not None:
             norm = torch.linalg.vector_norm(exact.flatten(2), ord=2 if self.law == "gaussian" else 1, dim=2)

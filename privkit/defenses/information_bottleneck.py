@@ -26,11 +26,12 @@ class InformationBottleneck(AddedNoise):
     Attributes:
         weight: weight of the KL divergence, ≥ 0; the divergence is a sum over all coordinates of a record.
         sigma: standard deviation of the noise, > 0, in units of the smashed data.
-        clip: each coordinate is clamped to [−c, c] before the noise, which then has an ε; None leaves it unbounded.
+        clip: each coordinate is clamped to [−c, c] before the noise, so that an ε holds; None leaves coordinates
+            unbounded.
 
     Source: Alemi et al. 2017, "Deep variational information bottleneck", Eq. 17; Zou, Liu and Zhang 2023, "Mutual
-    information regularization for vertical federated learning" (arXiv 2301.01142). There a network gives each
-    coordinate its σ; here all coordinates share one σ. The default weight is privkit's.
+    information regularization for vertical federated learning" (arXiv 2301.01142). The papers learn a σ for each
+    coordinate; here all coordinates share one σ. The default weight is privkit's.
 
     >>> import torch
     >>> bottleneck = InformationBottleneck(weight=1.0, sigma=1.0)

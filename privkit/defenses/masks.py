@@ -29,7 +29,7 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
 
 
 def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
-    """Rows and columns of the positions, for masks that are boxes; arguments and errors as of `positions`.
+    """Numbers of rows and columns of the positions, for masks that are boxes; arguments and errors as in `positions`.
 
     Tokens that form no square grid, for example with a class token, raise a ValueError.
     """
@@ -103,9 +103,9 @@ def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[
 def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -> Tensor:
     """Random boxes of given areas, each inside the previous one.
 
-    A box of area a is ⌈√a·rows⌉ high, and its width is chosen to come nearest to a. So the number of positions of a
-    single box is off by at most half of its height. Its place is uniform inside the box before it (inside the grid, for
-    the first box). The original Cutout lets boxes hang over the edge, which would make payloads and ratios random.
+    A box of area a is ⌈√a·rows⌉ high, and its width is chosen to come nearest to a. So the number of its positions is
+    off by at most half of its height. Its place is uniform inside the previous box, or the grid for the first box. The
+    original Cutout lets boxes hang over the edge, which would make payloads and ratios random.
 
     Args:
         areas: float64 [G, J], shares of the grid in [0, 1], decreasing along J ≥ 1.

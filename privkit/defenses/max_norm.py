@@ -20,11 +20,11 @@ class MaxNorm(OnSmashed[Nothing]):
     The gradient g of an image becomes (1 + s·ε)·g with ε ~ N(0, 1) and s² = max‖g‖²/‖g‖² − 1 over the message. Its
     expected squared norm is then that of the longest gradient. The longest gradient is unchanged, and every other
     gradient keeps its line (its direction up to the sign). With several classes the line reveals the label. With two
-    classes both labels share a line; then the signs of short gradients are nearly random, but those of long ones are
-    not.
+    classes both labels share a line; then short gradients have nearly random signs, but long gradients do not.
 
     Attributes:
-        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
+            server's first block.
 
     Source: Li et al. 2021, "Label leakage and protection in two-party split learning", §4, the heuristic max_norm.
     """

@@ -1,8 +1,8 @@
-"""Measures how far a release changes when records are replaced, and compares it with a chain's charged sensitivity.
+"""Measures how far a release changes when records are replaced, and compares it with the accountant's sensitivity.
 
-Tests compare privkit's own stages with their receipts. A stage that a user wrote is measured before its claim is
-repeated: when a chain is built, when an audit computes a certificate, and in `privkit check`. A measurement can refute
-a claim but not prove it, so such a claim is called declared, not proven.
+privkit's tests compare its own stages with their receipts. A user's stage is measured when a chain is built, when an
+audit computes a certificate, and in `privkit check`. A measurement can refute a claim but not prove it, so claims of a
+user's stage are called declared, not proven.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def contradiction(
     doubted: Sequence[Defense] | None = None,
     batch: int = BATCH,
 ) -> str:
-    """Why a claim of these stages is false, in a sentence; empty if no measurement shows it.
+    """A sentence that says why a claim of these stages is false; empty if no measurement refutes a claim.
 
     Args:
-        shape: shape of one record's smashed data, if known; else tokens, feature maps and vectors are tried.
+        shape: shape of one record's smashed data; None tries tokens, feature maps and vectors.
         image: shape (C, H, W) of a record, for stages on images.
-        doubted: stages whose receipts are measured one by one as well; None takes the user's own stages.
+        doubted: stages whose receipts are also measured one by one; None takes the user's own stages.
     """
     for number, stage in enumerate(stages):
         if not (is_own(stage) if doubted is None else stage in doubted):
@@ -60,11 +60,11 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """How replacing records changes a release by more than the charged sensitivity; empty if no attempt finds this.
+    """A sentence if a replaced record changes a release by more than the accountant's sensitivity; else empty.
 
-    Both releases have the same random numbers and the same noise, so the noise must hide their distance. Attempts start
-    from large, small, constant and sparse records at several places of a batch, and replace one record or all of a
-    message. From the two worst attempts, a gradient ascent searches further. The arguments are those of
+    The two releases of an attempt share all random numbers, including the noise, so their distance is what the noise
+    must hide. Attempts start from large, small, constant and sparse records at several places of a batch, and replace
+    one record or all of a message. From the two worst attempts, gradient ascent searches further. Arguments as in
     `contradiction`.
     """
     for level in ("input", "smashed"):
@@ -80,7 +80,7 @@ def exceeds_charge(
 
 @dataclass(frozen=True, kw_only=True)
 class _Charge:
-    """The changes, per replaced record, for which the noise of a trial's last stage is charged."""
+    """The sensitivity, per replaced record, that the accountant assumes for the last stage's noise."""
 
     norm: Norm
     smashed: float
@@ -92,7 +92,7 @@ class _Charge:
 
 @dataclass(kw_only=True)
 class _Moved:
-    """The largest changes found, per replaced record, less what rounding explains."""
+    """The largest changes found, per replaced record, minus the part that rounding explains."""
 
     smashed: float = 0.0
     labels: float = 0.0
@@ -126,7 +126,7 @@ def _moved_too_far(trial: TrialRounds) -> str:
 
 
 def _charge_of(trial: TrialRounds) -> _Charge | None:
-    """The charge of the last stage's noise; None if the noise covers no release."""
+    """The sensitivity that the accountant assumes for the last stage's noise; None if no noise covers the release."""
     steps = trial.play(trial.data(), trial.labels(), 0)[1]
     receipt = bounded(steps, len(steps) - 1)
     if not isinstance(receipt, Noised) or receipt.clip is None or receipt.covers == "labels":
@@ -145,7 +145,7 @@ def _charge_of(trial: TrialRounds) -> _Charge | None:
 
 
 def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
-    """The largest changes of all tries, or a sentence on a faulty release; None if the stages refuse all data."""
+    """The largest changes of all attempts, or a sentence on a faulty release; None if the stages refuse all data."""
     moved, tried, tries = _Moved(), [], max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
     for number in range(tries):
         pair = _Pair(trial, number, charge.covers_labels)
@@ -171,7 +171,7 @@ class _Pair:
     """Two batches that differ in one record, or in all of one message.
 
     Args:
-        number: number of the try; it decides the data, the place and the coins.
+        number: number of the attempt; it determines the data, the place and the random draws.
 
     Attributes:
         at: (m, b), the replaced record.
@@ -217,7 +217,7 @@ class _Pair:
         return data, other
 
     def released(self) -> tuple[Release, Release] | None:
-        """Both releases. If a stage refuses the data, smaller data are tried; None if it refuses these, too."""
+        """Both releases. If a stage refuses the data, smaller data are tried; None if it refuses these as well."""
         for into in (None, torch.tanh, torch.sigmoid):
             if into is not None:
                 self.data, self.other = into(self.data / self.scale), into(self.other / self.scale)
@@ -234,7 +234,7 @@ class _Pair:
 
 
 def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> float:
-    """The distance of a and b, less the rounding of float32 and a thousandth."""
+    """The distance of a and b, minus the rounding error of float32 and a thousandth of the distance."""
     apart = (a.detach().double() - b.detach().double()).flatten()
     rounding = 4e-7 * max(1.0, a.detach().abs().max().item(), b.detach().abs().max().item())
     if norm == "furthest":
@@ -244,7 +244,7 @@ def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> fl
 
 
 def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
-    """The largest distance on a gradient ascent from a pair; 0 if the release has no gradient."""
+    """The largest distance that gradient ascent from a pair of batches finds; 0 if the release has no gradient."""
     start, record, most = pair.data.clone().requires_grad_(), pair.other[pair.at].clone().requires_grad_(), 0.0
     here = torch.zeros_like(start)
     here[pair.at] = 1

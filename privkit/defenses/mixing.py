@@ -1,4 +1,4 @@
-"""Mixing the smashed data of a group: ratios, exclusive masks, and the sum that leaves the mixer."""
+"""Mixing the smashed data of a group: random ratios, exclusive masks, and the weighted sum."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Concentration = Annotated[float, Ge(1e-6), Le(inf), "inf gives equal ratios"]
 
 
 def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator) -> Tensor:
-    """Mixing ratios λ ~ Dirichlet(α_M, …, α_M) over the seats that are taken.
+    """Mixing ratios λ ~ Dirichlet(α_M, …, α_M) over the clients present in each group.
 
     Args:
-        present: whether each seat is taken, bool [G, k]; at least one in every group.
+        present: which places of a group are taken by a client, bool [G, k]; at least one in every group.
         concentration: α_M > 0; infinite for equal ratios.
 
     Returns:
-        float64 [G, k]; rows sum to 1, and empty seats have 0.
+        float64 [G, k]; rows sum to 1, and empty places have 0.
 
     Source: DP-CutMixSL §3.C; Gamma variates as Γ(α) = Γ(α+1)·U^(1/α), in logarithms, so that a small α does not
     underflow.
@@ -40,14 +40,14 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
 
 
 def dirichlet_counts(present: Tensor, positions: int, concentration: float, generator: Generator) -> Tensor:
-    """Numbers of positions N_i ~ Dirichlet-multinomial(N, α_M) of the seats that are taken.
+    """Numbers of positions N_i ~ Dirichlet-multinomial(N, α_M) of the clients present in each group.
 
     Args:
-        present: taken seats, as for `dirichlet_ratios`.
+        present: as for `dirichlet_ratios`.
         concentration: α_M > 0; infinite for counts as equal as possible, with the remainder dealt at random.
 
     Returns:
-        int64 [G, k]; rows sum to N exactly, and empty seats have 0.
+        int64 [G, k]; rows sum to N exactly, and empty places have 0.
 
     Source: CutMixSL §3.2. DP-CutMixSL's counts ⌈λ_i·N⌉ sum to more than N, so masks with these counts would overlap.
     """
@@ -65,10 +65,10 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
 
 
 def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> Tensor:
-    """Masks that give every position to exactly one member, drawn uniformly among those with the given counts.
+    """Masks that give every position to exactly one client of a group, uniform among all with the given counts.
 
     Args:
-        counts: number of positions of each member, int64 [G, k]; rows sum to `positions`.
+        counts: number of positions of each client, int64 [G, k]; rows sum to `positions`.
 
     Returns:
         bool [G, k, T]; every position of a group has one owner.
@@ -82,13 +82,12 @@ def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> 
 
 
 def owner_masks(owner: Tensor, members: int) -> Tensor:
-    """Masks bool [G, k, T] of the members 0..k−1 that own positions, int64 [G, T]."""
+    """Masks bool [G, k, T] of a group's clients 0..k−1, from the client who owns each position, int64 [G, T]."""
     return owner.unsqueeze(1) == torch.arange(members, device=owner.device).view(1, -1, 1)
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of the ratios: the round's or, for ratios drawn "once", `kept`, which has the same state in every
-    round.
+    """The generator of ratios: `generator`, or for ratios drawn "once" `kept`, which has the same state in every round.
 
     If `kept` is None, a generator with seed 0 replaces it.
     """
@@ -98,7 +97,7 @@ def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Gen
 
 
 def mix(smashed: Tensor, weight: Tensor) -> Tensor:
-    """Σ_i w_i ⊙ s_i over the members of every group.
+    """Σ_i w_i ⊙ s_i over the clients i of every group.
 
     Args:
         smashed: smashed data, float [G, k, B, ...].
@@ -129,11 +128,11 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
 
 
 def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Tensor:
-    """Take token t of every message from the member who owns it (with `order`, token order[..., t]), by one gather.
+    """Take token t of every message (with `order`, token order[..., t]) from the client who owns it, by one gather.
 
     Args:
         tokens: float [G, k, B, T, D].
-        owner: number of the member who owns each position, int64 [G, T], in 0..k−1.
+        owner: number of the client who owns each position, int64 [G, T], in 0..k−1.
         order: int64 [G, B, T], a permutation of the tokens of each image, or None to leave them in place.
 
     Returns:
@@ -164,10 +163,10 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Check shapes; return smashed data [G, k, B, ...], labels [G, k, B, L], taken seats bool [G, k]; k = `group`.
+    """Check shapes; return smashed data [G, k, B, ...], labels [G, k, B, L] and taken places bool [G, k], k = `group`.
 
-    Smashed data and labels of a group of one come without the axis of members; `present` is None if all seats are
-    taken. Other shapes raise a `ValueError` with the name of the defense.
+    For k = 1 smashed data and labels come without the axis k; `present` is None if all places are taken. Other shapes
+    raise a `ValueError` with the name of the defense.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)
@@ -186,7 +185,7 @@ def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present:
 
 
 def _patchwork(smashed: Tensor, mask: Tensor) -> Tensor:
-    """Take every coordinate from its owner by one gather: of rows for tokens, along the members for other data."""
+    """Take every coordinate from its owner by one gather: of whole tokens, or along the axis k for other data."""
     owner = mask.int().argmax(1)
     if smashed.ndim == 5:
         return pick_rows(smashed, owner.reshape(len(owner), -1).expand(-1, smashed.shape[3]))

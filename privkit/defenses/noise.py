@@ -1,4 +1,4 @@
-"""Clipping and noise on smashed data. All functions but `overwritten` leave their inputs unchanged."""
+"""Clipping and noise on smashed data. All functions except `overwritten` leave their inputs unchanged."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
 def shrink(smashed: Tensor, radius: float) -> Tensor:
     """Shrink the smashed data [M, B, ...] of each image to an L2 norm ≤ `radius` > 0, as DP-SGD clips gradients.
 
-    Each of the M·B images has its own norm. The result is float32 or wider, and a millionth inside the ball. The
-    squares are summed pairwise by `sum`: `vector_norm` sums one after the other, and at a million equal coordinates
-    its norm is .06 % too small.
+    Each of the M·B images has its own norm. The result is float32 or wider, and its norm stays a millionth below
+    `radius`. The squares are summed pairwise by `sum`, because `vector_norm` sums them in sequence: its norm of a
+    million equal coordinates is 0.06 % too small.
 
     >>> shrink(torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]), 1.0)
     tensor([[[0.6000, 0.8000],
@@ -80,7 +80,7 @@ def clip_set(bound: float | None, clip_by: ClipBy, coordinates: int) -> ClipSet 
 
 
 def simplex(labels: Tensor) -> Tensor:
-    """Project labels [..., L] to {y ≥ 0, Σy ≤ 1}. Its diameter is that of one-hot labels: √2 in L2 and 2 in L1."""
+    """Project labels [..., L] to {y ≥ 0, Σy ≤ 1}. The diameter is √2 in L2 and 2 in L1, as for one-hot labels."""
     positive = widened(labels).clamp(min=0)
     return positive / positive.sum(-1, keepdim=True).clamp(min=1)
 
@@ -135,7 +135,7 @@ class AddedNoise(OnSmashed[Noised]):
 
     Attributes:
         clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven.
-        place: "client", "mixer" (trusted) or "server", whose noise proves nothing against itself.
+        place: "client", "mixer" (trusted) or "server", whose noise gives no protection against the server itself.
         at_inference: whether test images get noise, too.
         noise_in_place: write the noise through `.data` into the client's own tensor, as accurate_sl's released code
             does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
@@ -181,7 +181,7 @@ class AddedNoise(OnSmashed[Noised]):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianNoise(AddedNoise):
-    """Gaussian noise on smashed data; differentially private only with a clip. Labels are not protected.
+    """Gaussian noise on smashed data; differentially private only if they are clipped. Labels are not protected.
 
     Attributes:
         sigma: standard deviation, > 0, in units of the smashed data.
@@ -209,7 +209,7 @@ class GaussianNoise(AddedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceNoise(AddedNoise):
-    """Laplace noise on smashed data; differentially private only with a clip. Labels are not protected.
+    """Laplace noise on smashed data; differentially private only if they are clipped. Labels are not protected.
 
     Attributes:
         scale: b > 0, in units of the smashed data; the standard deviation is √2·b.

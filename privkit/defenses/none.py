@@ -1,4 +1,4 @@
-"""No defense: the unprotected baseline of every table."""
+"""No defense: the unprotected baseline."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def require_messages(name: str, smashed: Tensor) -> None:
 
 
 class Unchanged(OnSmashed[Nothing]):
-    """Releases the smashed data unchanged: no defense, or one that acts only in training.
+    """Releases the smashed data unchanged. It is the base class of `none`, and of defenses that change training only.
 
     Attributes:
         receipt: the receipt, which says why nothing is proven.

@@ -21,7 +21,8 @@ class NoPeek(Unchanged):
 
     Attributes:
         weight: weight ≥ 0 of the distance correlation, which lies in [0, 1]; the task's loss starts near ln(classes).
-        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
+            server's first block.
 
     Source: Vepakomma et al. 2020, "NoPeek: Information leakage reduction to share activations in distributed deep
     learning"; the default weight is privkit's.
@@ -58,10 +59,11 @@ class LabelDecorrelation(Unchanged):
 
     Attributes:
         weight: weight of the distance correlation, ≥ 0.
-        frozen_block: append a frozen transformer block behind the smashed data: true or "first", as for patch_shuffle.
+        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
+            server's first block.
 
-    Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning"
-    (arXiv 2203.01451); the default weight is privkit's.
+    Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning" (arXiv
+    2203.01451); the default weight is privkit's.
     """
 
     name: ClassVar[str] = "label_decorrelation"
@@ -87,8 +89,8 @@ class LabelDecorrelation(Unchanged):
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
     """Distance correlation (V-statistic) of the paired samples [M, B, P] and [M, B, Q] of each of M messages.
 
-    It is 0 if one of the two samples is constant. Its gradient is finite everywhere: it is set to 0 at coinciding
-    samples and at a correlation of 0, where the square root has no derivative.
+    It is 0 if one of the two samples is constant. Its gradient is finite everywhere: at coinciding samples and at a
+    correlation of 0, where the square root has no derivative, the gradient is set to 0.
 
     Returns:
         The correlations [M] in [0, 1] up to rounding, in float32 or wider.
@@ -109,7 +111,7 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _centered_distances(samples: Tensor) -> Tensor:
-    """Doubly centered matrix [M, B, B] of Euclidean distances, each scaled by the largest, which cancels out.
+    """Doubly centered matrix [M, B, B] of Euclidean distances, divided by the largest one, which cancels in the ratio.
 
     Distances come from one batched product of centered samples; values below its rounding error count as zero.
     """

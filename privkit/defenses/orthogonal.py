@@ -17,7 +17,7 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class _Mapped(Nothing):
-    """Receipt: a linear map of the features left the client."""
+    """Receipt of a linear map of the features."""
 
     sent: float = 1.0  # share of the dimensions that travel, in (0, 1]
 
@@ -30,19 +30,19 @@ class _Mapped(Nothing):
 class OrthogonalMap(OnSmashed[_Mapped]):
     """Multiplies the features of each token or position by orthonormal columns; nothing is proven.
 
-    All clients and rounds use one matrix Q. With keep=1 it is a rotation, with less a projection. Queries reveal z ↦
-    zQ: an adversary who knows the lower segment gets Q by least squares, from as many of its own tokens as there are
-    dimensions, and a decoder does not need Q. So attacks that know the segment are given Q, even if it is secret.
+    All clients and rounds use one matrix Q. With keep=1 it is a rotation, with keep < 1 a projection. Queries reveal Q:
+    an adversary who knows the lower segment gets it by least squares, from as many of its own tokens as there are
+    dimensions. So attacks that know the segment are given Q, even if it is secret.
 
     Attributes:
-        keep: share of the dimensions that travel, in (0, 1], rounded to whole ones and at least one.
-        secret: whether Q stays with the clients, so that the server works on zQ, padded with zeros; otherwise it knows
-            Q and works on zQQᵀ.
+        keep: share of the dimensions that are sent, in (0, 1], rounded to whole dimensions and at least one.
+        secret: whether only the clients know Q, so that the server computes on zQ, padded with zeros. Otherwise the
+            server computes on zQQᵀ.
         matrix_seed: seed of Q, which is uniform over all matrices with orthonormal columns.
 
     Source: Cihangiroglu et al. 2026, "LightSplit" (arXiv 2605.13265): secret=false, keep 1/32 and more; Yukhimchuk et
-    al. 2026, "Privacy from symmetry" (arXiv 2606.16461): keep=1, secret=true. Its network is equivariant and so fits
-    any Q; here the server's segment is trained behind Q.
+    al. 2026, "Privacy from symmetry" (arXiv 2606.16461): keep=1, secret=true. The latter's network is equivariant and
+    fits any Q; here the server's segment is trained behind Q.
 
     >>> release, receipt = OrthogonalMap(keep=0.25).apply(torch.rand(1, 2, 16, 8), torch.zeros(1, 2), torch.Generator())
     >>> release.smashed.shape, receipt.payload_share, int(release.smashed[0, 0, 0].count_nonzero())
@@ -69,7 +69,7 @@ class OrthogonalMap(OnSmashed[_Mapped]):
         )
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The map on rows [N, T, D], [N, D] or [N, C, H, W] (whose features are the channels)."""
+        """The map on records [N, T, D], [N, D] or [N, C, H, W] (whose features are the channels)."""
         features = smashed.movedim(1, -1) if smashed.ndim == 4 else smashed
         left, width = self._left(features.shape[-1])
         q = _columns(width, left, self.matrix_seed, features.dtype, features.device)

@@ -1,4 +1,4 @@
-"""Compares the receipt of one stage with releases of artificial data: their rows, their orders, their noise."""
+"""Compares a stage's report (its receipt) with its releases of artificial data: records, orders and noise."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ BATCH = 4  # records of a message where the size of a run's batches is unknown
 
 
 class TrialRounds:
-    """Rounds of artificial messages for some stages: M messages of B records, or M groups of k messages.
+    """Runs stages on rounds of artificial data: M messages of B records, or M groups of k messages.
 
     Args:
         stages: stages in order, all on images or all on smashed data.
         dtype: type of the data; float64 shows the smallest changes, but stages with float32 weights need float32.
 
     Attributes:
-        lead: the sizes (M, B).
-        size: count of the numbers in a round.
+        lead: (M, B), the numbers of messages and of records in each.
+        size: how many numbers the data of a round contain.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class TrialRounds:
         return torch.rand(*self.lead, *self.shape, generator=Generator().manual_seed(seed), dtype=self.dtype)
 
     def play(self, data: Tensor, labels: Tensor, seed: int) -> tuple[Release, tuple[StageReceipt, ...]]:
-        """Play one round, with the random draws and the noise of a seed."""
+        """Run one round, with the random numbers and the noise of a seed."""
         given = one_hot(labels, CLASSES).to(data.dtype) if self._soft else labels
         once = any(stage.drawn == "once" for stage in self.stages)
         kept = Generator().manual_seed(seed + 1) if once else None
@@ -84,10 +84,10 @@ def trial_of(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> TrialRounds | None:
-    """A trial with a shape that these stages accept; None if they accept none of the shapes that are tried.
+    """A trial of these stages with the first shape that they accept; None if they accept no shape.
 
     Args:
-        shape: shape of one record's smashed data, if known; None tries tokens, a feature map and a vector.
+        shape: shape of one record's smashed data; None tries tokens, a feature map and a vector.
         image: shape (C, H, W) for stages on images.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
@@ -122,7 +122,7 @@ _SHOWN_BY: dict[type[Receipt], Effect] = {Noised: "noises", Permuted: "permutes"
 
 
 def refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ...], batch: int = BATCH) -> str:
-    """Why the receipt of one stage is false, in a sentence; measured once in a process. Arguments as in `trial_of`."""
+    """A sentence that says why one stage's receipt is false, or ""; cached. Arguments as in `trial_of`."""
     try:
         return _remembered(stage, shape, image, batch)
     except TypeError:  # options that have no hash
@@ -138,7 +138,7 @@ _remembered = lru_cache(maxsize=256)(_first)
 
 
 def marks_places(stage: Defense) -> bool:
-    """Whether a stage by itself makes equal tokens at different places different."""
+    """Whether a stage alone turns equal tokens at different places into different tokens."""
     trial = trial_of((stage,), (16, 4))
     acts = {"maps", "scales", "clips", "masks"} & (stage.effects or {"maps"})
     if trial is None or stage.level == "input" or not acts:
@@ -185,7 +185,7 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
 
 
 def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """A sentence if a record changes other records' rows, although the stage declares that it does not."""
+    """A sentence if a record changes the release of other records, although the stage declares that it does not."""
     effects = stage.effects
     stays = effects is not None and (
         effects <= _IN_THEIR_ROW or (effects <= _IN_THEIR_ROW | {"permutes"} and not stage.over_batch)
@@ -213,7 +213,7 @@ def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
-    """A sentence if a shuffle's orders differ from its receipt, or are not drawn as the count of orders assumes."""
+    """A sentence if a shuffle's permutations differ from its receipt, or are less uniform than the receipt claims."""
     data, places, same_image = trial.data(), [], []
     first = trial.receipt()
     assert isinstance(first, Permuted)
@@ -242,10 +242,10 @@ def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]:
-    """Whether all places of origin are equally frequent, and all pairs of them if `whole` images are permuted.
+    """Whether all source places are equally frequent, and all pairs of source places if `whole` images are permuted.
 
-    The origins [N, T] of one image exclude one another, so counts are more even than independent ones, and the test is
-    conservative.
+    The source places [N, T] of one image exclude one another. So their counts are more even than independent counts,
+    and the test is conservative.
     """
     counts = one_hot(drawn, tokens).sum(0).double()
     expected = len(drawn) / tokens
@@ -305,7 +305,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
 
 
 def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
-    """Draws [K, p]: some coordinates of two messages and their labels in K releases, in units of the declared scale.
+    """Noise draws [K, p]: p coordinates of two messages and their labels in K releases, in units of the declared scale.
 
     Every second release is computed with gradients, as in training.
     """
@@ -327,9 +327,9 @@ def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
 
 
 def _lacks_noise(trial: TrialRounds, data: Tensor, receipt: Noised) -> str:
-    """A sentence if some row of one release, or some number of every row, has less noise than declared.
+    """A sentence if a record of one release, or a coordinate of all records, has less noise than declared.
 
-    This tests all rows of a large batch; `_draws` takes only a few coordinates.
+    This tests all records of a large batch; `_draws` takes only a few coordinates.
     """
     with torch.no_grad():
         made = [trial.play(data, trial.labels(), seed)[0].smashed.double().flatten(0, 1) for seed in range(1 + _OTHERS)]
@@ -348,7 +348,9 @@ def _ends(values: Tensor, releases: int, width: int) -> Tensor:
 
 
 def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
-    """A sentence if returned gradients change by more than is charged, or have other noise than declared."""
+    """A sentence if returned gradients change by more than the accountant assumes, or have other noise than
+    declared.
+    """
     order = receipt.noise.distribution.norm
     assert receipt.clip is not None
     charged, shape = receipt.clip.sensitivity("replace_one", order), (2, 4, 16, 4)

@@ -21,13 +21,13 @@ def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchShuffle(OnSmashed[Permuted]):
-    """σ-private, as all orders are equally likely; no differential privacy, as the multiset of patches is revealed.
+    """Shuffles the tokens of each image. All orders are equally likely (σ-private), but the server sees the multiset of
+    tokens, so this is not differential privacy.
 
     Attributes:
         positions: "drop" builds the model without position embedding, as the paper does, so the order is secret. "keep"
-            suits a pretrained ViT: the client adds the position embedding below the cut, as in the model's training,
-            and shuffles the tokens. The server's blocks treat all tokens alike and need no positions. But each token
-            then reveals its place, and nothing is proven.
+            suits a pretrained ViT: the client adds the position embedding before it shuffles, and the server's blocks
+            need no order. But each token then reveals its place, and nothing is proven.
         frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" moves the
             model's first block above the cut (a checkpoint's, for example) from the server to the clients; true draws
             an extra block. "auto" is "first" on images if the model has a block there; otherwise there is no block.

@@ -1,4 +1,4 @@
-"""Receipts of stages that permute, mix, or do something that proves nothing. For noise see `charge.py`."""
+"""Receipts (reports) of stages that permute, mix, or prove nothing. For noise see `charge.py`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Nothing(Receipt):
         return None if self.masks is None else self.masks.double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """A certificate of nothing; with masks, `positions_seen` is the expected share of positions seen at least once.
+        """A certificate without a guarantee; with masks, `positions_seen` is the expected share of positions seen.
 
         With fresh masks, each position is kept in an epoch with probability q = `payload_share`, so a share of 1 − (1 −
         q)^epochs is seen. Boxes cover the middle more often; by concavity, this is then an upper bound.
@@ -125,7 +125,7 @@ class Permuted(Receipt):
         return (self.source // t == own).double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """A certificate that counts the possible orders of one message; counts do not compose over releases."""
+        """A certificate that counts the possible orders of one message in one release; counts do not compose."""
         if not self.hides_order:
             return Nothing(reason=_UNSHOWN if self.hides_order is None else _PLACED).certificate()
         _, b, t = self.source.shape
@@ -163,19 +163,19 @@ class Mixed(Receipt):
 
     @property
     def counts(self) -> Tensor | None:
-        """Number of positions that each seat filled, int64 [G, k]; None without masks."""
+        """Number of positions that each client of a group filled, int64 [G, k]; None without masks."""
         return None if self.masks is None else self.masks.sum(2)
 
     @property
     def payload_share(self) -> float:
-        """Mean share of its smashed data that a client sends, in [0, 1]; 1 if data are superposed."""
+        """Mean share of its smashed data that a client sends, in [0, 1]; 1 if the messages are added up."""
         return 1.0 if self.masks is None else self.ratios[self.present].mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """A certificate of nothing, for every group.
+        """A certificate without a guarantee.
 
-        Quantities: `own_share`, mean weight of a client in its message; `largest_ratio`, λ_max; `payload_share`; with
-        masks `positions_seen`, as for Cutout.
+        Quantities: `own_share`, the mean weight of a client in its message; `largest_ratio`, the largest weight λ_max;
+        `payload_share`; with masks `positions_seen`, as in `Nothing`.
         """
         taken = self.ratios[self.present]
         own, largest = taken.mean().item(), taken.max().item()

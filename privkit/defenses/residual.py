@@ -1,5 +1,4 @@
-"""Tests whether noise follows the declared law: from one release and its clean copy, or from many releases of the same
-data."""
+"""Tests whether noise follows the declared law, from a release and its clean copy, or from many releases."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _REPEATS = 0.1  # share of draws that equal another one of their coordinate, abo
 
 @dataclass(frozen=True, kw_only=True)
 class _Shape:
-    """Properties of a noise law of scale 1 that the tests use."""
+    """Properties of a noise law at scale 1 that the tests use."""
 
     deviation: float  # standard deviation
     power: int  # the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom
@@ -68,28 +67,27 @@ def refuted_by(
 ) -> str:
     """Why `released − clean` cannot be independent noise of this law and scale; empty if no test refutes it.
 
-    Most tests ask whether less noise was added than declared: in total, in a row, in one number of every row, in the
-    difference or the sum of two rows or of two numbers, and in other combinations. They are valid for any `clean` that
-    does not depend on this noise, because a wrong `clean` only makes the difference larger. So changed weights, or a
-    constant instead of `clean`, raise no alarm. The last test checks the distribution. It runs only if the difference
-    has the declared size, because a wrong `clean` changes the distribution, too.
+    Most tests ask whether less noise was added than declared: in total, in a record, in a coordinate of all records, in
+    sums and differences of two records or coordinates, and in other combinations. A wrong `clean` that does not depend
+    on the noise only makes the difference larger, so it raises no alarm. The last test checks the distribution. It runs
+    only if the difference has the declared size, because a wrong `clean` changes the distribution, too.
 
     Args:
         clean: float [N, ...], the release without noise.
         released: float [N, ...], the release.
-        law: law of the noise on every number.
+        law: the noise distribution of every number.
         scale: standard deviation σ > 0, or b > 0 for Laplace noise; a tensor that broadcasts to `released`. Numbers
             with scale 0 got no noise and are not tested.
-        level: probability in (0, 1) that any test refutes honest noise.
-        blur: standard deviation of the error of `clean`, if known, such as that of a mean.
+        level: the probability in (0, 1) that correct noise fails a test.
+        blur: standard deviation of the error of `clean`, if it is known, for example if `clean` is a mean.
 
     Returns:
-        The first failed test's finding, worded to follow "but"; empty if no test failed.
+        The finding of the first failed test, worded to follow "but"; empty if no test failed.
 
     Source: derived: a shift only enlarges symmetric noise with one peak (Anderson 1955); for Gaussian noise this holds
-    in any fixed subspace, which is chosen on one half of the data and tested on the other. The
-    law: Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small shift changes in
-    second order only.
+    in any fixed subspace, chosen here on one half of the data and tested on the other. The distribution:
+    Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small shift changes in second
+    order only.
 
     >>> import torch
     >>> clean = torch.rand(20, 16, generator=torch.Generator().manual_seed(0))
@@ -135,7 +133,7 @@ def _tests(
 
 
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
-    """Ratio of the size of `released − clean` to the declared noise's; about 1 for honest noise and correct `clean`.
+    """Size of `released − clean` divided by that of the declared noise; about 1 if noise and `clean` are correct.
 
     >>> import torch
     >>> round(times_declared(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), law="gaussian", scale=5.0), 4)
@@ -148,7 +146,7 @@ def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | 
 
 
 def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tuple[Array, Array, NDArray[np.bool_]]:
-    """The added noise [N, D] in units of its scale, its float32 rounding error, and where noise is declared."""
+    """The added noise [N, D] in units of its scale, its float32 rounding error [N, D], and a mask of noisy entries."""
     a, c = (side.detach().cpu().flatten(1).double().numpy() for side in (released, clean.expand_as(released)))
     if isinstance(scale, Tensor):
         s = scale.detach().cpu().double().expand(released.shape).flatten(1).numpy()
@@ -162,7 +160,7 @@ def _standardized(clean: Tensor, released: Tensor, scale: float | Tensor) -> tup
 
 
 def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, Array, int]:
-    """Sizes with chi-squared sums, their degrees of freedom, and the power of the scale with which they grow."""
+    """Sizes with chi-squared sums, their degrees of freedom, and the power of the noise scale with which they grow."""
     power = _shape(law).power
     with np.errstate(over="ignore"):
         size = 2 / power * absolute**power
@@ -170,7 +168,7 @@ def _sizes(absolute: Array, held: NDArray[np.bool_], law: str) -> tuple[Array, A
 
 
 def _lacking(total: Array, freedom: Array, power: int) -> tuple[float, int, float]:
-    """The least likely of several sums: its p-value, corrected for their number, its index, and its relative size."""
+    """The least likely of several sums: its p-value, corrected for the number of sums, index, and relative size."""
     known = freedom > 0
     ratio = np.where(known, total / np.maximum(freedom, 1.0), 1.0)
     odds = np.where(known & (ratio < (1 - ROUNDED) ** power), chdtr(np.maximum(freedom, 1.0), total), 1.0)
@@ -206,9 +204,10 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
 
 
 def _tied(z: Array) -> tuple[float, float]:
-    """Test whether linear combinations of columns of z [N, D], chosen on half of the rows, are too small on the others.
+    """Test whether linear combinations of columns of z [N, D], chosen on half of the rows, are too small on the rest.
 
-    Returns the p-value, corrected for the numbers of combinations tried, and the relative size of the least likely sum.
+    Returns the p-value, corrected for the number of combinations, and the relative size of the least likely
+    combination.
     """
     part = _some(z, 8 * _MOST, _MOST)
     rows, columns = part.shape
@@ -229,7 +228,7 @@ def _some(z: Array, rows: int, columns: int) -> Array:
 
 
 def _other_law(absolute: Array, law: Law, ratio: float) -> float:
-    """p-value of the distance between the distribution of absolute values and the declared law, scaled to their size.
+    """p-value of the distance between the distribution of absolute values and the declared distribution of their size.
 
     A wrong `clean` changes the law of Gaussian noise, like its size, only to second order. It flattens the peak of
     Laplace noise by at most the growth in size, which is known up to a random error.
@@ -245,14 +244,14 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
 
 
 def unlike(draws: Array, law: str) -> str:
-    """How draws of one release differ from independent noise of a law of scale 1; empty if no test finds a difference.
+    """How noise draws differ from independent noise of the given law with scale 1; empty if no test finds a difference.
 
-    Five tests check the size of the noise in its weakest direction, its law in each coordinate, its size over all
-    coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or missing noise leaves a
+    Five tests check the size of the noise in its weakest direction, its distribution in each coordinate, its size over
+    all coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or missing noise leaves a
     direction with little noise; clamped noise has no tail; rounded noise repeats. An unknown law raises a `ValueError`.
 
     Args:
-        draws: K releases of the same data with fresh noise, [K, p], K > p.
+        draws: the noise of K releases of the same data, [K, p], K > p.
 
     Source: Davidson and Szarek 2001, Theorem II.13, for the smallest singular value of Gaussian noise; Bai and Yin 1993
     for that of Laplace noise, here with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
@@ -290,6 +289,8 @@ def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
 
 
 def _furthest(expected: Array) -> float:
-    """The largest distance between the empirical distribution function and `expected`, its expected values in order."""
+    """The Kolmogorov–Smirnov distance of a sample; `expected` is the tested distribution function at the sorted
+    values.
+    """
     n = len(expected)
     return max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))

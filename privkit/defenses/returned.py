@@ -1,4 +1,4 @@
-"""Checks of what a stage returned, before other code reads it: types, shapes and number of rows."""
+"""Checks of what a stage returned, before other code reads it: types, shapes and number of records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def returned(name: str, made: object, lead: tuple[int, ...]) -> tuple[Release, R
         lead: (M, B), the number of messages to release and of records in each.
 
     Raises:
-        Misbehaved: if it is not a pair of a `Release` and a `Receipt`, or some record has no row or no label.
+        Misbehaved: if `made` is not a pair of a `Release` and a `Receipt`, or lacks the data or the label of a record.
 
     >>> returned("mine", None, (2, 3))
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Rules on the order of stages; orders whose claim is false or not derived are refused."""
+"""Rules on the order of stages. They refuse orders for which a claim would be false or is not derived."""
 
 from __future__ import annotations
 
@@ -162,7 +162,8 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
 def _by_coordinate(stage: Defense) -> bool:
     """Whether a stage treats each coordinate separately, so that it commutes with a permutation.
 
-    This follows from a receipt that bounds coordinates or adds noise to them. If the receipt does not say, it is False.
+    It does if its receipt bounds coordinates or adds noise to them. If the receipt does not say this, the result is
+    False.
     """
     if stage.effects == frozenset({"trains"}):
         return True
@@ -175,10 +176,9 @@ def _by_coordinate(stage: Defense) -> bool:
 
 
 def _by_clients(stage: Defense) -> bool:
-    """Whether clients and server share a stage: clients add the noise, and the server mixes."""
+    """Whether clients and server share the work of a stage: clients add the noise, and the server mixes."""
     return getattr(stage, "site", "") == "client"
 
 
 def _trusted(stage: Defense) -> bool:
-    """Whether a stage acts on smashed data before they reach the server."""
     return stage.place != "server" or _by_clients(stage)

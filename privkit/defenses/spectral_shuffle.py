@@ -26,7 +26,7 @@ _PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§I
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralShuffle(OnSmashed[Permuted]):
-    """Patch shuffling of frequencies: σ-private in the order of spectral patches; no differential privacy.
+    """Permutes patches of a Fourier spectrum: all orders are equally likely (σ-private); no differential privacy.
 
     Attributes:
         where: "embedding" (as Algorithm 1 and the released code) transforms the smashed data and releases tokens of
@@ -70,8 +70,7 @@ class SpectralShuffle(OnSmashed[Permuted]):
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
         """The server's trainable MLP 2D → 2D → D in front of its segment, for tokens [..., T, 2D].
 
-        It first divides by the picture's side, which makes the transform orthonormal, since torch's initial weights
-        expect values of about 1.
+        The input is first divided by the picture's side, because torch's initial weights expect values of about 1.
 
         Source: the authors' repository (1536 → 1536 → 768); GELU and the scale are privkit's.
         """
@@ -98,14 +97,14 @@ class SpectralShuffle(OnSmashed[Permuted]):
         return released, receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The transform without permutation: tokens [N, T, D] -> [N, T, 2D], or images -> spectra of the same shape."""
+        """The transform before the permutation: tokens [N, T, D] -> [N, T, 2D], or images -> spectra of equal shape."""
         if self.where == "embedding":
             return self._spectral_tokens(smashed.unsqueeze(0))[0]
         tokens, p = self._image_patches(smashed.unsqueeze(0))
         return unpatchify(tokens[0], p, _image_shape(smashed))
 
     def _spectral_tokens(self, smashed: Tensor) -> Tensor:
-        """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that they form."""
+        """Tokens [M, B, T, D] -> patches [M, B, T, 2D] of the spectrum of the picture that the tokens form."""
         _, _, t, d = require_tokens(self.name, smashed)
         grid, p = self._grid(t), self._patch(d)
         spectrum = _centered_spectrum(unpatchify(smashed, p, (d // p**2, grid * p, grid * p)), None)
@@ -143,7 +142,7 @@ class SpectralShuffle(OnSmashed[Permuted]):
 
 
 def _centered_spectrum(picture: Tensor, norm: Literal["ortho"] | None) -> Tensor:
-    """Complex spectrum of pictures [..., H, W] with frequency 0 at (H // 2, W // 2); torch transforms no bf16."""
+    """Complex spectrum of pictures [..., H, W] with frequency 0 at (H // 2, W // 2), in float32 instead of bfloat16."""
     wide = picture if picture.dtype == torch.float64 else picture.float()
     spectrum: Tensor = torch.fft.fftshift(torch.fft.fft2(wide, norm=norm), dim=(-2, -1))
     return spectrum

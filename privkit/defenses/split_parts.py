@@ -1,4 +1,4 @@
-"""A release cut into parts in several storages; an adversary holds one, some or all of the parts."""
+"""Splits a release into parts in several storages; an adversary holds one, some or all of the parts."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class SplitParts(OnSmashed[Nothing]):
     """Cuts a release into parts in different storages; nothing is proven for any part.
 
     Attributes:
-        parts: number of parts, ≥ 2. `part_1`, `part_2`, … are contiguous and as equal as possible, the first ones
-            larger.
+        parts: number of parts, ≥ 2. `part_1`, `part_2`, … are contiguous and as equal as possible; the first parts are
+            larger by at most one.
         by: what a part holds: "channels" of every place, or "places" (tokens, or rows of feature maps) with all
             channels.
         place: "client", or "mixer" behind a stage that mixes.
 
     The server computes on all parts. `--parts part_1` names the parts that an audit's adversary holds.
 
-    Source: privkit's own. There is no noise and no secret, so each holder sees its numbers unchanged. A holder of
-    places sees zeros at all other places.
+    Source: privkit's own. There is no noise and no secret, so each holder sees its own numbers unchanged. With
+    "places", it sees zeros at all other places.
 
     >>> _, receipt = SplitParts(parts=2).apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
     >>> dict(receipt.quantities)
@@ -73,19 +73,19 @@ class SplitParts(OnSmashed[Nothing]):
 
 
 def _axis(ndim: int, by: PartsBy) -> int:
-    """The axis of rows [N, C, H, W], [N, T, D] or [N, D] with their channels, or with their places (0 for vectors)."""
+    """The axis of channels, or the axis of places (0 for vectors), in records [N, C, H, W], [N, T, D] or [N, D]."""
     return {4: 1}.get(ndim, ndim - 1) if by == "channels" else {4: 2, 3: 1}.get(ndim, 0)
 
 
 def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
-    """The part of rows [N, T, D], [N, C, H, W] or [N, D] that an adversary holds.
+    """The parts of records [N, T, D], [N, C, H, W] or [N, D] that an adversary holds.
 
     Args:
         held: names of the adversary's parts; empty for all of them.
 
     Returns:
-        For parts by channels, the held channels in their order. For parts by places, all places, with zeros where the
-        adversary holds nothing, so that held tokens keep their places.
+        For parts by channels, the held channels in order. For parts by places, all places, with zeros at those not
+        held, so that held tokens keep their places.
 
     >>> held_parts(torch.arange(5).view(1, 5), SplitParts(), ("part_2",))
     tensor([[3, 4]])

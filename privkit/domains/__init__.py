@@ -1,4 +1,4 @@
-"""Kinds of records, datasets with their parts, and the clients that hold them."""
+"""Kinds of records (domains), datasets with their splits, and the partition of records among clients."""
 
 from privkit.domains.base import Batch, DatasetSpec, Pool, Pools
 from privkit.domains.domain import Domain

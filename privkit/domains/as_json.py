@@ -1,4 +1,4 @@
-"""Domains as JSON: a description of records, for files that others read."""
+"""Domains (descriptions of records) as JSON, for files that other programs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches of records (`Batch`) with checked labels, and the pools that they come from (`Pool`)."""
+"""Batches of records (`Batch`) with checked labels, and the pools from which they are taken (`Pool`)."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Batch:
         x: the records [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or
             table rows, float32 [N, columns].
         y: labels, int64 [N] from 0; or several labels per record as 0 and 1 in [N, L], which become int64.
-        ids: int64 [N], the record's index in its official training set, or `TEST_ID_OFFSET` plus its index in the
-            official test set (validation set likewise); stable over runs and machines.
+        ids: int64 [N], the record's index in its official training set, or `TEST_ID_OFFSET` (for validation another
+            offset) plus its index in the official test set; equal in all runs.
         domain: domain of the records; by default, images of the shape of `x`.
 
     Raises:
-        DataError: if shapes, types or ranges differ from these.
+        DataError: if shapes, types or ranges differ from those above.
 
     >>> batch = Batch(x=torch.rand(2, 1, 4, 4), y=torch.tensor([0, 1]), ids=torch.tensor([7, 9]))
     >>> batch[:1].ids, batch.domain
@@ -94,7 +94,7 @@ class Batch:
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
     def joined(self, other: Batch) -> Batch:
-        """These records, followed by those of another batch of the same domain."""
+        """The records of this batch, followed by those of another batch of the same domain."""
         x, y, ids = (torch.cat(pair) for pair in ((self.x, other.x), (self.y, other.y), (self.ids, other.ids)))
         return replace(self, x=x, y=y, ids=ids)
 
@@ -110,7 +110,7 @@ class Batch:
 
 
 class Pool(Protocol):
-    """Records by index; only records that are taken are decoded."""
+    """Records by index; a record is decoded only when it is taken."""
 
     def __len__(self) -> int:
         """Number of records."""
@@ -119,7 +119,7 @@ class Pool(Protocol):
         """The labels of all records, read without decoding."""
 
     def take(self, rows: NDArray[np.int64]) -> Batch:
-        """The records of these rows, in this order."""
+        """The records with these indices, in this order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +131,7 @@ class Pools:
         test: test records; None if the dataset has none.
         classes: number of classes, or of labels that each record has.
         notes: sentences for readers of the results, for example about omitted records.
-        validation: official validation records; None if the dataset has none, and they are then drawn from `train`.
+        validation: official validation records; None if the dataset has none, so that they are drawn from `train`.
     """
 
     train: Pool
@@ -158,7 +158,8 @@ class DatasetSpec(Protocol):
         Args:
             root: the data root, or None if the user named none.
             download: whether files may be fetched into the root.
-            train_images: number of training records needed; of several files, only as many are opened as hold these.
+            train_images: number of training records needed; of several files, only enough files for this number are
+                opened.
 
         Raises:
             DataError: if files are missing or damaged; the message is one sentence.
@@ -167,7 +168,7 @@ class DatasetSpec(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordPool:
-    """A pool in memory."""
+    """Records in memory; see `Pool`."""
 
     x: Tensor  # records [N, *domain.shape]
     y: Tensor  # int64 [N], labels from 0; or [N, L] of 0 and 1, several labels per record

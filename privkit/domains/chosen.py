@@ -1,4 +1,4 @@
-"""A class filter for every dataset: `classes=[0,4]` keeps records of classes 0 and 4 and numbers them 0 and 1."""
+"""Selects classes of any dataset: `classes=[0,4]` keeps records of classes 0 and 4 and renumbers them 0 and 1."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class _ChosenPool:
-    """A pool of some records of another pool, with their ids."""
+    """Some records of another pool, with their ids; see `Pool`."""
 
     pool: Pool  # of all records
     rows: NDArray[np.int64]  # those of `pool` that are kept
@@ -36,7 +36,7 @@ class _ChosenPool:
 
 
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
-    """The records of two or more classes, numbered in the order given.
+    """The records of two or more classes, which are renumbered in the given order.
 
     Raises:
         DataError: if a class does not exist or has no training record; the message names the dataset.
@@ -70,7 +70,7 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
 
 
 def with_classes(spec: Any, classes: object) -> Any:
-    """The specification of a dataset with a further field, `classes`, which keeps only records of these classes.
+    """A dataset's specification with the added field `classes`; it keeps only records of these classes.
 
     Raises:
         ValueError: if `classes` is not a list of at least two different class numbers.
@@ -100,7 +100,7 @@ def _filtered(dataset: Any) -> Any:
         classes: list[int]
 
         def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-            """Open the whole dataset, since the number of records of these classes in each part is not known before."""
+            """Open the whole dataset, because the number of records of these classes is not known before."""
             pools = super().open(root, download=download, train_images=sys.maxsize)
             return only_classes(self.name, pools, self.classes)
 

@@ -1,4 +1,4 @@
-"""The contract of a domain, which describes one record: an image, a token sequence or a table row."""
+"""The interface of a domain, which describes one record: an image, a token sequence or a table row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Domain(Protocol):
     records.
 
     Attributes:
-        kind: the measures of guesses at its records, and the floors (scores of constant guesses).
+        kind: the measures that score guesses at the domain's records, and the constant guesses for comparison.
         name: the domain's name, as datasets, models and attacks declare it.
         records: the plural noun for sentences.
         shape: shape of one record.
@@ -35,7 +35,7 @@ class Domain(Protocol):
         """Shape of one record."""
 
     def check(self, x: Tensor) -> None:
-        """Raise `DataError` for values that are not records of this domain, with advice on common mistakes."""
+        """Raise `DataError` for values that are no records of this domain; the message advises on common mistakes."""
 
     def zeros(self, count: int) -> Tensor:
         """Valid records of zeros [count, *shape], to find a network's output shapes."""
@@ -47,25 +47,27 @@ class Domain(Protocol):
         """Valid records [E, *shape], E ≥ 1, far from real ones, as candidates for a canary's counterpart."""
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Records `x` of another domain converted to records of this one, for an adversary's auxiliary data.
+        """Records `x` of the domain `given`, converted to this domain, for an adversary's auxiliary data.
 
-        A `UsageError` if those of `given` cannot be converted.
+        A `UsageError` if records of `given` cannot be converted.
         """
 
     def fingerprints(self, x: Tensor) -> list[bytes]:
-        """One hash per record; records with equal hashes count as the same."""
+        """One hash per record; records with equal hashes count as the same record."""
 
     def warning(self, x: Tensor) -> str:
-        """Why every attack on these records would look successful; empty if none would."""
+        """A sentence that says why every attack on these records would look successful; else empty."""
 
     def guesses(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        """Constant guesses from the adversary's records [N, *shape], by the floor's name, each a record [*shape]."""
+        """Constant guesses from the adversary's records [N, *shape]: name -> one record [*shape]."""
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """How close each guess is to its record, both [N, *shape]: values [N] by measure, without undefined ones."""
+        """Scores of guesses against their records, both [N, *shape]: measure -> [N]; undefined measures are left
+        out.
+        """
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The distance [G, N] of each guess [G, *shape] from every record [N, *shape], by the kind's first measure.
+        """The distance [G, N] of each guess [G, *shape] from every record [N, *shape], by the domain's first measure.
 
         A smaller value is nearer.
         """

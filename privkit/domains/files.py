@@ -1,4 +1,4 @@
-"""Files of datasets: a missing or damaged file or a bad row is refused with one sentence."""
+"""Checks files of datasets: a missing or damaged file or a bad row is refused with a one-sentence error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privkit.torch_utils.out_of_memory import ran_out
 
 
 def need_root(name: str, root: Path | None, inside: str) -> Path:
-    """The data root; if it is None, an error of one sentence says how to name it."""
+    """The data root; if it is None, the error says how to name a data root."""
     if root is None:
         raise DataError(
             f"{name} needs a data root: pass --data-root DIR (or set PRIVKIT_DATA) to the folder that holds {inside}"
@@ -27,7 +27,7 @@ def need_root(name: str, root: Path | None, inside: str) -> Path:
 
 
 def check_files(name: str, folder: Path, files: Sequence[tuple[str, str | None]], advice: str) -> None:
-    """Check that each file exists and, if its MD5 is known, is intact."""
+    """Check that each file exists, and that it is intact if its MD5 is known."""
     for file, md5 in files:
         path = folder / file
         if not path.is_file():
@@ -48,19 +48,19 @@ def file_inside(name: str, root: Path, file: str, advice: str) -> Path:
 
 
 def check_exists(name: str, folder: Path, advice: str) -> None:
-    """Check that the folder of pictures exists."""
+    """Check that a folder of pictures exists."""
     if not folder.is_dir():
         raise DataError(f"{name}: {folder} is missing; {advice}")
 
 
 def reason(error: Exception) -> str:
-    """The first sentence of an error, on one line. In torchvision's errors, the second is about Python arguments."""
+    """The first sentence of an error, on one line; the second one of torchvision's errors is about Python arguments."""
     return " ".join(str(error).split()).split(". ")[0].rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def one_sentence(name: str, place: Path, advice: str) -> Iterator[None]:
-    """A block that turns errors of torchvision and its decoders about a file into an error of one sentence."""
+    """A block that turns errors of torchvision and its decoders about a file into one-sentence errors."""
     try:
         yield
     except (DataError, MemoryError):
@@ -97,15 +97,15 @@ class BadRow(Exception):
 def good_rows(
     name: str, path: Path, rows: Iterable[tuple[str, Raw]], parse: Callable[[Raw], _Row], *, skip_bad: bool
 ) -> tuple[list[_Row], tuple[str, ...]]:
-    """The rows that can be read; a `DataError` (with the count of good rows) if a row is bad, or if none is good.
+    """The readable rows of a file. A `DataError` (with the count of good rows) if a row is bad, or if no row is good.
 
     Args:
-        rows: pairs of a row's place in the file, such as "line 7", and its bytes.
-        parse: turns bytes into a row, or raises `BadRow`.
+        rows: pairs of a row's place in the file, such as "line 7", and the row's bytes.
+        parse: function that turns bytes into a row, or raises `BadRow`.
         skip_bad: whether bad rows are left out; otherwise the first bad row is an error.
 
     Returns:
-        The good rows, and a sentence on those that were left out, if any.
+        The good rows, and at most one sentence, on the rows that were left out.
 
     >>> good_rows("some", Path("a.txt"), [("line 1", b"yes"), ("line 2", bytes([255]))], utf8, skip_bad=True)
     (['yes'], ('1 of 2 rows of a.txt were left out as bad, the first because line 2 is not UTF-8 text',))
@@ -131,10 +131,10 @@ def good_rows(
 
 
 def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """The first `most` lines of a file in the data root, plain or compressed by gzip (.gz), each with its place.
+    """The first `most` lines of a plain or gzip (.gz) file in the data root, as pairs of place and bytes.
 
     Raises:
-        DataError: if the file is missing, outside of the root or cannot be unpacked; the message names the dataset.
+        DataError: if the file is missing, lies outside the root, or cannot be unpacked; the message names the dataset.
     """
     advice = "put the whole file there, as it is or compressed by gzip (.gz)"
     path = file_inside(name, root, file, advice)
@@ -144,7 +144,7 @@ def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None)
 
 
 def utf8(raw: bytes) -> str:
-    """The text of some bytes; a `BadRow` if they are not UTF-8."""
+    """The text of UTF-8 bytes; a `BadRow` for other bytes."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:

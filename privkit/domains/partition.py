@@ -36,10 +36,10 @@ class Partition(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Iid(Checked):
-    """Images are dealt out at random, independently of their labels; sizes differ by at most one.
+    """Distributes images at random, independently of their labels; clients' numbers of images differ by at most one.
 
     Attributes:
-        sizes: number of images of each client, or None for equal numbers; images beyond their sum are unused.
+        sizes: number of images of each client, or None for equal numbers; images beyond the sum stay unused.
 
     Source: CutMixSL §4 (all clients hold equally many images, chosen at random).
 
@@ -77,7 +77,7 @@ class Dirichlet(Checked):
 
     Attributes:
         alpha: α_D > 0; small values give each client few classes, and 9,999 is the papers' IID case.
-        smallest: least number of images of a client; a client with fewer gets some from the largest one.
+        smallest: smallest number of images of a client; a client with fewer gets images from the client with the most.
 
     Source: DP-CutMixSL §5 and Fig. 11b (α_D). The paper names α_D only; dividing each class over clients is the common
     reading, after Yurochkin et al. 2019.
@@ -116,7 +116,7 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Round `proportions`·total to whole numbers that add up to the total of each row: int64 [rows, n].
+    """Round `proportions`·total in each row to whole numbers whose sum is the row's total: int64 [rows, n].
 
     Args:
         proportions: [rows, n], ≥ 0, each row summing to one.
@@ -130,14 +130,14 @@ def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
 
 
 def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
-    """A random fraction of the rows, with the class shares of all rows, for example an attacker's 10 % of the images.
+    """Draw a random fraction of the records with unchanged class shares, for example an attacker's 10 % of the images.
 
     Args:
-        labels: integers [N].
-        fraction: share of the rows, in (0, 1]; at least one row is taken.
+        labels: labels of the records, integers [N].
+        fraction: share of the records, in (0, 1]; at least one record is taken.
 
     Returns:
-        Row numbers, int64, ascending.
+        Numbers of the drawn records, int64, ascending.
 
     Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
     """
@@ -152,7 +152,7 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
 
 
 def _on_host(labels: Rows | Tensor) -> Rows:
-    """Labels [N] as a numpy array; each combination of several labels per record is a class of its own."""
+    """Labels [N] as a numpy array; if records have several labels, each combination counts as a class."""
     values = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
     return np.unique(values, axis=0, return_inverse=True)[1].ravel() if values.ndim == 2 else values
 
@@ -167,7 +167,7 @@ def _require(images: int, clients: int, smallest: int) -> None:
 
 
 def _repair(owner: Rows, clients: int, smallest: int) -> None:
-    """Move images, in place and one by one, from the largest client to the smallest until no client has too few."""
+    """Move images one by one, in place, from the largest client to the smallest until all have `smallest` images."""
     sizes = np.bincount(owner, minlength=clients)
     while sizes.min() < smallest:
         giver, taker = int(sizes.argmax()), int(sizes.argmin())
@@ -184,7 +184,7 @@ def _table(order: Rows, sizes: Rows) -> ClientPartition:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientPartition:
-    """Every client's images, as row numbers of the private batch; no row belongs to two clients.
+    """Every client's images, as indices into the private batch; no image belongs to two clients.
 
     >>> shares = ClientPartition(rows=torch.tensor([[2, 2, 2], [0, 3, 1]]), sizes=torch.tensor([1, 3]))
     >>> shares.weights.tolist(), shares.of(0).tolist()
@@ -200,7 +200,7 @@ class ClientPartition:
         return self.sizes.double() / self.sizes.sum()
 
     def of(self, client: int) -> Tensor:
-        """The rows of one client, int64 [sizes[client]]."""
+        """Indices of the images of one client, int64 [sizes[client]]."""
         return self.rows[client, : int(self.sizes[client])]
 
     def to(self, device: torch.device) -> ClientPartition:
@@ -225,25 +225,25 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
     """The largest number of times that one image is released in an epoch: ⌈rounds·B / smallest share⌉.
 
-    Accountants charge every record for this many releases. If shares differ, a small client's images are used several
-    times.
+    Accountants charge every record for this number of releases. A client with fewer images than others uses each of its
+    images several times.
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 
 
 def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
-    """Draw an epoch: every client permutes its own images and takes them in turn, starting again at the end.
+    """Draw an epoch's order: every client permutes its own images and uses them in turn, starting again after the last.
 
     An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and more than once in one batch only if its client has fewer
     than B images.
 
     Args:
-        shares: images of the clients, on the generator's device.
+        shares: the clients' images, on the generator's device.
         batch_size: B ≥ 1, images per client and round.
         rounds: number of rounds, R ≥ 1.
 
     Returns:
-        Row numbers of the private batch, int64 [R, n, B].
+        Indices into the private batch, int64 [R, n, B].
     """
     whole("batch_size", batch_size)
     whole("rounds", rounds)

@@ -1,4 +1,4 @@
-"""Private, auxiliary and test records: disjoint parts of a dataset, drawn with a seed."""
+"""Draws disjoint private, auxiliary and test records of a dataset from a seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Splits:
 
     Attributes:
         private: the client's training images.
-        auxiliary: the adversary's images, none of them private or test images.
+        auxiliary: the adversary's images, disjoint from the private and the test images.
         test: images on which the task's accuracy is measured.
         classes: number of labels.
         validation: images on which each epoch of training is evaluated; None if there are none.
@@ -47,7 +47,7 @@ class Splits:
 
 
 def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validation: int = 0) -> dict[str, int]:
-    """The sizes of the parts that `split` makes, without taking an image; a `DataError` if a part would be empty."""
+    """The sizes of the parts that `split` would draw, without reading images; a `DataError` for an empty part."""
     wished = {"private": private, "auxiliary": auxiliary}
     wished |= {"test": test} if pools.test is None else {}
     wished |= {"validation": validation} if validation and pools.validation is None else {}
@@ -68,10 +68,10 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
 def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0) -> Splits:
     """Draw the private, validation, auxiliary and test parts.
 
-    `numpy.random.default_rng(seed).permutation` shuffles the rows. Private images come first, then validation images;
-    auxiliary images come from the end. Test images come from the official test set or, without one, from just before
-    the auxiliary images. An official validation set, if any, gives the validation images. If the pool is too small, the
-    parts shrink in proportion. A `DataError` if the pool has not even one image for each part.
+    `numpy.random.default_rng(seed).permutation` shuffles the images. The first images are private, the next ones are
+    for validation, and the last ones are auxiliary. Test images come from the official test set, or else from just
+    before the auxiliary images. An official validation set, if any, gives the validation images. If there are too few
+    images, all parts shrink in proportion; without one image for each part, a `DataError` is raised.
 
     `private`, `auxiliary` and `test` (≥ 1) and `validation` (≥ 0) are the desired numbers of images.
     """
@@ -113,7 +113,7 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 def spare(
     pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0
 ) -> NDArray[np.int64]:
-    """Rows of the training records that `split` leaves unused; rows next to the auxiliary ones come first.
+    """Indices of the training records that `split` leaves unused, those nearest to the auxiliary records first.
 
     Args: as in `split`.
     """
@@ -125,14 +125,14 @@ def spare(
 
 
 def without(batch: Batch, known: Batch) -> Batch:
-    """The records of a batch that are not among the known ones, since two datasets may share records."""
+    """The records of `batch` that do not equal a record in `known`; two datasets may share records."""
     seen = set(known.domain.fingerprints(known.x))
     kept = [row for row, print_ in enumerate(batch.domain.fingerprints(batch.x)) if print_ not in seen]
     return batch[torch.tensor(kept, dtype=torch.int64, device=batch.x.device)] if len(kept) < len(batch) else batch
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:
-    """A sentence on the adversary's records that equal private or attacked ones, and on their replacements.
+    """A sentence on how many of the adversary's records were left out as private or attacked, and on replacements.
 
     >>> left_out(38, "images", others=38)
     '38 own images that were drawn are private or attacked ones: left out, and 38 others took their place'

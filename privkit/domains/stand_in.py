@@ -1,4 +1,4 @@
-"""Random records shaped like an official dataset's, so that a dry run needs no files."""
+"""Random records in the shape of an official dataset, so that a dry run needs no files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CATEGORIES = 1_000
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPool:
-    """A pool of random records, whose classes follow in turn.
+    """Random records; record i has class i modulo the number of classes.
 
     >>> RandomPool(count=5, classes=3, domain=Images(shape=(1, 8, 8))).take(np.arange(4)).y
     tensor([0, 1, 2, 0])
@@ -50,7 +50,7 @@ class RandomPool:
 
 
 class Official(NamedTuple):
-    """Published facts about an official dataset: sizes, classes and domain."""
+    """Published facts about an official dataset: sizes, number of classes, and domain."""
 
     train: int  # number of training records
     test: int | None  # number of test records; None if it has no such part
@@ -59,7 +59,7 @@ class Official(NamedTuple):
 
 
 def _images(channels: int, side: int = 32) -> Callable[[Any], Domain]:
-    """Function of a dataset's specification to its domain: images with side `size` if it has this option."""
+    """A function from a dataset's specification to its domain: images with side `size`, if this option exists."""
     return lambda spec: Images(shape=(channels, size := getattr(spec, "size", side), size))
 
 
@@ -91,7 +91,7 @@ OFFICIAL: Mapping[str, Official] = {
 
 
 def stand_in(spec: Any) -> Pools | None:
-    """Random records that replace a dataset with files; None for other datasets.
+    """Random records in place of an official dataset that needs files; None for other datasets.
 
     >>> from privkit.domains.images.vision import Mnist
     >>> pools = stand_in(Mnist())

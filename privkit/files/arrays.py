@@ -1,4 +1,4 @@
-"""Arrays in `*.npz` files: written atomically, and unpacked only up to a size limit."""
+"""Arrays in `*.npz` files, which are written atomically and unpacked only up to a size limit."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def read_arrays(
     wanted: Mapping[str, tuple[str, int]],
     optional: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, NDArray[Any]]:
-    """Arrays of an npz file, all of the same length.
+    """Name -> array from an npz file; all arrays have the same length.
 
     Args:
-        wanted: numpy's kind ("f", "u", "b", "U") and number of dimensions of each array, by name.
-        optional: the same for arrays that the file may lack.
+        wanted: array name -> numpy's kind ("f", "u", "b", "U") and number of dimensions.
+        optional: the same, for arrays that may be missing from the file.
 
     Raises:
-        DamagedFile: if it is not such a file, or unpacks to more than `_MOST_BYTES`.
+        DamagedFile: if the data are no such file, or unpack to more than `_MOST_BYTES`.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -59,10 +59,10 @@ def read_arrays(
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """Read one array; before memory is allocated, the size in its header is compared with that in the archive.
+    """Read one array. Before memory is allocated, the size in the array's header is compared with the archive's.
 
     Raises:
-        ValueError: if it holds objects, or its header claims more than the archive has.
+        ValueError: if the array holds objects, or its header claims more bytes than the archive has.
     """
     size = archive.getinfo(name).file_size
     with archive.open(name) as member:

@@ -1,4 +1,4 @@
-"""Places for libraries' caches and settings: always the user's cache folder, not a run folder or the current folder.
+"""Folders for libraries' caches and settings: always in the user's cache, never a run folder or the current folder.
 
 A compiler's cache holds programs and pickles, and a plotting library's settings can name programs to start. A run
 folder may come from somebody else, so neither is read from there.
@@ -21,7 +21,7 @@ _VARIABLES = {"TORCHINDUCTOR_CACHE_DIR": "torchinductor", "TRITON_CACHE_DIR": "t
 
 @cache
 def cache_folder() -> Path:
-    """privkit's cache below `XDG_CACHE_HOME` or ~/.cache; a fresh temporary folder if others can write to it."""
+    """privkit's cache folder below `XDG_CACHE_HOME` or ~/.cache; a fresh temporary folder if others can write to it."""
     home = os.environ.get("XDG_CACHE_HOME", "")
     folder = (Path(home) if os.path.isabs(home) else Path("~/.cache").expanduser()) / "privkit"
     try:
@@ -42,10 +42,10 @@ def use_own_caches() -> None:
 
 @contextmanager
 def plain_matplotlib() -> Iterator[None]:
-    """A block in which matplotlib uses its defaults, whatever a `matplotlibrc` says.
+    """A block in which matplotlib uses its default settings and ignores every `matplotlibrc`.
 
-    On import, matplotlib first reads a `matplotlibrc` in the current folder, and fails if it cannot. If there is such a
-    file, it is imported from our cache folder instead.
+    On import, matplotlib reads a `matplotlibrc` in the current folder, and fails if the file is faulty. So if there is
+    such a file, matplotlib is imported with our cache folder as the current folder.
     """
     use_own_caches()
     planted = os.path.lexists("matplotlibrc") and "matplotlib" not in sys.modules

@@ -32,7 +32,7 @@ _PATH = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*)(?::(.*))?", 
 
 
 class Untrusted(UsageError):
-    """A file names code that the command was not told to trust."""
+    """Raised if a file names code that the command was not told to trust."""
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
     """Refuse an import path outside the trusted modules, before anything is imported.
 
     Raises:
-        Untrusted: if it is not trusted; the message says what to add to the command.
+        Untrusted: if the path is not trusted; the message says what to add to the command.
     """
     module, _, name = path.replace(":", ".").rpartition(".")
     if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
@@ -96,7 +96,7 @@ def imported(what: str, path: str) -> Any:
         path: "package.module:object", or "package.module.object".
 
     Raises:
-        UsageError: if it cannot be imported (with the reason and a remedy), or is not trusted inside `only`.
+        UsageError: if the import fails (with the reason and a remedy), or if the path is not trusted inside `only`.
 
     >>> imported("the function", "math:sqrot")
     Traceback (most recent call last):
@@ -163,7 +163,6 @@ def faults_of(what: str, part: object) -> Iterator[None]:
 
 
 def _cure(module: str, error: BaseException) -> str:
-    """A sentence on how to repair an import that failed."""
     if module.endswith(".py"):
         return f"write {Path(module).stem} instead of {module}, and run the command in the folder that holds it"
     absent = error.name or "" if isinstance(error, ModuleNotFoundError) else ""

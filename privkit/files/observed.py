@@ -1,8 +1,8 @@
-"""Files that a user's own code reads, observed by Python's audit hook, since the source may not name them.
+"""Records the files that a user's own code reads, by Python's audit hook, since the source may not name them.
 
-A file is credited to each source file outside privkit that is on the call stack when it is opened. The hook walks the
-stack outwards to the audit, the command line or the registry. If privkit itself opens a file, the hook finds no such
-source. The hook is installed with the first user part, so a run without user parts has none.
+A file is attributed to each source file outside privkit that is on the call stack when the file is opened. The hook
+searches the stack up to the audit, the command line or the registry. A file that privkit itself opens is attributed to
+no source. The hook is installed with the first user part.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe the files that a module outside privkit and its callees read; call this before its import."""
+    """Observe the files that a module outside privkit reads, itself or by calls of other code; to be called before its
+    import.
+    """
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:
@@ -67,25 +69,25 @@ def watch(module: str) -> None:
 
 
 def leave_out(folder: Path) -> None:
-    """Do not count files below this folder, which belong to the run."""
+    """Ignore files below this folder, which belong to the run."""
     _left_out.add(os.path.abspath(folder))
 
 
 def begin() -> None:
-    """Begin a run and forget earlier changes of files."""
+    """Begin a run: forget changes of files that were noted before."""
     with _lock:
         _opened.clear()
         _mixed.clear()
 
 
 def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
-    """SHA-256, by path, of all files that these sources read, directly or through other sources that they ran.
+    """Path -> SHA-256, for all files that these source files read, directly or through other sources that they called.
 
     Args:
-        or_by_others: paths that also count if other code read them.
+        or_by_others: paths that are included even if only other code read them.
 
     Raises:
-        UsageError: if a file was edited after it was read, because numbers from both contents would be mixed.
+        UsageError: if a file was edited after the reading, because results from both contents would be mixed.
     """
     roots, found = {os.path.abspath(source) for source in sources}, dict[str, str]()
     with _lock:
@@ -108,7 +110,7 @@ def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[st
 
 
 def _hook(event: str, given: tuple[object, ...]) -> None:
-    """Record the opening of a file; an error in this hook does not disturb the opening."""
+    """Record the opening of a file. An error in this hook does not disturb the opening."""
     if event != "open" or getattr(_busy, "on", False):
         return
     _busy.on = True
@@ -123,7 +125,7 @@ def _hook(event: str, given: tuple[object, ...]) -> None:
 
 
 def _note(path: str, flags: int, frame: FrameType | None) -> None:
-    """Record the opening of a file for each of its readers."""
+    """Record the opening of a file for each source that reads it."""
     readers, called = _readers(frame)
     if not readers:
         return
@@ -148,9 +150,9 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
 
 
 def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
-    """The source files outside privkit on the stack, and whether privkit called them.
+    """The source files outside privkit on the call stack, and whether privkit called them.
 
-    There are none if privkit opens a file for itself, or for the data.
+    The set is empty if privkit opens the file for itself or for its data.
     """
     files: set[str] = set()
     while frame is not None:
@@ -169,7 +171,7 @@ def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
 
 @lru_cache(maxsize=100_000)
 def _ignored(path: str) -> bool:
-    """Whether a path belongs to Python, the system, or an installed package, which its version identifies."""
+    """Whether a path belongs to Python, the system, or an installed package, whose version identifies its files."""
     installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(path).parts)
     return path.startswith("<frozen") or installed or _below(path, _places())
 

@@ -1,7 +1,7 @@
-"""Paths below a run folder: they stay inside it and contain no symbolic link, and only plain files are read.
+"""Paths below a run folder: they stay inside it, contain no symbolic link, and only plain files are read.
 
-A run folder may come from somebody else. `root` resolves the folder's own path once. A link or a ".." below it is then
-an attempt to escape, and is refused.
+A run folder may come from somebody else. `root` resolves the folder's own path once. Below it, a link or a ".." is an
+attempt to escape and is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr
 
 
 def root(path: Path | str) -> Path:
-    """The folder of a user's path, absolute and without links. Every command starts from it.
+    """A user's path as an absolute folder without links, from which every command starts.
 
     The user's own path may contain ".." and links, such as /scratch or macOS's /tmp.
 
@@ -32,10 +32,10 @@ def root(path: Path | str) -> Path:
 
 
 def inside(root: Path, *names: str) -> Path:
-    """The path of `names` below `root`, each the name of one folder or file.
+    """The path below `root` of nested `names`, each the name of one folder or file.
 
     Raises:
-        RunFolderError: if a name is empty, climbs out or has several parts.
+        RunFolderError: if a name is empty, is "..", or has several parts.
 
     >>> inside(Path("/runs/a"), "cells", "none-s0").as_posix()
     '/runs/a/cells/none-s0'
@@ -51,7 +51,7 @@ def inside(root: Path, *names: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """A part's name as the beginning of a file name; an import path loses its colon, and long names are cut.
+    """A part's name in a form for file names: an import path's colon becomes a dot, and long names are cut.
 
     >>> file_name("gaussian_noise+masking"), file_name("mine.stages:Squash")
     ('gaussian_noise+masking', 'mine.stages.Squash')
@@ -76,7 +76,7 @@ def open_file(path: Path, flags: int) -> int:
         path: a path whose folder contains no link.
 
     Raises:
-        OSError: ELOOP for a link, EINVAL for a pipe, a device or a folder, and whatever `os.open` raises.
+        OSError: ELOOP for a link, EINVAL for a pipe, a device or a folder, and every error of `os.open`.
     """
     check_folder(path.parent)
     try:
@@ -101,7 +101,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
         most: the largest number of bytes; None for no limit.
 
     Raises:
-        OSError: if it is missing, not a plain file, behind a link, or larger than `most`.
+        OSError: if the file is missing, not plain, behind a link, or larger than `most`.
     """
     descriptor = open_file(path, os.O_RDONLY)
     with os.fdopen(descriptor, "rb") as handle:

@@ -1,7 +1,7 @@
-"""Records of a run folder as JSON: each names the unit that it describes, and has a checksum over all its fields.
+"""Record files of a run folder as JSON, with identifying fields and a checksum over all fields.
 
-A unit is a run, a cell, a model, or an attack's controls. Its record is written last and lists the checksums of its
-other files.
+A record describes a run, a cell (one result), a model, or an attack's control experiments. It is written last and lists
+the checksums of the other files.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ AGAIN = "repeat the run's command to do that part anew"  # what to do once a dam
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The message that a file of the run could not be read. As its content is unknown, deletion is not advised.
+    """The message for a file of the run that could not be read. The file may be intact, so deletion is not advised.
 
     Args:
-        unit: folder of the cell or model whose record lists the file; None if no record does.
+        unit: folder of the result or model whose record lists the file; None if no record lists it.
     """
     return f"cannot read {path} ({error.strerror}); make it readable, or move {unit or 'it'} away and {AGAIN}"
 
 
 class Broken(ValueError):
-    """Bytes that are not a record, or not the one that was written; the message completes "FILE ..."."""
+    """Bytes that are no record, or not the expected record; the message completes "FILE ..."."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
@@ -43,14 +43,14 @@ def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
-    """The fields of a sealed record; its checksum is checked and removed.
+    """The fields of a record from `sealed`; the checksum is checked and removed.
 
     Args:
         data: JSON text, with any spacing and order of keys.
-        **identity: fields that say what the record belongs to, with the values that the reader expects.
+        **identity: fields that identify what the record describes, with the expected values.
 
     Raises:
-        Broken: if it is not a JSON object, its checksum is missing or differs, or it belongs to something else.
+        Broken: if the data are no JSON object, the checksum is missing or wrong, or a field has another value.
 
     >>> opened(sealed({"cell": "c", "mse": 0.25}), cell="c")
     {'cell': 'c', 'mse': 0.25}
@@ -78,15 +78,15 @@ def digest(data: bytes) -> str:
 
 
 def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256, by name, of the files that exist."""
+    """Name -> SHA-256, for the files that exist."""
     return {name: digest(read_bytes(path)) for name in names if (path := folder / name).exists()}
 
 
 def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Files that differ from a record's list, each with a description of the difference; empty if all are intact.
+    """Pairs of a file that differs from a record's list and a description of the difference; empty if all are intact.
 
     Args:
-        files: SHA-256 in the record, by name or path below the folder.
+        files: name or path below the folder -> SHA-256 in the record.
     """
     changes = []
     for name, known in files.items():
@@ -106,7 +106,7 @@ def checked_bytes(path: Path, known: str | None) -> bytes:
     """Bytes of a file, checked against the SHA-256 in a record.
 
     Raises:
-        DamagedFile: if the record does not list the file (`known` is None), or lists another SHA-256.
+        DamagedFile: if the record does not list the file (`known` is None), or if the SHA-256 differs.
     """
     try:
         data = read_bytes(path)

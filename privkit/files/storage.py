@@ -27,7 +27,7 @@ _HOST = crc32(platform.node().encode())
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """A block that turns the error of a full disk or a forbidden folder into one sentence."""
+    """A block that turns errors from a full disk or a write-protected folder into one-sentence errors."""
     try:
         yield
     except OSError as error:
@@ -45,10 +45,10 @@ def writing(path: Path) -> Iterator[None]:
 def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
     """Write a file atomically: write a temporary file beside it, flush it to disk, and rename it.
 
-    Its folder is made if necessary, but no folder above, so that a removed run folder is not partly recreated.
+    The file's folder is created if necessary, but no folder above it, so that a removed run folder is not recreated.
 
     Args:
-        flush: False for a file that is checked on reading and may be missing after a power failure.
+        flush: whether to flush to disk; False for a file that is checked on reading and may be lost in a power failure.
     """
     with writing(path):
         make_folder(path.parent)
@@ -67,12 +67,12 @@ def write_bytes(path: Path, data: bytes, *, flush: bool = True) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """The temporary name under which this process writes a file."""
+    """The temporary path under which this process writes a file."""
     return path.with_name(f".{path.name}.{os.getpid()}{_HOST}.tmp")
 
 
 def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -> None:
-    """Write a record of `privkit.files.sealed`."""
+    """Write a record in the form of `privkit.files.sealed`."""
     write_bytes(path, f"{sealed(fields, indent=2)}\n".encode(), flush=flush)
 
 
@@ -80,7 +80,7 @@ def present_bytes(path: Path, most: int | None = None) -> bytes | None:
     """The content of a file of the run; None if the file does not exist.
 
     Raises:
-        DamagedFile: if it cannot be read.
+        DamagedFile: if the file exists but cannot be read.
     """
     try:
         return read_bytes(path, most)
@@ -94,10 +94,10 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
     """The fields of a record; None if its file does not exist.
 
     Args:
-        **identity: fields with the values that the reader expects.
+        **identity: fields with the expected values.
 
     Raises:
-        DamagedFile: if the record was changed, or belongs to another unit.
+        DamagedFile: if the record was changed, or has other values in these fields.
     """
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
@@ -106,7 +106,7 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
 
 
 def append_line(path: Path, line: str, *, flush: bool = True) -> None:
-    """Append one line with a single write; a kill leaves at most a truncated last line.
+    """Append one line by a single write; a killed process leaves at most a truncated last line.
 
     Args:
         flush: whether to wait until the line is on disk, so that it survives a power failure.
@@ -137,7 +137,7 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path) -> int:
-    """Delete temporary files that killed processes left below a folder, and count them. Requires the folder's lock."""
+    """Delete the temporary files of killed processes below a folder, and count them; needs the folder's lock."""
     swept = 0
     for place, _, names in os.walk(folder):
         for name in filter(TEMPORARY.fullmatch, names):
@@ -148,7 +148,7 @@ def sweep(folder: Path) -> int:
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
-    """Write tensors, numbers, strings, lists and dicts, behind a line with their checksum and their owner."""
+    """Write tensors, numbers, strings, lists and dicts, after a first line with their checksum and their folder."""
     import torch
 
     buffer = io.BytesIO()
@@ -162,7 +162,7 @@ def read_state(path: Path) -> bytes | None:
     """The checked content that `save_state` wrote; None if there is no file.
 
     Raises:
-        DamagedFile: if the file was damaged since, or was written for another cell or model.
+        DamagedFile: if the file was damaged since, or was written for another result or model.
     """
     if (data := present_bytes(path)) is None:
         return None
@@ -181,7 +181,7 @@ def load_state(path: Path) -> dict[str, Any] | None:
     """Read what `save_state` wrote, without unpickling objects; None if there is no file.
 
     Raises:
-        DamagedFile: if the file was damaged since, or was written for another cell or model.
+        DamagedFile: if the file was damaged since, or was written for another result or model.
     """
     import torch
 
@@ -201,7 +201,7 @@ def load_state(path: Path) -> dict[str, Any] | None:
 
 
 def _holds_nan(state: Any) -> bool:
-    """Whether a tensor in the state holds NaN; states with NaN are not saved."""
+    """Whether a tensor in the state contains NaN; such states are not saved."""
     import torch
 
     if isinstance(state, torch.Tensor):
@@ -218,7 +218,7 @@ def save_module(path: Path, module: nn.Module) -> str:
 
 
 def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
-    """Tensors as a safetensors file; tensors that share memory, such as tied weights, are written twice."""
+    """Tensors in the safetensors format; tensors that share memory, such as tied weights, are stored twice."""
     import torch
     from safetensors.torch import save
 
@@ -230,7 +230,7 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
     """Read weights into a module; a `DamagedFile` if the file is missing or was changed.
 
     Args:
-        known: SHA-256 that `save_module` returned.
+        known: the SHA-256 that `save_module` returned.
     """
     from safetensors.torch import load
 
@@ -244,11 +244,11 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Make a folder that a user named, with its parents.
+    """Create a folder that a user named, with its parents.
 
     Raises:
-        RunFolderError: if such a folder is impossible.
-        StorageError: if the disk is full, or the user may not make it.
+        RunFolderError: if the path cannot be a folder.
+        StorageError: if the disk is full, or the user lacks permission.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -262,7 +262,7 @@ def make_root(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make one folder, after a check of its parent."""
+    """Create one folder, after a check of its parent."""
     check_folder(folder.parent)
     if not folder.is_symlink():
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Reads TOML from a user; text larger or deeper than a configuration is refused with one sentence."""
+"""Reads TOML from a user; text that is too large or too deeply nested for a configuration is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHOLE = 1 << 63  # whole numbers of TOML have 64 bits
 
 
 class TomlError(ValueError):
-    """Text that is not TOML, or is too long; the message completes "FILE is not valid TOML: ..."."""
+    """Text that is not valid TOML, or is too long; the message completes "FILE is not valid TOML: ..."."""
 
 
 class TooMuch(TomlError):
@@ -25,9 +25,9 @@ def read_text(path: Path) -> str:
     """Text of a file, or of a pipe such as `<(command)`.
 
     Raises:
-        OSError: if it cannot be read, or is a device or a folder.
-        TooMuch: if it is larger than `_MOST_BYTES`.
-        TomlError: if it is not UTF-8.
+        OSError: if the path cannot be read, or is a device or a folder.
+        TooMuch: if the text is larger than `_MOST_BYTES`.
+        TomlError: if the text is not UTF-8.
     """
     with path.open("rb") as handle:
         mode = os.fstat(handle.fileno()).st_mode
@@ -46,8 +46,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text.
 
     Raises:
-        TomlError: if it is not valid TOML.
-        TooMuch: if it is nested too deeply, or holds a number beyond 64 bits.
+        TomlError: if the text is not valid TOML.
+        TooMuch: if the text is nested too deeply, or contains a number of more than 64 bits.
 
     >>> parse_toml("seed = 3")
     {'seed': 3}

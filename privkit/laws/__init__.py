@@ -1,5 +1,5 @@
-"""Laws that each part must keep, as functions; `privkit check` and the tests of privkit's own parts both use them.
+"""Laws (required properties) of each part, as functions that `privkit check` and privkit's own tests use.
 
-A law takes a part and returns a sentence that says how the part breaks it, or an empty text if the law holds. `LAWS` in
-each file maps the law, in words, to its function.
+A law takes a part, such as a defense, and returns a sentence on how the part breaks the law, or an empty text. `LAWS`
+in each file maps each law, in words, to its function.
 """

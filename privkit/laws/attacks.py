@@ -1,4 +1,4 @@
-"""Laws of an attack: it succeeds where success is easy, recovers nothing from noise, and sees only its observation."""
+"""Laws of an attack: it succeeds on easy data, recovers nothing from noise, and uses only its observation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Run:
 
 
 class _Watched:
-    """An attack whose runs are recorded, with the runs of its stand-in in control experiments."""
+    """An attack whose runs are recorded, together with its stand-in's runs in control experiments."""
 
     def __init__(self, attack: Any, runs: list[Run]) -> None:
         self._attack, self._runs = attack, runs
@@ -49,7 +49,7 @@ class _Watched:
 
     @property
     def mounting(self) -> Mounting[Any, Any]:
-        """The attack's mounting, in which its stand-in is recorded, too."""
+        """The attack's settings for control experiments, with a recorded stand-in."""
         mounting: Mounting[Any, Any] = self._attack.mounting
         control = mounting.control
         if control is None:
@@ -67,7 +67,7 @@ class _Watched:
 
 
 class Mounted:
-    """An attack and its control experiments, which run when a law first needs them."""
+    """An attack with its control experiments, which run when a law first needs them."""
 
     def __init__(self, attack: AnyAttack) -> None:
         self.attack: Any = attack
@@ -80,13 +80,13 @@ class Mounted:
         return goal_of(self.attack).controls(watched, 0, _observed(images())[0]), runs
 
     def control(self, place: int) -> str:
-        """How the control with this number failed; empty if it passed."""
+        """A sentence on how the control experiment with this number failed; empty if it passed."""
         control = self.tried[0][place]
         return "" if control.passed else control.detail
 
 
 def _tensors(observation: Any) -> dict[str, Tensor]:
-    """The tensors given to an attack, by name: fields of the observation and its views, and weights of segments."""
+    """Name -> tensor, for all tensors given to an attack: observation, views, and weights of segments."""
     held = {name: value for name, value in vars(observation).items() if name != "views"}
     for number, view in enumerate(observation.views):
         held |= {f"views[{number}].{name}": value for name, value in vars(view).items()}
@@ -97,14 +97,14 @@ def _tensors(observation: Any) -> dict[str, Tensor]:
 
 
 def _numbers(output: Any) -> Tensor:
-    """The numbers of an attack's output; empty for other objects, which the controls refuse."""
+    """The numbers in an attack's output; empty for other objects, which the control experiments refuse."""
     numbers = getattr(output, "images", getattr(output, "values", None))
     return numbers.clone() if isinstance(numbers, Tensor) else torch.empty(0)
 
 
 @cache
 def images() -> tuple[Tensor, Tensor]:
-    """Digits [N, 1, 28, 28] and their labels; the victims come last."""
+    """Digits [N, 1, 28, 28] and their labels; the attacked digits come last."""
     count = AUXILIARY + VICTIMS
     pool = Digits().open(None, download=False, train_images=count).train
     batch = pool.take(np.random.default_rng(0).permutation(len(pool))[:count])
@@ -112,7 +112,7 @@ def images() -> tuple[Tensor, Tensor]:
 
 
 def _observed(given: tuple[Tensor, Tensor]) -> tuple[reconstruct.ImageObservation, Tensor]:
-    """A server's observation of patches that clients send unchanged, and the private images; both are copies."""
+    """A server's observation of patches that clients send unchanged, and the private images; all are copies."""
     x, y = (tensor.clone() for tensor in given)
     private = x[AUXILIARY:]
     tokens = identity_lower(torch.zeros(1, (x.shape[2] // PATCH) ** 2, PATCH**2), tuple(x.shape[1:]))
@@ -139,13 +139,13 @@ def _same_seed_same_bits(mounted: Mounted) -> str:
 
 
 def _leaves_what_it_is_given(mounted: Mounted) -> str:
-    """The attack must not change its records, labels, releases and weights; otherwise an audit refuses its row."""
+    """An attack must not change its input records, labels, releases and weights; else an audit refuses its result."""
     edited = next((run.edited for run in mounted.tried[1] if run.edited), "")
     return f"it changes {edited} in place; compute on a copy, such as {edited}.clone()" if edited else ""
 
 
 def _guesses_are_in_range(mounted: Mounted) -> str:
-    """Guesses are finite floats, and guesses at images lie in [0, 1]."""
+    """Guesses are finite floats, and guesses of images lie in [0, 1]."""
     for run in mounted.tried[1] if goal_of(mounted.attack).reads(mounted.attack) else ():
         try:
             check_guesses(mounted.attack.name, Images(shape=_shape(run.output)), run.output)

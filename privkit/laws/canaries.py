@@ -1,4 +1,4 @@
-"""A test of a claimed ε with canaries that the mechanism itself releases."""
+"""Tests a claimed ε with canaries that the mechanism itself releases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def against_canaries(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> EmpiricalBound:
-    """The bound on ε that canaries show. `privkit.testing.assert_claim_stands` fails if it refutes the claimed ε."""
+    """The lower bound on ε from canaries. `privkit.testing.assert_claim_stands` fails if it exceeds the claimed ε."""
     if certificate.epsilon == inf:
         raise ValueError("the certificate claims no ε, so there is nothing to test; give one that does")
     if certificate.relation == "add_or_remove_one" and neighbors is None:

@@ -1,4 +1,4 @@
-"""Laws of a dataset: shapes, ranges, classes, and rows that never change."""
+"""Laws of a dataset: shapes, ranges, classes, and records that never change."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _parts(pools: Pools) -> dict[str, Pool]:
 
 
 def _rows(pool: Pool) -> NDArray[np.int64]:
-    """Some row numbers from all over a part, not in ascending order."""
+    """Some record numbers from all over a split of the dataset, not in ascending order."""
     spread = np.unique(np.linspace(0, len(pool) - 1, min(_LOOKED_AT, len(pool))).astype(np.int64))
     return spread[::-1].copy()
 
 
 def _records_are_of_one_form(pools: Pools) -> str:
-    """Each part has records; when they are taken, `Batch` checks their shape, type and range."""
+    """Each split has records; when they are taken, `Batch` checks their shape, type and range."""
     shapes = {}
     for name, pool in _parts(pools).items():
         if not len(pool):
@@ -53,7 +53,7 @@ def _labels_are_classes(pools: Pools) -> str:
 
 
 def _rows_stay_what_they_are(pools: Pools) -> str:
-    """A row always gives the same record, and no two records share an id."""
+    """An index always gives the same record, and no two records share an id."""
     ids: list[int] = []
     for name, pool in _parts(pools).items():
         rows = _rows(pool)

@@ -1,4 +1,4 @@
-"""Laws of a defense: its randomness, its release, and the claims of its receipt."""
+"""Laws of a defense: its randomness, its release, and its privacy claims."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def generator(seed: int = 0) -> Generator:
 def inputs(
     defense: Defense, *, messages: int = 2, batch: int = 3, channels: int = 3, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    """Random data in [0, 1] and labels of the shapes that a defense takes, drawn from a separate generator."""
+    """Random data in [0, 1] and labels, with shapes that the defense accepts, drawn from a separate generator."""
     draws = generator(99)
     lead = (messages, defense.group, batch) if defense.group > 1 else (messages, batch)
     shape = (channels, SIDE, SIDE) if defense.level == "input" else (TOKENS, WIDTH)
@@ -61,26 +61,26 @@ def inputs(
 def applied(
     defense: Defense, data: Tensor, labels: Tensor, draws: Generator, present: Tensor | None = None
 ) -> tuple[Release, Receipt]:
-    """The release and receipt of `apply` (with its arguments), refused if some record has no row."""
+    """The release and receipt of `apply`, with its arguments; an error if a record has no release."""
     batch = data.shape[2] if defense.group > 1 else data.shape[1]
     return returned(defense.name, defense.apply(data, labels, draws, present), (len(data), batch))
 
 
 def equal(a: Release, b: Release) -> bool:
-    """Whether two releases are equal bit for bit, including their weights."""
+    """Whether two releases, including their weights, are equal bit for bit."""
     pairs = [(a.smashed, b.smashed), (a.labels, b.labels), (a.weights, b.weights)]
     return all(x is y is None or (x is not None and y is not None and same(x, y)) for x, y in pairs)
 
 
 def called(law: str, defense: Defense) -> str:
-    """The name of a law, worded differently for a stage that draws nothing or declares another gradient."""
+    """The name of a law, worded differently for a stage without randomness or with another declared gradient."""
     if law == SEEDED and not draws(defense):
         return UNSEEDED
     return STRAIGHT if law == DERIVATIVE and defense.straight_through else law
 
 
 def draws(defense: Defense) -> bool:
-    """Whether a release draws from its generator."""
+    """Whether the defense draws random numbers from its generator."""
     given = generator()
     before = given.get_state()
     applied(defense, *inputs(defense), given)
@@ -98,7 +98,7 @@ def _draws_from_its_generator_alone(defense: Defense) -> str:
 
 
 def _effects_name_its_randomness(defense: Defense) -> str:
-    """A stage that declares effects and draws random numbers declares how, and how its noise is switched off."""
+    """A stage that declares effects and is random also declares its kind of randomness, and how to switch noise off."""
     effects = defense.effects
     if effects is None:
         return ""
@@ -130,7 +130,7 @@ def _moves_what_it_permutes(defense: Defense) -> str:
 
 
 def _gradients_keep_shape_and_seed(defense: Defense) -> str:
-    """`on_gradient` keeps shape and type, and draws only from its generator."""
+    """`on_gradient` keeps shape and type, and draws only from the generator that it is given."""
     gradient = torch.randn(2, 3, TOKENS, WIDTH, generator=generator(9))
     draws = generator()
     before = draws.get_state()
@@ -167,7 +167,7 @@ def _leaves_everything_else_alone(defense: Defense) -> str:
 
 
 def _gradient_is_the_derivative(defense: Defense) -> str:
-    """The gradient that reaches the client is the derivative of the release, unless another one is declared."""
+    """The gradient that reaches the client is the release's derivative, unless the defense declares another."""
     z, y = inputs(defense, messages=2 if defense.group == 1 else 1, batch=2, channels=1, dtype=torch.float64)
     fast = defense.level == "input"  # the whole Jacobian of images would take a minute
 
@@ -211,7 +211,7 @@ def _releases_a_row_for_each_record(defense: Defense) -> str:
 
 
 def _empty_seats_count_nothing(defense: Defense) -> str:
-    """Data on an empty seat of a group have no effect; if every seat is taken, `present` has no effect."""
+    """Data in an empty place of a group have no effect; if no place is empty, `present` has no effect."""
     if defense.group == 1:
         return ""
     z, y = inputs(defense)
@@ -226,7 +226,7 @@ def _empty_seats_count_nothing(defense: Defense) -> str:
 
 
 def _receipts_make_certificates(defense: Defense) -> str:
-    """A receipt gives a certificate in JSON for any number of releases; only differential privacy claims an ε."""
+    """A receipt gives a JSON certificate for any number of releases; only claims of differential privacy have an ε."""
     z, y = inputs(defense)
     receipt = applied(defense, z, y, generator())[1]
     for count in _COUNTS:
@@ -242,7 +242,7 @@ def _receipts_make_certificates(defense: Defense) -> str:
 
 
 def _receipt_is_what_was_done(defense: Defense) -> str:
-    """The receipt is true: its orders were applied, its noise was added, and canaries do not refute its ε."""
+    """The receipt is true: the named permutations and noise were applied, and canaries do not refute the ε."""
     if found := contradiction(stages_of(defense), doubted=stages_of(defense)):
         return found
     if defense.level != "smashed" or defense.group > 1:
@@ -264,7 +264,9 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In every allowed chain with another registered stage, a record changes the release by at most the charge."""
+    """In every allowed chain with another stage, a record changes the release by at most the accountant's
+    sensitivity.
+    """
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):
         other = load(target)()
@@ -279,7 +281,7 @@ def _no_chain_exceeds_its_charge(defense: Defense) -> str:
 
 
 def _refuses_bad_shapes(defense: Defense) -> str:
-    """Smashed data without messages or records are refused with a sentence that names their shape."""
+    """Smashed data without messages or records are refused with a sentence that names the data's shape."""
     for shape in ((4,), (2, 3)):
         try:
             defense.apply(torch.zeros(shape), torch.zeros(shape[:1], dtype=torch.int64), generator())
@@ -292,7 +294,7 @@ def _refuses_bad_shapes(defense: Defense) -> str:
 
 
 def _penalties_train(defense: Defense) -> str:
-    """A penalty is one finite number per client, and trains the lower segment or the companion."""
+    """A penalty is one finite number per client, and trains the lower segment or the defense's own network."""
     images = torch.rand(2, 4, 3, SIDE, SIDE, generator=generator())
     smashed = torch.rand(2, 4, TOKENS, WIDTH, generator=generator(1), requires_grad=True)
     companion = defense.companion((TOKENS, WIDTH), (3, SIDE, SIDE), 0)

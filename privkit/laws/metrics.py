@@ -45,7 +45,7 @@ def _gives_a_number_for_each_image(metric: ImageMetric) -> str:
 
 
 def _is_best_where_images_are_equal(metric: ImageMetric) -> str:
-    """Equal images get the best value in the metric's declared direction, and more distant images a worse value."""
+    """Equal images get the best value in the metric's declared direction; more distant images get worse values."""
     truth, guess = _images()
     sign = 1 if metric.higher_is_closer else -1
     equal, apart = sign * values(metric, truth, truth), sign * values(metric, truth, guess)

@@ -1,4 +1,4 @@
-"""Laws of a model: its shapes, its seed, its cuts, stacked clients, and its claim about positions."""
+"""Laws of a model: its shapes, seed, cuts, evaluation of several clients at once, and claim about positions."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _records(domain: Domain, count: int) -> Tensor:
 
 
 def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, **options: Any) -> SplitModel:
-    """Build both segments, with the number of classes that the laws use."""
+    """Build both segments, with the laws' number of classes."""
     one: Any = replace(spec, **options) if options else spec  # type: ignore[type-var]
     split: SplitModel = one.build(domain, CLASSES, positions=True, seed=seed)
     return split
 
 
 def fitting(spec: ModelSpec) -> Domain:
-    """The first of `IMAGES` that a model takes. A `UsageError` with the last reason if it takes none."""
+    """The first domain in `IMAGES` that the model accepts; otherwise a `UsageError` with the last reason."""
     for domain in IMAGES:
         try:
             split = built(spec, domain)
@@ -86,7 +86,7 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
     """At every cut, the two segments together compute the same function, and a later cut moves weights to the client.
 
-    The `cuts` (all if none are named) are tried in their order, with other `options` of the model.
+    The `cuts` (by default all) are tested in order, with the model's other `options`.
     """
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""
@@ -112,7 +112,7 @@ def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[st
 
 
 def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """All segments as one batched call, with their stacked weights and buffers."""
+    """The outputs of all segments from one batched call, their stacked weights, and their stacked buffers."""
     weights, buffers = stack_module_state(list(lowers))
     frame = copy.deepcopy(lowers[0]).to("meta")
 
@@ -124,7 +124,7 @@ def stacked(lowers: Sequence[nn.Module], x: Tensor) -> tuple[Tensor, dict[str, T
 
 
 def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> str:
-    """One batched call of three clients' lower segments gives the same as three separate calls."""
+    """One batched call of three clients' lower segments equals three separate calls."""
     lowers = [built(spec, domain, seed=seed).lower.eval() for seed in range(3)]
     x = torch.stack([domain.random(2, Generator().manual_seed(seed)) for seed in range(3)])
     with torch.no_grad(), warnings.catch_warnings():
@@ -140,7 +140,7 @@ def _clients_in_one_call_equal_each_alone(spec: ModelSpec, domain: Domain) -> st
 
 
 def positions_are_as_said(spec: ModelSpec, domain: Domain) -> str:
-    """The model's claim about revealed positions is true, and `positions=False` is obeyed."""
+    """The model's claim about revealed positions is true, and `positions=False` is respected."""
     for positions in (True, False):
         split = spec.build(domain, CLASSES, positions=positions, seed=0)
         seen = hides_places(split.lower, domain)

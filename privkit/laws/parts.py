@@ -1,4 +1,4 @@
-"""All laws of one part: those of its kind, and those of every kind (options, docstring, JSON)."""
+"""All laws of one part: the laws of its kind, and the laws of every kind (options, docstring, JSON)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _is_frozen(component: Component, kind: str) -> str:
 
 
 def _is_documented(component: Component, kind: str) -> str:
-    """The docstring's first line says what the part is, and each option is explained."""
+    """The docstring's first line describes the part, and each option is explained."""
     spec = component.spec
     text = docstrings.text(spec).partition("\n")[0]
     if len(text) < _SHORTEST or docstrings.text(spec) == inspect.cleandoc(object.__doc__ or ""):
@@ -67,7 +67,7 @@ EVERY: dict[str, Callable[[Component, str], str]] = {
 
 
 def kind_of(given: str) -> str:
-    """The kind of a part that a user named (a pair of segments is a model); a `UsageError` if it fits none or several.
+    """The kind of a part, such as "defenses", from its name; a `UsageError` if it fits no kind or several kinds.
 
     >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.convolutional:LeNet5")
     ('defenses', 'models')
@@ -90,12 +90,12 @@ def kind_of(given: str) -> str:
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Each law of a part, with a sentence on how the part breaks it; empty if the law holds.
+    """Each law of a part, with a sentence on how the part breaks the law; the sentence is empty if the law holds.
 
     Args:
-        given: the part, as the command line takes it.
+        given: the part, as on the command line.
         kind: one of `KINDS`.
-        dataset: dataset whose records a model reads, as the command line takes it; None for images of usual sizes.
+        dataset: the dataset whose records a model reads, as on the command line; None for images of usual sizes.
     """
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself
@@ -136,7 +136,7 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
-    """Each law with a sentence on how it is broken; an error that ends several laws is reported once."""
+    """Each law with a sentence on how the part breaks it; an error that ends several laws is reported once."""
     first: dict[str, str] = {}
     for law, broken in laws.items():
         try:
@@ -153,7 +153,7 @@ def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[st
 
 
 def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
-    """Apply a law with two arguments: a component and its kind, or a model and the records that it reads."""
+    """Apply a law that has two arguments: a component and its kind, or a model and its domain."""
     return law(part, second)
 
 

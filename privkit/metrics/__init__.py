@@ -1,4 +1,4 @@
-"""Metrics: each gives one value per example and declares its data range; callers choose how to reduce the values."""
+"""Metrics: each returns one value per example and declares its data range; callers choose how to aggregate."""
 
 METRICS: dict[str, str] = {
     "accuracy": "privkit.metrics.classification:accuracy",

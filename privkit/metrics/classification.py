@@ -1,4 +1,4 @@
-"""Performance on the task: accuracy, MCC and AUC, each with its interval."""
+"""Scores of the task: accuracy, MCC and AUC, each with its interval."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ CONFIDENCE = 0.95
 
 
 def _delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
-    """A statistic's interval, from the records' influences on it; None without spread, or at an end of the range.
+    """A statistic's interval, from each record's influence; None if all influences are 0, or at an end of the range.
 
-    The statistic's variance is that of the mean influence. The interval is computed on the logit scale of the range and
-    transformed back; on (-1, 1) this is Fisher's z.
+    The statistic's variance is estimated by the variance of the mean influence. The interval is computed on the logit
+    scale of the range and transformed back; on (-1, 1) this is Fisher's z.
 
     Args:
-        influence: derivative of the statistic by the weight of each record, [N], with mean zero.
+        influence: derivative of the statistic with respect to the weight of each record, [N], with mean zero.
 
     Source: Hampel 1974 (the influence curve); Efron and Tibshirani 1993, §22 (the delta method).
     """
@@ -38,13 +38,13 @@ def _delta_method(value: float, influence: Floats, within: tuple[float, float], 
 
 
 def _unknown(value: float, n: int, within: tuple[float, float], reason: str) -> Interval:
-    """The whole range, with the reason why no narrower interval is known."""
+    """The whole range as interval, with the reason why no narrower one is known."""
     method = f"none: {reason}"
     return Interval(value=value, low=within[0], high=within[1], n=n, confidence=CONFIDENCE, method=method)
 
 
 def _error_limit(n: int, looks: int = 1) -> float:
-    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 faultless trials; `looks` such limits hold jointly."""
+    """Clopper–Pearson's upper limit of an error rate after n ≥ 1 trials without error; `looks` limits hold jointly."""
     return 1 - float(((1 - CONFIDENCE) / (2 * looks)) ** (1 / n))
 
 
@@ -75,8 +75,8 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     """Accuracy, MCC and AUC of a classifier.
 
     Args:
-        scores: scores [N, L] of each class, higher for likelier classes; with several labels per record, above 0 means
-            yes.
+        scores: scores [N, L] of each class, higher for likelier classes. With several labels per record, a score above
+            0 predicts the label.
         labels: the class of each record, [N], or several labels per record, as 0 and 1 in [N, L].
 
     >>> found = task_scores(np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1]))
@@ -98,9 +98,9 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
 
 
 def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
-    """Share of right tokens in texts [N, T], with its interval over texts; id 0 is padding and does not count.
+    """Share of correct tokens in texts [N, T], with its interval over texts; id 0 is padding and does not count.
 
-    The interval treats texts as independent, since the tokens of one text are not.
+    The interval treats texts, not tokens, as independent.
 
     >>> token_scores(np.array([[3, 4], [5, 0]]), np.array([[3, 9], [5, 0]])).accuracy.value
     0.6666666666666666
@@ -115,7 +115,7 @@ def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
 
 
 def accuracy(labels: Whole, predicted: Whole) -> Interval:
-    """Share of right classes [N], or of right labels [N, L], with an interval over records, exact for classes.
+    """Share of correct classes [N], or of correct labels [N, L], with an interval over records, exact for classes.
 
     Source: Clopper and Pearson 1934.
     """
@@ -123,13 +123,14 @@ def accuracy(labels: Whole, predicted: Whole) -> Interval:
 
 
 def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
-    """Matthews' correlation coefficient, for any number of classes; 0 if guesses or labels are constant.
+    """Matthews' correlation coefficient in [−1, 1], for any number of classes; 0 if predictions or labels are constant.
 
-    If no guess is wrong, the delta method does not apply. The lower limit is then the MCC of a classifier whose error
-    rate is Clopper–Pearson's upper limit, at the observed class shares.
+    Without a wrong prediction, the delta method does not apply. The lower limit is then the MCC of a classifier with
+    Clopper–Pearson's upper limit as error rate, at the observed class shares.
 
     Args:
-        labels: classes [N], 0..classes−1, or several labels per record [N, L], which are then resampled together.
+        labels: classes [N], 0..classes−1, or several labels per record [N, L]; the labels of a record count as
+            dependent.
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
     without errors are derived.
@@ -160,8 +161,8 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
     """Area under the ROC curve of scores [N, L] for targets [N, L], each class against the rest, averaged over classes.
 
-    Ties count one half. If all pairs are ranked right, the limit of each class is Clopper–Pearson's for its number of
-    disjoint pairs, and all limits hold jointly. None if no class has both kinds of records.
+    Ties count one half. If all pairs are ranked correctly, each class gets Clopper–Pearson's limit for its number of
+    disjoint pairs, and all limits hold jointly. None if no class has both positive and negative records.
 
     Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (the
     contribution of each record to one area; the mean over classes is derived).

@@ -1,4 +1,4 @@
-"""Costs of split learning for a client: bytes on the wire, multiply-accumulates and peak memory."""
+"""Costs of split learning for one client: transmitted bytes, multiply-accumulates and peak memory."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     """Share of the smashed data that a client sends, on average over messages and clients.
 
     Args:
-        weights: weights of a release, float [M, k, T] (`Release.weights`); None without masks.
-        present: the taken seats, bool [M, k]; None if all are taken.
+        weights: weights of a release, float [M, k, T] (`Release.weights`); None if the release has no masks.
+        present: which places of a message are taken by a client, bool [M, k]; None if all are taken.
     """
     if weights is None:
         return 1.0
@@ -34,7 +34,7 @@ def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
 
 
 def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: torch.device) -> int:
-    """The largest number of bytes in use while `work` runs, resident tensors included.
+    """The largest number of bytes in use while `work` runs, including the tensors in `resident`.
 
     On CUDA it is `max_memory_allocated` (whose running maximum is reset), after an uncounted run in which cuBLAS
     allocates its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its
@@ -112,14 +112,14 @@ def costs_of(
     """Count the costs of one client with torch's own counters, on copies of the modules.
 
     Args:
-        lower: everything with weights that runs at one client; it maps a record to smashed data.
+        lower: all modules with weights that run at one client, from a record to smashed data.
         record: one record [1, ...] on the device of `lower`.
-        trained: whether the client's segment gets a gradient.
+        trained: whether the client's segment is trained.
         batch_size: images per batch, for the peak memory.
         kept: share of the smashed data that is sent, in [0, 1]; see `sent_share`.
         gradient: "unicast" returns the kept share of the gradient; "broadcast" and "average" return all of it.
-        label_bytes: bytes of a label; 0 if the server holds the labels.
-        seed_bytes: bytes of the masks' seed for a client and round.
+        label_bytes: bytes of one label; 0 if the server holds the labels.
+        seed_bytes: bytes of the masks' seed, for each client and round.
         averaged_every: rounds between two averages of the lower segments; None for never.
         companion: a network on smashed data that the client trains beside the task, such as a simulated attacker.
 
@@ -169,7 +169,7 @@ def _check(
 
 
 def _travelling(lower: nn.Module) -> int:
-    """Count of the numbers that FedAvg sends: trained weights and running statistics."""
+    """How many numbers FedAvg sends: trained weights and running statistics."""
     trained = sum(p.numel() for p in lower.parameters() if p.requires_grad)
     weights = dict(lower.named_parameters())
     return trained + sum(
@@ -190,7 +190,6 @@ def _macs(lower: nn.Module, companion: nn.Module | None, record: Tensor) -> tupl
 
 
 def _backward(smashed: Tensor, companion: nn.Module | None) -> None:
-    """The client's backward pass for a gradient of the smashed data, and for its companion."""
     roots = [smashed] if companion is None else [smashed, companion(smashed)]
     roots = [root for root in roots if root.requires_grad]
     if roots:
@@ -219,7 +218,7 @@ def _peak(lower: nn.Module, companion: nn.Module | None, record: Tensor, batch_s
 
 @contextmanager
 def _countable() -> Iterator[None]:
-    """A block with attention as plain matrix products, since torch's counter does not know all fused kernels."""
+    """A block in which attention runs as plain matrix products, because torch's counter misses some fused kernels."""
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

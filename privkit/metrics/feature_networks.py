@@ -1,4 +1,4 @@
-"""Feature networks for perceptual and identity metrics: chosen by the user, frozen, and named with a hash."""
+"""Feature networks for perceptual and identity metrics: chosen by the user, frozen, and identified by a hash."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FeatureNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Features, float32 [N, F] on the images' device; a `UsageError` if the images have another form or hold NaN.
+        """Features, float32 [N, F] on the images' device; a `UsageError` if the images have another shape or hold NaN.
 
         Args:
             images: images [N, C, H, W] in [0, 1]; C is 1 (repeated three times) or 3. They are resized bilinearly with
@@ -74,11 +74,11 @@ def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNet
             ImageNet features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
 
     Raises:
-        UsageError: if there is no such network, or it does not give one row of features per image.
+        UsageError: if there is no such network, or it does not return one feature vector per image.
         DataError: if weights, file or packages are missing; the message names alternatives.
 
-    Source: Yao et al., patch shuffling, §V-A, take a ResNet18 of ImageNet for CIFAR-10, and FaceNet (Schroff et al.
-    2015) for faces.
+    Source: Yao et al., patch shuffling, §V-A, use an ImageNet ResNet18 for CIFAR-10, and FaceNet (Schroff et al. 2015)
+    for faces.
     """
     kind, _, rest = name.partition(":")
     makers = {"timm": _timm, "torchvision": _torchvision, "file": _file, "embedded": _embedded, "dlib": _dlib}
@@ -175,7 +175,7 @@ def _dlib(_: str, device: torch.device) -> FeatureNetwork:
 
 
 class _Pooled(nn.Module):
-    """The mean of an EfficientNet's last maps, without its classifier."""
+    """The spatial mean of an EfficientNet's last feature maps, without its classifier."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ def _module(
 
 
 def hash_weights(model: nn.Module) -> str:
-    """SHA-256 of a module's names and weights."""
+    """SHA-256 of a module's parameter names and weights."""
     digest = hashlib.sha256()
     for key, value in sorted(model.state_dict().items()):
         digest.update(key.encode())

@@ -1,4 +1,4 @@
-"""A user's own metric of reconstructed images: its contract, and its values in a row."""
+"""A user's own metric of reconstructed images: its interface, and its values in result rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ImageMetric(Protocol):
 
 
 def check_metric(metric: ImageMetric) -> None:
-    """Refuse a metric without a usable name or direction, by a ValueError."""
+    """Raise a ValueError for a metric without a usable name or direction."""
     if not isinstance(metric.name, str) or not _NAME.fullmatch(metric.name):
         raise ValueError(f"name must be small letters, digits and _, at most 40 of them, got {metric.name!r}")
     if metric.name.endswith("worst"):
@@ -44,7 +44,7 @@ def check_metric(metric: ImageMetric) -> None:
 
 
 def column(metric: ImageMetric) -> str:
-    """The name of the metric's values in rows, tables and gates."""
+    """The name of the metric's column in result rows, tables and pass/fail conditions."""
     return PREFIX + metric.name
 
 

@@ -1,4 +1,4 @@
-"""Metrics of reconstructions by feature networks, and a user's own metrics."""
+"""Scores reconstructions by feature networks and by a user's own metrics."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PACKAGES = {"embedded": ("efficientnet_lite_pytorch",), "dlib": ("dlib",)}
 
 @dataclass(frozen=True, kw_only=True)
 class Perception:
-    """Networks and metrics that score reconstructions, in addition to pixels."""
+    """Networks and metrics that score reconstructions, in addition to pixel metrics."""
 
     network: FeatureNetwork | None = None  # for F-SIM and identification, or None
     trunk: str = ""  # trunk of LPIPS, or ""
@@ -53,7 +53,7 @@ class Perception:
                 -> [N, L].
 
         Raises:
-            UsageError: for two networks of one kind, or an unknown name.
+            UsageError: if two networks have one kind, or a name is unknown.
             DataError: if weights or packages are missing.
 
         >>> Perception.of([], torch.device("cpu")).labels
@@ -74,19 +74,20 @@ class Perception:
 
     @property
     def directions(self) -> dict[str, bool]:
-        """For each of the user's own metrics, whether a higher value is closer."""
+        """For each of the user's own metrics, whether a higher value means a closer guess."""
         return {column(metric): metric.higher_is_closer for metric in self.own.values()}
 
     @property
     def recognizes(self) -> bool:
-        """Whether guesses are classified."""
+        """Whether a classifier scores the guesses."""
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """A copy for the images of a seed; its classifier is checked, or trained on labeled, not attacked images.
+        """A copy for the images of one seed. Its classifier is checked, or trained on images that are not attacked.
 
         Raises:
-            UsageError: if images have several labels each, or a classifier from a file has other classes.
+            UsageError: if images have several labels each, or if a classifier from a file has another number of
+                classes.
         """
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
@@ -96,14 +97,12 @@ class Perception:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the networks with the hash or version of their weights, for the report's row."""
+        """Names of the networks with the hash or version of their weights, for the result row."""
         names = [one.label for one in (self.network, self.classifier) if one is not None]
         return (*names, *([f"lpips:{self.trunk} 0.1"] if self.trunk else []), *self.own)
 
     def contents(self) -> dict[str, str]:
-        """Hash of each network's weights, by name, without a classifier trained here, which follows from seed and
-        images.
-        """
+        """Hash of each network's weights, by name. A classifier trained here is left out: seed and images fix it."""
         hashes = {}
         for loaded in (self.network, None if self.learns else self.classifier):
             if loaded is not None:
@@ -114,12 +113,14 @@ class Perception:
         return hashes
 
     def packages(self) -> set[str]:
-        """The packages besides torch that compute the metrics."""
+        """The packages, except torch, that compute the metrics."""
         kind = "" if self.network is None else self.network.label.partition(":")[0]
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Values [N] by metric, for images [N, C, H, W] in [0, 1]; without labels [N] guesses are not classified."""
+        """Values [N] by metric, for images [N, C, H, W] in [0, 1]; guesses are classified only if `labels` are
+        given.
+        """
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}
@@ -130,7 +131,7 @@ class Perception:
         return values | {column(metric): own_values(metric, truth, guess) for metric in self.own.values()}
 
     def floors(self, truth: Tensor, labels: Tensor) -> tuple[str, ...]:
-        """Sentences on the F-SIM of different originals, and on the share that the classifier recognizes."""
+        """Sentences with reference values: the F-SIM of different originals, and the classifier's accuracy."""
         sentences = []
         if self.network is not None:
             floors = f_sim_floors(truth, labels, self.network)

@@ -1,4 +1,4 @@
-"""Perceptual, identity and recognition metrics by networks that the user names, with one value per image."""
+"""Perceptual, identity and recognition metrics with networks that the user names; one value per image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     """Feature similarity per image: |cosine| of the features of an original and its guess; higher is closer.
 
-    Compare it with its floors (`f_sim_floors`): even unrelated pictures have values far above 0.
+    Even unrelated pictures have values far above 0; `f_sim_floors` gives such reference values.
 
     Returns:
         float64 [N], in [0, 1]; 0 if all features are 0.
@@ -39,12 +39,12 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
 
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
-    """Mean |cosine| over all pairs of different originals of one class, and of different classes.
+    """Mean |cosine| over all pairs of originals of the same class, and over all pairs of different classes.
 
-    A guess with no higher score than these reveals at most the class of the picture.
+    A guess that scores no higher reveals at most the class of the picture.
 
     Returns:
-        Means by "same_class" and "other_class"; a key without pairs is left out.
+        The means in [0, 1], as "same_class" and "other_class"; a key without pairs is left out.
 
     Source: privkit's own, for F-SIM as in `f_sim`.
     """
@@ -73,8 +73,8 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     Args:
         network: feature network; for people's identities, a network for faces.
 
-    Source: Yao et al., patch shuffling, §V-A ("ID"). They train a classifier on every person of the dataset; here the
-    nearest original replaces it.
+    Source: Yao et al., patch shuffling, §V-A ("ID"). The authors train a classifier on every person of the dataset;
+    here the nearest original is used instead.
 
     >>> network = FeatureNetwork(label="pixels", body=lambda x: x[:, 0].flatten(1))
     >>> truth = torch.eye(3).view(3, 1, 1, 3)
@@ -91,10 +91,10 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
     """LPIPS distance per image; lower is closer, and 0 is a copy. Pictures below 64 pixels per side are enlarged first.
 
     Args:
-        net: "alex", "vgg" or "squeeze"; the report's row must name it with the version, 0.1.
+        net: "alex", "vgg" or "squeeze"; results must report it with the version, 0.1.
 
     Raises:
-        DataError: without the package `lpips`, or if the weights of its trunk (torchvision's) are not available.
+        DataError: if the package `lpips` or torchvision's weights for `net` are not available.
 
     Source: Zhang et al. 2018, "The unreasonable effectiveness of deep features as a perceptual metric".
     """
@@ -110,7 +110,7 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
 
 
 def lpips_weights(net: str) -> str:
-    """First digits of the SHA-256 of LPIPS's weights, for a row's provenance; arguments as for `lpips`."""
+    """First digits of the SHA-256 of LPIPS's weights, for provenance; arguments as in `lpips`."""
     return hash_weights(_lpips_model(net))[:12]
 
 
@@ -132,7 +132,7 @@ def _lpips_model(net: str) -> Any:
 
 
 def _lpips_input(images: Tensor) -> Tensor:
-    """Images scaled to [−1, 1], in color, and enlarged if necessary."""
+    """Images scaled to [−1, 1], with three channels, and enlarged if necessary."""
     images = images.float().expand(-1, 3, -1, -1)
     smallest = min(images.shape[2:])
     if smallest < _LPIPS_SIDE:
@@ -146,7 +146,7 @@ def _same_shape(truth: Tensor, guess: Tensor) -> None:
 
 
 def _unit(features: Tensor) -> Tensor:
-    """Features of length 1; zeros stay zeros."""
+    """Features [N, ...] scaled to length 1; zero features stay zero."""
     return functional.normalize(features, dim=1)
 
 
@@ -164,7 +164,7 @@ _JITTER = 0.1  # standard deviation of the noise on the images it learns from: g
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
     """Whether the classifier assigns the original's class to the guess, 1 or 0 per image; the mean is an accuracy.
 
-    Compare it with its floor and its ceiling (`recognized_floors`).
+    `recognized_floors` gives reference values, from unrelated images and from the originals.
 
     Args:
         classifier: network from images to one score per class.
@@ -178,10 +178,10 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """The ceiling (the classifier's accuracy on the originals) and the floor (if another original is guessed).
+    """Reference values for `recognized`: accuracy if each guess is its original, or another original.
 
     Returns:
-        The accuracy on "originals", and for "other_originals" the mean over all pairs of different originals.
+        Accuracies in [0, 1]: on "originals", and for "other_originals" the mean over all pairs of different originals.
 
     Source: privkit's own.
     """
@@ -193,14 +193,14 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
 
 
 def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
-    """A small convolutional network, images -> scores [N, L], trained on images that are not attacked.
+    """Train a small convolutional classifier, images -> scores [N, L], on images that are not attacked.
 
     Args:
         known: labeled images, one label each.
-        seed: seed of its weights and batches; the same seed gives the same bits.
+        seed: seed of weights and batches; the same seed gives the same bits.
 
     Raises:
-        UsageError: if the records have several labels each, or there are no records.
+        UsageError: if records have several labels each, or if there are no records.
     """
     _check_one_label(known)
     if not len(known):
@@ -224,7 +224,7 @@ def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
 
 
 def check_classifier(classifier: FeatureNetwork, known: Batch, classes: int) -> FeatureNetwork:
-    """A user's classifier, checked: a `UsageError` if its number of scores is wrong, or records have several labels."""
+    """The user's classifier after checks; a `UsageError` if its number of scores or the labels do not fit."""
     _check_one_label(known)
     given = classifier(known.x[:2]).shape[1]
     if given != classes:

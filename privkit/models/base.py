@@ -1,4 +1,4 @@
-"""The contract of a split model: two modules, and the smashed data between them."""
+"""The interface of a split model: two modules, and the smashed data between them."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ class SplitModel:
 
     Attributes:
         lower: the client's segment, records [N, ...] -> smashed data [N, T, D], [N, C', H', W'] or [N, D]. It contains
-            the normalisation. `torch.func.vmap` over stacked weights and images can run the segments of n clients as
-            one.
+            the normalisation. `torch.func.vmap` over stacked weights and images can evaluate the segments of n clients
+            in one call.
         upper: the server's segment, smashed data -> logits [N, classes]; see `predicts`.
-        hides_places: whether a permutation of an image's patches only permutes its tokens, as every permutation count
+        hides_places: whether permuting an image's patches only permutes its tokens, as every count of permutations
             assumes; None if unknown. It can be False even without position embedding: tokens of overlapping patches
-            reveal their neighbors, and a jigsaw solver can reassemble a shuffled image. Tests check this claim for
+            reveal their neighbors, and a jigsaw solver can reassemble a shuffled image. Tests check this field for
             privkit's own models; an audit measures it for any other model.
         other_tokens: number of tokens that represent no patch (a class token, registers), if places are hidden.
         predicts: what the model predicts: "labels", or "texts" for logits [N, T, words] of the next token at each
             place; `upper` then has the matching loss (`privkit.training.losses.next_token`).
-        class_token: who owns the class token. "server": the upper segment adds it, and it never crosses. "client": it
-            is token 0 of the smashed data [N, T+1, D]. "none": there is none, or the model is a user's.
+        class_token: who owns the class token. "server": the upper segment adds it, and it never crosses the cut.
+            "client": it is token 0 of the smashed data [N, T+1, D]. "none": there is no class token, or a user wrote
+            the model.
     """
 
     lower: nn.Module
@@ -49,7 +50,7 @@ class ModelSpec(Protocol):
     """A frozen specification that builds a `SplitModel`.
 
     Attributes:
-        domain: kind of records that it reads: "images", "tokens", "tables" or "any".
+        domain: kind of records that the model reads: "images", "tokens", "tables" or "any".
         quick_attacks: attacks, with their options, that `--attack auto` adds for this model, on every defense.
     """
 
@@ -59,7 +60,7 @@ class ModelSpec(Protocol):
         """Build the segments with seeded weights.
 
         Args:
-            domain: domain of the records, of the kind that this model reads.
+            domain: domain of the records (their shape and kind), of the kind that this model reads.
             classes: number of labels.
             positions: whether the lower segment may embed positions; shuffling defenses forbid it.
             seed: seed of the initial weights; the global generator is left unchanged.
@@ -71,11 +72,11 @@ class ModelSpec(Protocol):
 
 
 class NamedCuts(Checked):
-    """Base of the built-in specifications, whose field `cut` is one of the names in `cuts`.
+    """Base of the built-in specifications; their field `cut` is one of the names in `cuts`.
 
     Attributes:
         overlapping: whether patches share pixels.
-        cut: the last layer in the lower segment.
+        cut: name of the last layer in the lower segment.
     """
 
     overlapping: ClassVar[bool] = False
@@ -85,7 +86,7 @@ class NamedCuts(Checked):
     @property
     @abstractmethod
     def cuts(self) -> tuple[str, ...]:
-        """Names of the cut layers, from the input to the output."""
+        """Names of the possible cut layers, from the input to the output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,7 +94,7 @@ class NamedCuts(Checked):
 
 
 class EvenHeads(NamedCuts):
-    """Base of transformers whose attention heads each have an equal part of a token's width."""
+    """Base of transformers whose attention heads split a token's width equally."""
 
     width: int
     heads: int
@@ -105,7 +106,7 @@ class EvenHeads(NamedCuts):
 
 
 def check_class_token(positions: bool, remedy: str) -> None:
-    """Refuse a class token among the client's tokens if these will be shuffled, and suggest a remedy."""
+    """Refuse a class token among the client's tokens if the tokens will be shuffled, and suggest a remedy."""
     if not positions:
         raise UsageError(
             "a shuffle moves every token that the client sends, and the server could not find the class token again: "

@@ -1,4 +1,4 @@
-"""Convolutional networks: chains of named pieces, cut behind one of the pieces."""
+"""Convolutional networks as chains of named layers, cut behind one of the layers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from privkit.torch_utils.seeded import seeded
 
 
 def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
-    """Cut a chain after the piece called `cut`, which may be any piece but the last.
+    """Cut a chain of modules after the one called `cut`, which may be any module but the last.
 
-    The pieces, modules by name in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so
-    smashed data reveal their places.
+    The modules in `pieces`, in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so smashed
+    data reveal their places.
     """
     names = list(pieces)
     below = names.index(cut) + 1
@@ -37,8 +37,8 @@ _MAPS, _WIDTH = (32, 64), 256
 class Cnn(NamedCuts):
     """Two 3×3 convolutions, one pooling, and two linear layers, with tanh between them.
 
-    Smashed data lie in [−1, 1] at every cut. An image of 28 pixels has 12,544 of them at "pool" and 256 at "fc".
-    There are 3,232,906 weights for grey 28-pixel images of ten classes.
+    Smashed data lie in [−1, 1] at every cut. For an image of 28×28 pixels they have 12,544 numbers at "pool" and 256 at
+    "fc". There are 3,232,906 weights for gray 28×28 images of ten classes.
 
     Attributes:
         cut: last layer of the lower segment: "conv1", "conv2", "pool" or "fc", with the tanh behind it.

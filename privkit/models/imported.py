@@ -1,4 +1,4 @@
-"""A user's own segments by import path, and a test whether their tokens reveal their places."""
+"""A user's own segments by import path, and a test whether their tokens reveal their own places."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ _OTHERS = 8  # tokens beside the patches, at most: a class token, one for distil
 
 
 def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
-    """Whether tokens hide their places: the first value of `told_places`."""
+    """Whether tokens hide their places in the image or sequence: the first value of `told_places`."""
     return told_places(lower, domain)[0]
 
 
 @torch.no_grad()
 def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool | None, int]:
-    """Whether a permutation of an image's patches, or of a sequence's tokens, only permutes the segment's output.
+    """Whether permuting an image's patches, or a sequence's tokens, only permutes the segment's output.
 
     A shuffle hides the order of tokens only if no token reveals its own place. Tokens may represent the patches in any
-    order. Tokens that represent no patch, such as a class token, must keep their place. The patches are those of the
-    finest grid over the image with at most as many patches as there are tokens. The test fails for a position
-    embedding, and for overlapping patches, which reveal their neighbors; it cannot distinguish the two. It runs a copy
-    of the segment, which draws from the global generator if the segment does.
+    order. Tokens that represent no patch, such as a class token, must keep their place. The test uses the finest grid
+    of patches with at most as many patches as tokens. It fails for a position embedding, and for overlapping patches,
+    which reveal their neighbors. It runs a copy of the segment, which draws from the global generator if the segment
+    does.
 
     Args:
         lower: the lower segment, on the CPU.
         batch: number of records in a measured batch, at least three.
 
     Returns:
-        Whether places are hidden, and the number of tokens that stand for no patch (0 unless places are hidden). The
-        first is None if the test is not possible: the tokens form no grid over the image and do not match the tokens of
-        a sequence; there are other tokens and the test fails; the record is a table row; or the segment draws noise, or
-        cannot be copied or run. Training reports this last error.
+        Whether places are hidden, and the number of tokens that represent no patch (0 unless places are hidden). The
+        first value is None if the test is not possible: tokens match neither a grid over the image nor a sequence; the
+        test fails with tokens that represent no patch; the record is a table row; the segment draws noise; or it cannot
+        be copied or run (training reports this error).
 
     >>> told_places(nn.Sequential(nn.Flatten(2), nn.ZeroPad1d((1, 0)), nn.Unflatten(2, (5, 1)), nn.Flatten(0, 1)),
     ...     Images(shape=(1, 2, 2)))  # a pixel is a token, and one of zeros is in front
@@ -111,7 +111,7 @@ def _grid(tokens: Tensor, domain: Domain) -> tuple[int, ...] | None:
 
 
 def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
-    """A sequence [1, T], or an image [1, C, H, W] with the patches of a grid, in another order."""
+    """A sequence [1, T] in another order, or an image [1, C, H, W] with the patches of a grid in another order."""
     if record.ndim == 2:
         return record[:, order]
     (_, c, h, w), (rows, columns) = record.shape, grid
@@ -121,11 +121,12 @@ def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
 
 
 class _Imported(ABC):
-    """Segments that a user wrote.
+    """Base of specifications with segments that a user wrote.
 
-    They are called with those of the keywords `domain`, `image_shape` (for images), `classes` and `positions` that they
-    accept. Modules are looked up on the Python path and in the current folder. If `positions` is False, a lower segment
-    whose tokens reveal their places is refused, since a shuffle would not hide their order (`told_places`).
+    The user's functions get the keywords `domain`, `image_shape` (for images), `classes` and `positions`, as far as
+    they accept them. Modules are looked up on the Python path and in the current folder. If `positions` is False, a
+    lower segment whose tokens reveal their places is refused, since a shuffle would not hide their order
+    (`told_places`).
     """
 
     domain: ClassVar[str] = "any"
@@ -133,7 +134,7 @@ class _Imported(ABC):
     @property
     @abstractmethod
     def paths(self) -> tuple[str, ...]:
-        """The import paths; the first one makes the lower segment."""
+        """The import paths; the first one builds the lower segment."""
 
     @abstractmethod
     def segments(self, offered: dict[str, Any]) -> tuple[nn.Module, nn.Module]:

@@ -1,4 +1,4 @@
-"""Language models of Hugging Face from a local folder, cut behind any block."""
+"""Language models of Hugging Face from a local folder, cut behind any transformer block."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace(Checked):
-    """A language model of Hugging Face: a decoder or encoder with a classifier at the last place, or a causal model.
+    """A language model of Hugging Face: with a classifier at the last place, or as a causal model of the next token.
 
     The client has the embeddings and the first blocks; tokens [N, T, D] cross the cut. The model's own forward method
     runs both segments, so positions and masks are the model's; there is no dropout. Padding counts as an ordinary
-    token, since the server does not know the mask; in a causal model it does not affect the words before it.
+    token, since the server does not know the mask; in a causal model it does not affect earlier words.
 
     Nothing is downloaded, unpickled or run from the folder. Needs the package transformers (extra `language`).
 
     Attributes:
-        path: a folder with config.json. With model.safetensors, whole or in parts, the weights are loaded; with
-            config.json alone, the seed draws them. With tokenizer.json, the dataset must be read by this tokenizer;
-            otherwise ids of the dataset are those of the model.
-        block: number of the client's blocks, from 0 (only embeddings) to all blocks of the model.
-        lora: rank of adapters in all linear layers of the client's blocks, which are then the client's only trained
-            weights; with 0 there are no adapters, and all client weights are trained. Needs the package peft (extra
+        path: a folder with config.json. If it has model.safetensors, whole or in parts, the weights are loaded;
+            otherwise they are drawn from the seed. If it has tokenizer.json, the dataset must use this tokenizer;
+            otherwise the dataset's ids are used as the model's ids.
+        block: number of blocks at the client, from 0 (only embeddings) to all blocks of the model.
+        lora: rank of the LoRA adapters in all linear layers of the client's blocks; then only the adapters are trained
+            at the client. 0 means no adapters, and all client weights are trained. Needs the package peft (extra
             `language`).
         task: "label": a new linear layer predicts the label from the last place. "next_token": the model's own head
             predicts the next token from each place, among the tokens of the dataset. Texts are then the labels, so the
@@ -64,19 +64,19 @@ class HuggingFace(Checked):
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """An attack that reads the next token from its gradient; see `ModelSpec`."""
+        """Adds an attack that reads the next token from its gradient; see `ModelSpec`."""
         return ("tail_inversion",) if self.task == "next_token" else ()
 
     def files(self) -> list[Path]:
-        """The files that are read from the folder; all of them belong to a run's provenance."""
+        """The files that are read from the folder; their hashes belong to a run's provenance."""
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
         """Build the segments, as in `ModelSpec.build`; `positions` is ignored, and `hides_places` is measured.
 
         Raises:
-            UsageError: if a package, the folder or its weights are missing, if texts or vocabulary do not fit the
-                model, or if the model cannot be cut behind this block.
+            UsageError: if a package, the folder or its weights are missing; if texts or vocabulary do not fit the
+                model; or if the model cannot be cut behind this block.
         """
         with seeded(torch.device("cpu"), seed):
             whole = self._read()
@@ -116,7 +116,7 @@ class HuggingFace(Checked):
         return head
 
     def _read(self) -> Any:
-        """The whole model, with a head for the next token if that is the task; in evaluation mode and float32."""
+        """The whole model, with a head for the next token if that is the task, in evaluation mode and float32."""
         folder = Path(self.path)
         if not self.path or not (folder / "config.json").is_file():
             given = f", and {self.path} has none" if self.path else ""
@@ -193,7 +193,7 @@ class HuggingFace(Checked):
         return torch.tensor([padding, unknown, *(known[token] for token in domain.vocabulary[2:])])
 
     def _cut(self, base: Any, head: nn.Linear, domain: Tokens) -> SplitModel:
-        """Both segments, after a check on one text that they give the same as the uncut model."""
+        """Both segments, after a check on one text that they compute the same as the uncut model."""
         try:
             most = len(_blocks(base)[1])
             if self.block > most:
@@ -234,7 +234,6 @@ class HuggingFace(Checked):
 
 
 def _close(given: Tensor, wanted: Tensor) -> bool:
-    """Whether two states or logits are equal up to rounding."""
     return bool((given - wanted).abs().max() <= _CLOSE * wanted.abs().max())
 
 
@@ -261,7 +260,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
-    """Name and value of the list of blocks, which is the module list with the most weights."""
+    """Name and value of the module list with the most weights, which holds the blocks."""
     lists = [(name, part) for name, part in network.named_modules() if isinstance(part, nn.ModuleList)]
     if not lists:
         raise UsageError("hf needs a model whose blocks are a list of modules, and this one has no such list")
@@ -269,10 +268,10 @@ def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 class _Door(nn.Module):
-    """A wrapper of a block (or of none) by which tokens enter or leave the model's own forward method.
+    """A wrapper around a block, or in place of one, through which tokens enter or leave the model's own forward method.
 
     Attributes:
-        tokens: tokens that replace the input, or None; after a call, the output.
+        tokens: before a call, tokens that replace the input, or None; after the call, the output.
     """
 
     def __init__(self, block: nn.Module | None) -> None:
@@ -288,7 +287,6 @@ class _Door(nn.Module):
         return output
 
     def take(self) -> Tensor:
-        """Return the output of the last call and forget it."""
         tokens, self.tokens = self.tokens, None
         assert tokens is not None
         return tokens
@@ -298,7 +296,7 @@ class _Segment(nn.Module):
     """A copy of the model with some of its blocks, without dropout.
 
     Args:
-        blocks: the blocks that stay, one of them a `_Door`.
+        blocks: the remaining blocks, one of them a `_Door`.
         first: number of the first of these blocks in the whole model.
     """
 
@@ -316,7 +314,7 @@ class _Segment(nn.Module):
         return door
 
     def train(self, mode: bool = True) -> _Segment:
-        """Keep evaluation mode: weights learn, but there is no dropout."""
+        """Keep evaluation mode, so that there is no dropout; the weights still learn."""
         return super().train(False)
 
 
@@ -333,7 +331,9 @@ class _Lower(_Segment):
 
 
 class _Upper(_Segment):
-    """The server's segment: tokens [N, T, D] -> logits of the last or every place, by other blocks and final norm."""
+    """The server's segment: tokens [N, T, D] -> logits of the last or every place, by the other blocks and final
+    norm.
+    """
 
     def __init__(self, base: nn.Module, block: int, head: nn.Linear, *, every: bool) -> None:
         above = list(_blocks(base)[1])[block:]
@@ -344,7 +344,7 @@ class _Upper(_Segment):
             self.loss = next_token
 
     def states(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> states [N, T, D]; at the door, `tokens` replace what the forward method made of them."""
+        """Tokens [N, T, D] -> states [N, T, D]; the first block's wrapper replaces the embeddings by `tokens`."""
         self.door(0).tokens = tokens
         try:
             states: Tensor = self.base(inputs_embeds=tokens, use_cache=False).last_hidden_state
@@ -359,7 +359,7 @@ class _Upper(_Segment):
 
 
 def _freeze_unused(segment: nn.Module, outputs: Tensor) -> None:
-    """Freeze the weights that no output depends on, such as the final norm in the client's copy."""
+    """Freeze the weights on which no output depends, such as the final norm in the client's copy."""
     weights = list(segment.parameters())
     found = torch.autograd.grad(outputs.sum(), weights, allow_unused=True)
     for weight, gradient in zip(weights, found, strict=True):

@@ -34,9 +34,9 @@ class _SharedConv(nn.Conv2d):
 
 
 class SharedNorm(nn.BatchNorm2d):
-    """One batch normalization that processes P patches one after another.
+    """One batch normalization for P patches, applied to one patch after another.
 
-    So each patch is normalized by the statistics of its own batch, and running statistics are updated P times per step.
+    So each patch is normalized by its own batch statistics, and the running statistics are updated P times per step.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """Turn P networks of one architecture into one network on stacked channels; the first network is changed in place.
+    """Turn P networks of one architecture into one network on stacked channels. The first network is changed in place.
 
     >>> networks = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)) for _ in range(2)]
     >>> one_a_patch(networks)(torch.rand(5, 6, 8, 8)).shape
@@ -103,10 +103,10 @@ _HIDDEN = (512, 256)  # widths inside AdaptationNet, table 1
 
 
 class Patches(nn.Module):
-    """Cut images into square patches, stacked as channels, and drop some patches of each image in training.
+    """Cuts images into square patches, stacked as channels, and drops some patches of each image in training.
 
     Args:
-        drop: share of the patches of each training image that are set to zero.
+        drop: share of each training image's patches that are set to zero, in [0, 1).
     """
 
     def __init__(self, patch: int, stride: int, drop: float) -> None:
@@ -124,7 +124,7 @@ class Patches(nn.Module):
 
 
 class Concatenate(nn.Module):
-    """Arrange the feature maps of P = g·g patches as the patches lie in the image.
+    """Joins the feature maps of P = g·g patches into one map, arranged like the patches in the image.
 
     If patches overlap, the joined map is larger than the map of the whole image.
     """
@@ -142,7 +142,7 @@ class Concatenate(nn.Module):
 
 
 class WithAdaptation(nn.Module):
-    """The server's network with AdaptationNet beside it, which classifies every patch separately during training.
+    """The server's network together with AdaptationNet, which classifies every patch separately during training.
 
     Args:
         adaptation: network from feature maps [N, P·C, h, w] to logits of the patches [N, P·L, 1, 1].
@@ -161,7 +161,7 @@ class WithAdaptation(nn.Module):
         return logits, self.adaptation(maps).flatten(1).unflatten(1, (self.patches, -1))
 
     def loss(self, outputs: Tensor | tuple[Tensor, Tensor], labels: Tensor) -> Tensor:
-        """The loss L_lower + α·(M/P)·Σ L_upper of each record, [rows] (equations 1 and 2)."""
+        """The loss L_lower + α·(M/P)·Σ L_upper of each of N records, [N] (equations 1 and 2)."""
         if isinstance(outputs, Tensor):
             return cross_entropy(outputs, labels, reduction="none")
         logits, of_patches = outputs
@@ -174,23 +174,24 @@ class WithAdaptation(nn.Module):
 class PatchSplitNN(NamedCuts):
     """A ResNet whose first layers each see one patch; the server joins their feature maps.
 
-    The paper calls the first layers *upper* models; they are the lower segment here. Its output [N, P·C, h, w] holds
-    the feature maps of patch 1, then of patch 2, …: `split_parts:parts=P` puts each patch into a separate storage.
+    The paper calls the first layers *upper* models; here they form the lower segment. Its output [N, P·C, h, w] holds
+    the feature maps of patch 1, then of patch 2, …: the defense `split_parts:parts=P` puts each patch into a separate
+    storage.
 
     Attributes:
         depth: 18 (the paper) or 20, CIFAR's small ResNet; see `ResNet`.
         cut: last layer of the patches' networks: "stem", "stage1" (the paper), "stage2" or, of depth 18, "stage3".
         patch: side of a patch in pixels.
         stride: pixels from one patch to the next; if it is smaller than `patch`, patches overlap.
-        models: M, the number of networks: 1 for all patches, or one for each patch (None means this).
+        models: M, the number of networks: 1 network for all patches, or None for one network per patch.
         adaptation: AdaptationNet of Patch SplitNN+: "none", "shared" by all patches (as released), or "own" for one per
             patch.
         alpha: weight α of AdaptationNet's loss; the paper has 1 on CIFAR-10, .6 on CIFAR-100 and .3 on PCam.
         drop: share of each training image's patches that are set to zero, in [0, 1).
 
-    Source: Mabuchi and Ishikawa, "Patch-based Privacy Preserving Neural Network for Vision Tasks", §3, tables 1 to 4.
-    With one network for all patches, each patch is normalized by its own batch, since the paper feeds it one patch
-    after another. Each patch is padded with zeros by its own convolutions.
+    Source: Mabuchi and Ishikawa, "Patch-based Privacy Preserving Neural Network for Vision Tasks", §3, tables 1 to 4. A
+    network for all patches gets one patch after another in the paper, so each patch has its own batch statistics.
+    Convolutions pad each patch separately with zeros.
 
     >>> split = PATCH_SPLITNN.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
     >>> split.lower(torch.rand(2, 3, 32, 32)).shape
@@ -213,7 +214,7 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """The number g of patches in a row, which is also that in a column.
+        """The number g of patches in a row; a column has as many.
 
         Raises:
             UsageError: if the image is not a square, or patches of this size and stride do not reach its edge exactly.
@@ -262,7 +263,7 @@ class PatchSplitNN(NamedCuts):
         return nn.Sequential(OrderedDict(named[:below])), dict(named[below:])
 
     def _adaptation(self, lower: nn.Module, domain: Images, patches: int, classes: int) -> nn.Module:
-        """AdaptationNet on feature maps of all patches, one for all or one per patch (table 1)."""
+        """AdaptationNet on the feature maps of all patches: one network for all, or one per patch (table 1)."""
         lower.eval()
         with torch.no_grad():
             *_, maps, side, _ = lower(torch.zeros(1, *domain.shape)).shape
@@ -274,7 +275,7 @@ class PatchSplitNN(NamedCuts):
 
 
 def _adaptation_net(channels: int, side: int, classes: int) -> nn.Module:
-    """AdaptationNet of one patch (table 1); its linear layer is written as a convolution that covers the whole map."""
+    """AdaptationNet of one patch (table 1); its linear layer is a convolution that covers the whole map."""
     half = (side + 1) // 2
     first, second = _HIDDEN
     return nn.Sequential(

@@ -29,7 +29,7 @@ class _Lower(nn.Module):
         self.transformers = stackable(pit.transformers[:stages])
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D]; after a stage [N, T+1, D], the class token in front."""
+        """Images [N, C, H, W] in [0, 1] -> tokens [N, T, D], or after a stage [N, T+1, D], class token first."""
         tokens: Tensor = self.patch_embed(centered(images))
         if self.pos_embed is not None:
             tokens = tokens + self.pos_embed.flatten(2).transpose(1, 2)
@@ -67,11 +67,12 @@ class Pit(NamedCuts):
     """PiT-Ti: three stages of transformer blocks, with a pooling of tokens between stages.
 
     Attributes:
-        patch: side of a patch in pixels; None is the published 16 for sides of 64 pixels or more, and 4 below.
+        patch: side of a patch in pixels; None means 16, as published, for images of 64 pixels or more per side, and 4
+            for smaller ones.
         stride: pixels from one patch to the next; None is half the patch, as published. If it is smaller than `patch`,
             patches overlap, and tokens reveal their neighbors.
         cut: last layer of the lower segment: "embedding" (tokens; the server owns the class token), or "stage1" to
-            "stage3" (tokens with the client's class token in front, since a stage cannot run without it).
+            "stage3" (tokens with the client's class token in front, which a stage needs).
 
     Source: Heo et al. 2021, "Rethinking spatial dimensions of vision transformers", table 1; modules are timm's.
 
@@ -89,7 +90,7 @@ class Pit(NamedCuts):
     cuts: ClassVar[tuple[str, ...]] = ("embedding", *(f"stage{i + 1}" for i in range(len(_DEPTHS))))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """Patch and stride for these images.
+        """The patch size and stride for images of this shape, in pixels.
 
         >>> [PIT_TINY.patch_for((3, side, side)) for side in (28, 32, 224)]
         [(4, 2), (4, 2), (16, 8)]

@@ -26,12 +26,12 @@ Pooling = Literal["mean", "max"]
 
 
 def _tanh(inplace: bool = False) -> nn.Module:
-    """A tanh as activation for timm, whose request for an in-place one is ignored."""
+    """A tanh activation for timm; timm's request for an in-place activation is ignored."""
     return nn.Tanh()
 
 
 class _Shortcut(nn.Module):
-    """A shortcut without weights (He et al.'s option A): every second pixel, and zeros in the new channels."""
+    """A shortcut without weights (He et al.'s option A): every second pixel, with zeros in the added channels."""
 
     def forward(self, maps: Tensor) -> Tensor:
         return functional.pad(maps[:, :, ::2, ::2], (0, 0, 0, 0, 0, maps.shape[1]))
@@ -41,14 +41,14 @@ class _Shortcut(nn.Module):
 class ResNet(NamedCuts):
     """A residual network of basic blocks, or of bottlenecks at depth 50.
 
-    For images below 64 pixels per side, depths 18 and 50 have a 3×3 stem without pooling, as is usual on CIFAR (patch
-    SplitNN, table 4); otherwise they have the ImageNet stem. Depth 20 is the CIFAR network of 0.27 million weights; its
-    shortcuts have no weights.
+    Depths 18 and 50 have a 3×3 stem without pooling for images below 64 pixels per side, as is usual on CIFAR (patch
+    SplitNN, table 4), and the ImageNet stem for larger images. Depth 20 is the CIFAR network of 0.27 million weights;
+    its shortcuts have no weights.
 
     Attributes:
         depth: 18 or 50 (four stages), or 20 (three).
         activation: "relu", or "tanh", which also follows the pooling, so that smashed data lie in [−1, 1] at every cut.
-        pooling: "mean" over each of the last maps, or "max", which leaves 2×2 maxima of each map.
+        pooling: "mean" over each of the last feature maps, or "max", which keeps 2×2 maxima of each map.
         cut: last layer of the lower segment: "stem", "stage1", ..., or "pool" (the pooled vector [N, D], before the
             classifier, where accurate_sl cuts).
 
@@ -86,7 +86,7 @@ class ResNet(NamedCuts):
 def pieces(
     depth: Depth, shape: Sequence[int], classes: int, *, activation: _Activation = "relu", pooling: Pooling = "mean"
 ) -> dict[str, nn.Module]:
-    """The network as a chain of named pieces (stem, stages, pool, head), freshly drawn; arguments as in `ResNet`."""
+    """The network as a chain of named modules (stem, stages, pool, head), random weights; arguments as in `ResNet`."""
     from timm.models import resnet
 
     channels, height, width = shape

@@ -20,7 +20,7 @@ _LONG = 512  # tokens above which attention is fused, as T² weights per image w
 
 
 class _TokenTransformer(nn.Module):
-    """One attention layer with one head that also changes the size of tokens; its values serve as the residual."""
+    """An attention layer with one head that also changes the token size, so its values serve as the residual."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class _TokensToToken(nn.Module):
         self.project = nn.Linear(_TOKEN * self.splits[2][0] ** 2, width)
 
     def grid(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """The grid of output tokens (down, across)."""
+        """The grid of output tokens (rows, columns)."""
         _, height, width = image_shape
         for kernel, stride, pad in self.splits:
             height, width = ((side + 2 * pad - kernel) // stride + 1 for side in (height, width))
@@ -70,13 +70,13 @@ class _TokensToToken(nn.Module):
 
 
 def _soft_split(stride: int) -> tuple[int, int, int]:
-    """Kernel, stride and padding: 7, 4, 2 and 3, 2, 1 as published; the grid shrinks by the stride."""
+    """Kernel, stride and padding of a soft split: 7, 4, 2 and 3, 2, 1 as published. The grid shrinks by the stride."""
     kernel = max(3, 2 * stride - 1)
     return kernel, stride, (kernel - stride + 1) // 2
 
 
 class Whole(nn.Module):
-    """The parts of the uncut network, under the authors' names."""
+    """The modules of the uncut network, under the authors' names."""
 
     def __init__(self, spec: T2tVit, channels: int, classes: int, stride: int) -> None:
         super().__init__()
@@ -94,22 +94,22 @@ class Whole(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class T2tVit(NamedCuts):
-    """T2T-ViT with the transformer type of its tokens-to-token module.
+    """T2T-ViT with a transformer-type tokens-to-token module.
 
-    For images of 224 pixels per side, a token represents 16 pixels per side. Soft splits overlap, so tokens reveal
-    their neighbors even without positions: `SplitModel.hides_places` is False. Positions are sinusoids and are not
-    learned.
+    For images of 224 pixels per side, a token represents 16 pixels per side. The patches overlap, so tokens reveal
+    their neighbors even without positions, and `SplitModel.hides_places` is False. Positions are fixed sinusoids.
 
     Attributes:
         width: token size D: 384 for T2T-ViT-14, 512 for T2T-ViT-24.
         depth: number of blocks: 14 or 24.
         heads: number of attention heads, a divisor of width: 6 or 8.
-        mlp_ratio: width of the hidden layer of a block's MLP, in units of D.
-        stride: stride of the first soft split; None is the published 4 for sides of 64 pixels or more, and 1 below.
+        mlp_ratio: width of the hidden layer of a block's MLP, as a multiple of D.
+        stride: stride in pixels of the first patches; None means 4, as published, for images of 64 pixels or more per
+            side, and 1 for smaller ones.
         cut: last layer of the lower segment: "tokens" (tokens-to-token and positions, as at the edge in the
             patch-shuffling paper), "block1", "block2", ...
         class_token: who owns the class token. "server" adds it to the smashed data, so blocks below the cut do not see
-            it. "client" puts it in front of the tokens before positions are added, so T+1 tokens cross.
+            it. "client" puts it in front of the tokens before positions are added, so T+1 tokens cross the cut.
         checkpoint: the authors' state dict (.safetensors, or .pth read with weights_only). Their released weights scale
             the blocks' attention by D^(−1/2), not (D/heads)^(−1/2); queries are rescaled on loading.
 
@@ -169,7 +169,7 @@ class T2tVit(NamedCuts):
         return SplitModel(lower=lower, upper=upper, hides_places=False, class_token=self.class_token)
 
     def _load(self, net: Whole, path: str) -> None:
-        """Load the authors' weights; a classifier of another size is not loaded."""
+        """Load the authors' weights. A classifier with another number of classes is not loaded."""
         state = {name.removeprefix("module."): value for name, value in read_weights(path).items()}
         for name in [name for name in state if name.startswith("blocks.") and name.endswith(".qkv.weight")]:
             query, rest = state[name][: self.width], state[name][self.width :]

@@ -1,4 +1,4 @@
-"""Networks on table rows: a perceptron, and DIFM."""
+"""Networks for table rows: a perceptron, and DIFM."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class _TableMlp(NamedCuts):
-    """Categories are embedded, dense columns pass unchanged, and hidden layers of one width follow.
+    """A perceptron on embedded categories and unchanged dense columns, with hidden layers of equal width.
 
-    Smashed data are vectors [N, D], on which a defense that moves tokens cannot run.
+    Smashed data are vectors [N, D], so defenses that move tokens cannot be used.
 
     Attributes:
         width: units of each hidden layer.
         depth: number of hidden layers in both segments together.
-        embedding: size of the vector of a category.
+        embedding: size of the vector into which a category is embedded.
         cut: last layer of the lower segment: "embedding", "layer1", "layer2", ...
 
     Source: Gorishniy et al. 2021, "Revisiting deep learning models for tabular data", §3.2 (MLP).
@@ -87,13 +87,13 @@ _SPREAD = 0.1  # standard deviation of the fields' vectors at the start
 class _Difm(NamedCuts):
     """Dual input-aware factorization machine: each column of a table is a field, and each field a token.
 
-    Field i has a weight w_i and a vector v_i. They belong to its category, or, in a dense column, to the column and are
-    multiplied by its value. Two networks read all fields: attention between the vectors (the vector-wise part), and a
-    perceptron on their numbers (the bit-wise part). Each gives every field a factor; w_i and v_i are multiplied by the
-    sum of both factors. The prediction layer is a factorization machine, a sum over fields, so its output does not
-    depend on their order. There are two labels.
+    Field i has a weight w_i and a vector v_i. A categorical column learns them for each category; a dense column
+    multiplies them by its value. Two networks read all fields: attention between the vectors (the vector-wise part),
+    and a perceptron on their numbers (the bit-wise part). Each network gives every field a factor, and w_i and v_i are
+    multiplied by the sum of both factors. The prediction layer is a factorization machine, which does not depend on the
+    order of fields. There are two labels.
 
-    A shuffle hides little, since the vectors of a field reveal the field: `hides_places` is False.
+    A shuffle hides little, since a vector reveals its field: `hides_places` is False.
 
     Attributes:
         embedding: size of v_i.
@@ -101,13 +101,13 @@ class _Difm(NamedCuts):
         head_width: size of each head.
         width: units of each hidden layer of the bit-wise part.
         depth: hidden layers of the bit-wise part.
-        cut: last layer of the lower segment. "embedding": fields cross, [N, T, 1 + embedding]. "vector": fields cross
-            with their bit-wise factor and their attended vector. The vector-wise factor of each field comes from a
-            separate map; behind a shuffle, all fields share one map. "factors": fields cross, multiplied by their
-            factors; the server has only the prediction layer.
+        cut: last layer of the lower segment. "embedding" sends fields [N, T, 1 + embedding]. "vector" also sends each
+            field's bit-wise factor and attended vector; the server computes vector-wise factors by a separate map for
+            each field, or behind a shuffle by one map for all. "factors" sends fields multiplied by their factors; the
+            server has only the prediction layer.
 
-    Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those
-    of the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and
+    Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those of
+    the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and
     shuffles the vector-wise part.
 
     >>> cars = Tables(dense=("mpg",), ranges=((0.0, 1.0),), categorical=("fuel",), values=(("gas", "oil"),))
@@ -160,7 +160,7 @@ class _Difm(NamedCuts):
 
 
 class _Fields(nn.Module):
-    """Weight and vector of every field: those of its category, or those of its dense column times the value."""
+    """The weight and the vector of every field: from its category, or from its dense column multiplied by the value."""
 
     offsets: Tensor
 
@@ -178,7 +178,7 @@ class _Fields(nn.Module):
 
 
 class _Attention(nn.Module):
-    """Vector-wise part: attention between all fields without positions, so permuted fields give permuted tokens."""
+    """Vector-wise part: attention between all fields without positions; permuted fields give permuted outputs."""
 
     def __init__(self, vector: int, heads: int, size: int) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class _Attention(nn.Module):
 
 
 def _bit_wise(fields: int, vector: int, width: int, depth: int) -> nn.Sequential:
-    """Bit-wise part: a perceptron on all numbers of all vectors, [N, T·vector] -> a factor of each field [N, T]."""
+    """Bit-wise part: a perceptron on all numbers of all vectors, [N, T·vector] -> one factor for each field, [N, T]."""
     sizes = [fields * vector, *[width] * depth]
     layers = [nn.Sequential(nn.Linear(size, following), nn.ReLU()) for size, following in pairwise(sizes)]
     return nn.Sequential(*layers, nn.Linear(width, fields, bias=False))
@@ -210,7 +210,9 @@ class _DualNetwork(nn.Module):
         self.attention, self.bit_wise = attention, bit_wise
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Fields [N, T, 1 + vector] -> field, bit-wise factor, attended vector, [N, T, 1 + vector + 1 + attended]."""
+        """Fields [N, T, 1 + vector] -> field, bit-wise factor, attended vector, joined: [N, T, 1 + vector + 1 +
+        attended].
+        """
         vectors = fields[..., 1:]
         return torch.cat([fields, self.bit_wise(vectors.flatten(1)).unsqueeze(2), self.attention(vectors)], 2)
 
@@ -218,8 +220,8 @@ class _DualNetwork(nn.Module):
 class _Reweighted(nn.Module):
     """Multiplies fields by the sum of their two factors.
 
-    With `by_place`, as published, the vector-wise factor of a field is read from all T attended vectors in their
-    places; otherwise from the field's own vector, by a map that all fields share.
+    With `by_place`, as published, the vector-wise factor of a field is computed from all T attended vectors in order;
+    otherwise from the field's own attended vector, by a map that all fields share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:
@@ -245,7 +247,7 @@ class _FactorizationMachine(nn.Module):
         self.bias = nn.Parameter(torch.zeros(1))
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Fields [N, T, 1 + vector] -> logits [N, 2]; the first is 0, so their softmax is the machine's sigmoid."""
+        """Fields [N, T, 1 + vector] -> logits [N, 2]; the first logit is 0, so the softmax is the machine's sigmoid."""
         weights, vectors = fields[..., 0], fields[..., 1:]
         pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
         click = self.bias + weights.sum(1) + pairs

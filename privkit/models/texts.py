@@ -73,15 +73,15 @@ class Recurrent(NamedCuts):
     """Token embedding, recurrent layers, and a linear classifier on the state after the last token.
 
     Padding is embedded as zeros and moved in front of the text, so that the last state directly follows the last token.
-    torch cannot batch recurrent layers over clients, so clients run one after another, and the row says so.
+    torch cannot batch recurrent layers over clients, so clients run one after another; the results say so.
 
     Attributes:
         kind: "lstm", "gru" or "rnn" (tanh).
         embedding: size of a token's vector.
-        width: size of the state.
+        width: size of the recurrent state.
         depth: number of stacked recurrent layers.
-        cut: last layer of the lower segment: "embedding" sends tokens [N, T, embedding], "state" sends vectors
-            [N, width].
+        cut: last layer of the lower segment: "embedding" sends tokens [N, T, embedding], "state" sends vectors [N,
+            width].
 
     Source: Hochreiter and Schmidhuber 1997, "Long short-term memory".
 
@@ -144,8 +144,8 @@ RNN = Recurrent(kind="rnn")  # the same with a plain recurrent layer
 class Transformer(EvenHeads):
     """Token and position embedding, then blocks of attention in both segments, and the mean over tokens.
 
-    Padding is embedded as zeros without a position. It crosses the cut like any token, since the server does not know
-    the mask.
+    Padding is embedded as zeros without a position. Padding crosses the cut like any token, since the server does not
+    know the mask.
 
     Attributes:
         width: token size D.
@@ -217,16 +217,16 @@ _EMBEDDING, _PLACES = 128, 512
 class Albert(EvenHeads):
     """Twelve encoder layers that share their weights, the pooler with its tanh, and a linear classifier.
 
-    The client sends the pooled vector of the first token, [N, width] in [−1, 1]. Padding is masked at the client.
-    There are 11,683,584 weights below the classifier with the published vocabulary of 30,000. Needs the package
-    transformers (extra `albert`).
+    The client sends the pooled vector of the first token, [N, width] in [−1, 1]. Padding is masked at the client. There
+    are 11,683,584 weights below the classifier with the published vocabulary of 30,000. Needs the package transformers
+    (extra `albert`).
 
     Attributes:
         width: size of a token's vector.
         depth: encoder layers.
         heads: attention heads, a divisor of width.
-        checkpoint: model.safetensors of a published ALBERT for pretrained weights. The dataset's option `tokenizer`
-            must then name its tokenizer, whose vocabulary the weights expect.
+        checkpoint: path of a published ALBERT's model.safetensors, for pretrained weights. The dataset's option
+            `tokenizer` must then name the matching tokenizer.
         cut: last layer of the lower segment; "pool" is the only choice.
 
     Source: Lan et al. 2020, "ALBERT", table 1 (base, with the dropout of version 2: none); accurate_sl, Table 1.

@@ -1,4 +1,4 @@
-"""Transformers in two segments with tokens between them. Names of weights and their random values are timm's."""
+"""Transformers in two segments with tokens between them. Weight names and random initial values equal timm's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention; each head has an equal part of the width.
+    """Multi-head attention; the heads split the width equally.
 
     Attributes:
         fused_attn: whether torch's fused kernel is used; otherwise attention is computed by plain products.
@@ -57,7 +57,7 @@ class Block(nn.Module):
 
     Args:
         heads: number of attention heads, a divisor of width.
-        mlp_ratio: width of the MLP's hidden layer, in units of D.
+        mlp_ratio: width of the MLP's hidden layer, as a multiple of D.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words", equations 2 and 3; names of weights are timm's.
     """
@@ -112,7 +112,7 @@ class UncutVit(nn.Module):
 
 
 def draw(weight: Tensor) -> None:
-    """Draw weights in place from a normal distribution of deviation .02; a seed gives the same numbers as in timm.
+    """Draw weights in place from a normal distribution with deviation 0.02; a seed gives the same numbers as timm.
 
     Source: the inverse of the error function, as in timm's `trunc_normal_`; newer torch versions draw other numbers.
     """
@@ -135,7 +135,7 @@ def centered(images: Tensor) -> Tensor:
 
 
 class Centered(nn.Module):
-    """`centered` as a layer."""
+    """`centered` as a module."""
 
     def forward(self, images: Tensor) -> Tensor:
         return centered(images)
@@ -159,7 +159,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 class PatchLinear(nn.Module):
     """A patch embedding as one matrix product, with the weights of timm's convolution under the same name.
 
-    Under `torch.func.vmap` over n clients, it becomes one batched product; a convolution would become one with n
+    `torch.func.vmap` over n clients turns it into one batched product; it would turn a convolution into one with n
     groups.
     """
 
@@ -175,7 +175,7 @@ class PatchLinear(nn.Module):
 def stackable(module: nn.Module) -> nn.Module:
     """Replace fused attention by plain products, in place, in our blocks and timm's.
 
-    torch has no batching rule for fused attention on a CPU, so n stacked clients would be computed one by one.
+    On a CPU torch has no batching rule for fused attention, so n stacked clients would run one by one.
     """
     for part in module.modules():
         if hasattr(part, "fused_attn"):
@@ -184,7 +184,7 @@ def stackable(module: nn.Module) -> nn.Module:
 
 
 class Lower(nn.Module):
-    """The client's segment: normalisation, patch embedding, class token (if the client's), positions, first blocks."""
+    """The client's segment: normalisation, patch embedding, class token (if its own), positions, first blocks."""
 
     pos_embed: Tensor | None
 
@@ -210,7 +210,7 @@ class Lower(nn.Module):
 
 
 class Upper(nn.Module):
-    """The server's segment: class token (if the server's), the remaining blocks, norm and classifier."""
+    """The server's segment: class token (if the server owns it), remaining blocks, norm and classifier."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class Upper(nn.Module):
 
 
 class FirstBlock(nn.Module):
-    """The first block above the cut, run by the client: it is frozen and also holds the class token."""
+    """The first block above the cut, frozen and run by the client; it also holds a copy of the class token."""
 
     def __init__(self, block: nn.Module, cls_token: Tensor | None) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class FirstBlock(nn.Module):
         self.requires_grad_(False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens [N, T, D] -> [N, T, D]; the class token takes part and is dropped, as the server adds its own."""
+        """Tokens [N, T, D] -> [N, T, D]. The class token is used inside, then dropped; the server adds its own."""
         if self.cls_token is None:
             return self.block(tokens)  # type: ignore[no-any-return]
         return self.block(torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], 1))[:, 1:]  # type: ignore[no-any-return]
@@ -258,7 +258,7 @@ def has_block(upper: nn.Module) -> TypeGuard[Upper]:
 
 
 def first_block(upper: nn.Module) -> FirstBlock:
-    """Remove the first block from the server's segment and return it with its weights (from the checkpoint, if loaded).
+    """Remove the first block from the server's segment, and return it with its weights.
 
     Raises:
         UsageError: if the segment has no block.
@@ -278,7 +278,7 @@ def first_block(upper: nn.Module) -> FirstBlock:
 def read_weights(path: str) -> dict[str, Tensor]:
     """A state dict from .safetensors, or from a .pth of plain tensors; a `UsageError` for other files.
 
-    A wrapper from a training script ("state_dict_ema", "state_dict", "model") is removed.
+    An outer dictionary of a training script ("state_dict_ema", "state_dict", "model") is removed.
     """
     try:
         if path.endswith(".safetensors"):
@@ -299,12 +299,12 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, needed: tuple[str, ...], fit: str) -> None:
-    """Load the weights that fit; the weights of a classifier of another size are skipped.
+    """Load the weights whose shapes fit; a classifier of another size is skipped.
 
     Args:
-        path: path of the file, for the error.
-        needed: prefixes of names that must exist with the model's shapes; a `UsageError` otherwise.
-        fit: what the file must fit, for the error, such as "width=96, depth=4".
+        path: path of the file, for the error message.
+        needed: prefixes of names that must be present with the model's shapes; otherwise a `UsageError` is raised.
+        fit: the model's options for the error message, such as "width=96, depth=4".
     """
     own = model.state_dict()
     fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}

@@ -29,7 +29,7 @@ class Parties(nn.Module):
     """The parties' segments: each reads its columns of a record, and their outputs are concatenated.
 
     Args:
-        segments: segment of each party, from its columns [N, ..., columns] to [N, width].
+        segments: the segment of each party, from the party's columns [N, ..., columns] to [N, width].
     """
 
     def __init__(self, ranges: Sequence[Ranges], segments: Sequence[nn.Module]) -> None:
@@ -42,7 +42,7 @@ class Parties(nn.Module):
         return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
 
     def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
-        """The records as the parties with these numbers (from 0) know them: other columns are 0.
+        """The records with the columns of the parties with these numbers (from 0); all other columns are set to 0.
 
         >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
         >>> parties.of(torch.ones(1, 4), [1])
@@ -55,7 +55,7 @@ class Parties(nn.Module):
 
 
 def parties_of(lower: nn.Module) -> Parties | None:
-    """The parties in a lower segment, or None."""
+    """The `Parties` inside a lower segment; None if there are none."""
     return next((part for part in lower.modules() if isinstance(part, Parties)), None)
 
 
@@ -71,7 +71,7 @@ class Join(nn.Module):
 
 
 def _strip(channels: int, width: int) -> list[nn.Module]:
-    """The three layers of a party on its strip of an image; the cut may lie behind each of them."""
+    """The three layers of a party for its strip of an image; the network can be cut behind each of them."""
     return [
         nn.Sequential(Centered(), nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU()),
         nn.Sequential(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(4)),
@@ -88,25 +88,25 @@ def _shifted(strips: Sequence[Sequence[nn.Module]], maps: tuple[int, ...], cut: 
 
 @dataclass(frozen=True, kw_only=True)
 class Vertical(Checked):
-    """One segment per party; the server joins their outputs and classifies them.
+    """Vertical split learning: one segment per party; the server joins the parties' outputs and classifies them.
 
     Images are cut into strips from left to right, tables into runs of columns (dense and categorical ones together). If
     a table names its parties (`party_files`), each party holds the columns of its file. The smashed data [N,
-    parties·width] are vectors. `split_parts:parts=P` with as many parts as parties gives each party's output a name, so
-    that `--parts part_1` audits the first party: its columns, its segment and its gradients.
+    parties·width] are vectors. With the defense `split_parts:parts=P`, P the number of parties, `--parts part_1` audits
+    the first party: its columns, its segment and its gradients.
 
     Attributes:
-        parties: number of parties that hold columns; the labels are at the server, or at another party there.
-        width: width of each party's output behind its three layers.
+        parties: number of parties that hold columns; the server's side holds the labels.
+        width: size of each party's output behind its three layers.
         hidden: units of the server's hidden layer.
-        aggregate: how the server, who sees each output, joins them: "concatenate" or "sum".
+        aggregate: how the server joins the outputs: "concatenate" or "sum"; it sees each single output either way.
         cut: the last layer that a party of images computes, 1 to 3: the first or second convolution, or the linear
             layer. The server computes the remaining layers before it joins, so the whole network is the same for each
             cut. With 1 or 2, a party sends its feature maps as one vector.
 
     Source: Vepakomma et al. 2018, "Split learning for health", §2, vertically partitioned data; for `cut`, "Revisiting
-    label inference attacks in vertical federated learning" (arXiv 2603.18680), where fewer layers at the parties are
-    a defense of labels.
+    label inference attacks in vertical federated learning" (arXiv 2603.18680), which proposes fewer layers at the
+    parties as a defense of labels.
 
     >>> split = VERTICAL.build(Images(shape=(1, 8, 8)), 10, positions=True, seed=0)
     >>> split.lower(torch.rand(3, 1, 8, 8)).shape
@@ -173,7 +173,7 @@ class Vertical(Checked):
         return held, lowers
 
     def _held(self, parties: Sequence[int]) -> list[Ranges]:
-        """Each party's runs of columns, from the party of each column."""
+        """The runs of neighboring columns that each party holds, from the party number of each column."""
         if (holders := max(parties) + 1) != self.parties:
             cure = f"use parties={holders}" if holders > 1 else "use another model, or give another party columns"
             raise UsageError(f"parties={self.parties} need as many holders of columns, not {holders}; {cure}")
@@ -185,7 +185,7 @@ class Vertical(Checked):
         return held
 
     def _runs(self, count: int, of: str) -> list[tuple[int, int]]:
-        """The parties' runs of `count` columns, as equal as possible, the first ones longer."""
+        """Split `count` columns into one run per party, as equal as possible, the first runs longer."""
         if count < self.parties:
             raise UsageError(f"parties={self.parties} need as many {of}, and a record has {count}")
         return [(int(part[0]), int(part[-1]) + 1) for part in torch.arange(count).tensor_split(self.parties)]

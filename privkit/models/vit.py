@@ -25,18 +25,18 @@ class Vit(EvenHeads):
         width: token size D.
         depth: blocks in both segments together.
         heads: attention heads, a divisor of width.
-        grid: desired number of patches per side; the patch size is the divisor of the image side that comes nearest to
-            it. A prime side has only the divisors 1 and itself, so 17 pixels make one patch. Ignored if `patch` is
-            given.
+        grid: desired number of patches per side. The patch size is the divisor of the image side whose number of
+            patches is nearest; an image with a prime side may become a single patch. Ignored if `patch` is given.
         patch: side of a patch in pixels, a divisor of the image side; None takes it from `grid`.
         cut: last layer of the lower segment: "embedding" (patches and positions), "block1", "block2", ...
         pool: "avg" over tokens, or "token" for a class token.
         class_token: who owns the class token, with pool="token". "server" adds it to the smashed data, without a
             position, so blocks below the cut do not see it. "client" puts it in front of the tokens before positions
-            are added, so that T+1 tokens cross (DP-CutMixSL §3.A).
+            are added, so that T+1 tokens cross the cut (DP-CutMixSL §3.A).
         checkpoint: timm state dict (.safetensors, or .pth read with weights_only) for pretrained weights.
 
-    Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers and their weights for a seed are as timm's.
+    Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words"; layers, and initial weights for a seed, equal
+    timm's.
 
     >>> split = VIT_MICRO.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0)
     >>> tokens = split.lower(torch.zeros(2, 1, 28, 28))
@@ -68,7 +68,7 @@ class Vit(EvenHeads):
         return ("embedding", *(f"block{i + 1}" for i in range(self.depth)))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> int:
-        """Side of a patch for these images; a `UsageError` if it does not divide them.
+        """The side of a patch in pixels for images of this shape; a `UsageError` if `patch` does not divide them.
 
         >>> [VIT_MICRO.patch_for((1, side, side)) for side in (8, 28, 32)]
         [2, 7, 8]
@@ -137,7 +137,7 @@ class Vit(EvenHeads):
 
 
 def _timms() -> Any:
-    """timm's network with the same parts; its loader knows the layouts of many checkpoints."""
+    """timm's network of the same architecture; its loader knows many checkpoint formats."""
     from timm.models.vision_transformer import VisionTransformer
 
     return VisionTransformer

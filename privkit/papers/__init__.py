@@ -1,4 +1,4 @@
-"""One folder per paper, with its published formulas, its printed numbers, its experiments and our results."""
+"""One folder per paper: its published formulas, its printed numbers, its experiments, and our results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The papers' own formulas for a specification: the ε that the paper would claim, and whether it is a bound."""
+"""The papers' own formulas: the ε that a paper would claim for a mechanism, and whether it is a valid bound."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ TABLE_1_ORDER = 2.0  # the Rényi order that DP-CutMixSL's Table 1 fixes, beside
 def as_published(
     mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float | None = None
 ) -> Certificate:
-    """The published claim about a mechanism.
+    """The claim that a paper's formula makes about a mechanism.
 
     Args:
-        mechanism: specification, as for `answer.epsilon`.
+        mechanism: the mechanism, as for `answer.epsilon`.
         delta: δ in (0, 1).
-        paper: "dp_cutmixsl" (Theorem 1 in every round, Corollary 1 for k of n) or "accurate_sl" (Theorem 3.5, and Table
-            11's reading for Laplace noise). None takes "accurate_sl" for Laplace noise, and for smashed data sent
-            without labels, mixing or sampling; otherwise "dp_cutmixsl".
-        order: Rényi order of DP-CutMixSL's formulas, > 1; None takes the one with the least ε at `delta`.
+        paper: "dp_cutmixsl" (Corollary 1 if k of n clients are sampled, else Theorem 1) or "accurate_sl" (Theorem 3.5;
+            for Laplace noise Table 11's formula). None takes "accurate_sl" for Laplace noise and for releases without
+            labels, mixing and sampling, else "dp_cutmixsl".
+        order: Rényi order of DP-CutMixSL's formulas, > 1; None takes the order with the smallest ε at `delta`.
 
     Returns:
-        A certificate; if the formula is not a bound for this mechanism, `sound` is False and the objection is named. If
-        the paper has no formula for the mechanism, a ValueError is raised.
+        A certificate. If the formula is not a bound for this mechanism, `sound` is False and `objection` says why. A
+        ValueError is raised if the paper has no formula for the mechanism.
 
     Source: DP-CutMixSL, Theorem 1 and Corollary 1; accurate split learning, Theorem 3.5 and Table 11.
 

@@ -1,4 +1,4 @@
-"""The contract of a paper in this package, and of one claim with our result."""
+"""The interface of a paper in this package, and of one claim with our result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Basis = Literal["reduced", "formula", "print"]
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedClaim:
-    """One claim of a paper with our result."""
+    """One claim of a paper, compared with our result."""
 
     claim: str  # the paper's statement and its place
     published: float | None = None  # its number, or None without one
@@ -52,31 +52,31 @@ class Paper:
 
     @property
     def experiments(self) -> list[Path]:
-        """Audit configurations that correspond to the paper's experiments, for `privkit audit --config`."""
+        """Audit configurations of the paper's experiments, for `privkit audit --config`."""
         return sorted((self.folder / "experiments").glob("*.toml"))
 
     @property
     def presets(self) -> list[Path]:
-        """The paper's own settings, for `privkit audit --preset`; a preset is named by its file."""
+        """Files with the paper's own settings, for `privkit audit --preset`; a preset's name is its file's name."""
         return sorted((self.folder / "presets").glob("*.toml"))
 
     @property
     def pictures(self) -> bool:
-        """Whether the folder has a module `figures`."""
+        """Whether the paper has figures (a module `figures` in its folder)."""
         return (self.folder / "figures.py").is_file()
 
     @cache  # noqa: B019 - one object a paper, which lives as long as the program
     def comparisons(self) -> tuple[ComparedClaim, ...]:
-        """The paper's claims with our results; the first call takes a second or less."""
+        """The paper's claims compared with our results; the first call takes up to a second."""
         return tuple(self._module("comparisons").comparisons())
 
     @property
     def effects(self) -> ModuleType | None:
-        """The module that judges pairs of runs, such as `accurate_sl.effects`; None if the orderings suffice."""
+        """The module that judges effects on pairs of runs, such as `accurate_sl.effects`; None if there is none."""
         return self._module("effects") if (self.folder / "effects.py").is_file() else None
 
     def figures(self, run: Path | None = None) -> Mapping[str, Callable[[], Figure]]:
-        """Functions that draw figures, by file name, with those of a given run's models; empty without figures."""
+        """File name -> function that draws the figure; with `run`, also of the run's models. Empty without figures."""
         if not self.pictures:
             return {}
         module = self._module("figures")

@@ -1,4 +1,4 @@
-"""Coverage of a paper: for every printed number, our evidence about it, or the reason why there is none."""
+"""Coverage of a paper: our evidence for every printed number, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ _QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardise
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageEntry:
-    """The evidence for some printed numbers of a paper, or for one of its figures; read from `coverage.toml` in its
-    folder."""
+    """The evidence for some printed numbers or a figure of a paper; read from `coverage.toml` in the paper's folder."""
 
     table: str  # table, figure or section; one without printed numbers is a figure that is only drawn
     rows: str = "*"  # pattern of its rows, with * for any text
@@ -44,7 +43,7 @@ class CoverageEntry:
     page: str = ""  # page of docs/results with own runs of these quantities in the paper's setting
 
     def matches(self, value: PrintedValue) -> bool:
-        """Whether the entry covers a printed number."""
+        """Whether the entry applies to a printed number."""
         return (
             value.table == self.table and fnmatchcase(value.row, self.rows) and fnmatchcase(value.column, self.columns)
         )
@@ -52,7 +51,7 @@ class CoverageEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Covered:
-    """An entry with one state and the printed numbers that have it."""
+    """An entry, one state of its evidence (such as "run" or "formula"), and the printed numbers in this state."""
 
     entry: CoverageEntry  # the entry
     state: State  # the best state that it can show
@@ -62,19 +61,19 @@ class Covered:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """All entries of a paper, in their order."""
+    """All coverage entries of a paper, in order."""
 
     paper: str
     entries: tuple[CoverageEntry, ...]
 
     @cached_property
     def verdicts(self) -> Mapping[str, Basis]:
-        """Claims with a verdict, and the source of our number for each."""
+        """Claim -> source of our number, for the claims with a verdict."""
         return {one.claim: one.basis for one in paper(self.paper).comparisons()}
 
     @cached_property
     def run(self) -> Mapping[str, frozenset[str]]:
-        """For each method of an ordering that was run, the quantities of its orderings."""
+        """Method -> quantities of its orderings, for the methods that were run."""
         found: dict[str, set[str]] = {}
         for one in on_record(self.paper):
             if one.verdict != "not run":
@@ -83,9 +82,9 @@ class Coverage:
         return {name: frozenset(quantities) for name, quantities in found.items()}
 
     def state(self, entry: CoverageEntry, value: PrintedValue | None = None) -> State | None:
-        """The best state of the evidence in an entry for one of its printed numbers; None if there is no evidence.
+        """The best state of an entry's evidence for one printed number; None if there is no evidence.
 
-        A figure without numbers has no `value`; any quantity of its methods counts as evidence.
+        For a figure without numbers, `value` is None, and any quantity of the figure's methods counts as evidence.
         """
         found: list[State | None] = []
         for pattern in entry.claims:
@@ -105,8 +104,8 @@ class Coverage:
         return min(shown, key=STATES.index, default=None)
 
     def covered(self) -> Iterator[Covered]:
-        """Every entry with evidence, once for each of its states. A number counts for the entry with the best state, or
-        the first of several.
+        """Every entry with evidence, once for each state. A number counts only for the entry with the best state, or
+        the first of several such entries.
         """
         own: dict[tuple[int, State], list[PrintedValue]] = {}
         for value in printed_values(self.paper):
@@ -124,7 +123,7 @@ class Coverage:
             yield Covered(entry=entry, state=state, by=_by(entry, state), values=tuple(own[place, state]))
 
     def missing(self) -> tuple[PrintedValue, ...]:
-        """Printed numbers that no entry covers."""
+        """Printed numbers for which no entry gives evidence or a reason."""
         shown = {value for one in self.covered() for value in one.values}
         return tuple(value for value in printed_values(self.paper) if value not in shown)
 
@@ -141,7 +140,7 @@ def coverage(name: str) -> Coverage:
 
 
 def configuration(name: str, entry: CoverageEntry) -> Path:
-    """The file of an entry's experiment; a `UsageError` if the paper has no such experiment."""
+    """The configuration file of an entry's experiment; a `UsageError` if the paper has no such experiment."""
     known = {path.stem: path for path in paper(name).experiments}
     if entry.experiment not in known:
         raise UsageError(f"{name} has no experiment {entry.experiment!r}; it has {', '.join(known)}")

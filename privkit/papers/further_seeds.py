@@ -1,9 +1,9 @@
-"""Rules that decide an ordering: by its first three seeds, or by new seeds whose number is fixed beforehand.
+"""Rules that decide an ordering of two methods: by three seeds, or by new seeds whose number is fixed beforehand.
 
-Three seeds decide large differences. For a smaller difference, their mean and spread show how many seeds would decide
-it. This number of *new* seeds is run, and only these are judged, once. The first three only determine the number, so
-seeds cannot be added until a verdict pleases. Each of the two tests has an error of 5 %; equal methods are called
-unequal in 9 % of cases (simulated).
+Three seeds decide large differences. For a smaller difference, the mean and spread of three seeds show how many seeds
+would decide it. This number of *new* seeds is run, and only the new seeds are judged, once. So seeds cannot be added
+until a verdict is favorable. Each of the two tests has an error of 5 %; equal methods are called unequal in 9 % of
+cases (simulated).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _MOST = 10_000
 
 
 def seeds_to_decide(gaps: Collection[float]) -> int | None:
-    """Number of seeds with which Student's interval excludes 0 with probability .8, for the mean and spread of `gaps`.
+    """Number of seeds with which Student's interval excludes 0 with probability 0.8, for the mean and spread of `gaps`.
 
     Args:
         gaps: two or more differences between runs with equal seeds.
 
     Returns:
-        A number from 2 to 10,000; None if more are needed, as for differences with mean 0.
+        A number from 2 to 10,000; None if more seeds are needed, for example if the mean difference is 0.
 
     Source: the power of the two-sided t test, by the noncentral t distribution; Julious 2004.
 
@@ -50,7 +50,7 @@ def seeds_to_decide(gaps: Collection[float]) -> int | None:
 
 
 def decided(gaps: Collection[float]) -> bool:
-    """Whether Student's 95 % interval of the mean excludes 0."""
+    """Whether Student's 95 % interval of the mean difference excludes 0."""
     from privkit.reports.seed_intervals import over_values
 
     interval = over_values(list(gaps), CONFIDENCE)
@@ -58,9 +58,9 @@ def decided(gaps: Collection[float]) -> bool:
 
 
 def needed_seeds(gaps: Mapping[int, float]) -> int | None:
-    """Number of new seeds for an ordering, from the differences of its first three seeds; 0 if these decide it.
+    """Number of new seeds that an ordering needs, from the differences of its first three seeds; 0 if these decide it.
 
-    None if fewer than two of the first three were run, or more than 10,000 seeds would be needed.
+    None if fewer than two of the first three seeds were run, or if more than 10,000 seeds would be needed.
     """
     first = [gaps[seed] for seed in PILOT if seed in gaps]
     if len(first) < 2:
@@ -69,7 +69,7 @@ def needed_seeds(gaps: Mapping[int, float]) -> int | None:
 
 
 def counted(gaps: Mapping[int, float]) -> dict[int, float]:
-    """The differences that count: of the new seeds if all that are needed were run, otherwise of the first three seeds.
+    """The differences that count: of the new seeds if all needed ones were run, else of the first three seeds.
 
     >>> counted({0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02})
     {0: 0.04, 1: 0.01, 2: 0.03}

@@ -1,4 +1,4 @@
-"""Pictures of masked and mixed data: the papers' defenses applied to two images and to their smashed data."""
+"""Pictures of masked and mixed data: the papers' defenses, applied to two images and to their smashed data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PATCH, _CLASSES = 4, 10
 
 
 def mixed_pictures(methods: Mapping[str, str]) -> Figure:
-    """A row of pictures for images and a row for smashed data: the two originals, then each method's message.
+    """Draw one row of pictures for images and one for smashed data: the two originals, then each method's message.
 
     Images are two digits that ship with privkit. Smashed data are the tokens of an untrained patch embedding with
-    positions. A token has as many numbers as a patch has pixels (D_p = P²·C), and is drawn in the place of its patch.
+    positions. A token has as many numbers as a patch has pixels (D_p = P²·C), and is drawn at the place of its patch.
 
     Args:
-        methods: defenses of smashed data with their options, such as "random_cutmix", by title; they mix two images or
+        methods: title -> defense of smashed data with options, such as "random_cutmix"; a defense mixes two images or
             none.
 
     Source: DP-CutMixSL Figs. 5 and 12, CutMixSL Figs. 4 and 10.
@@ -68,7 +68,7 @@ def _two_digits() -> Tensor:
 
 
 def _on_images(defense: Defense) -> Defense:
-    """The same defense at the input layer, on squares as large as a token's patch, within the range of images."""
+    """The same defense on images, with squares as large as a token's patch, and values kept in the range of images."""
     options = {"level": "input", "patch": _PATCH, "bound": 1.0, "signed": False}
     own = {field.name for field in fields(defense)}  # type: ignore[arg-type]
     return replace(defense, **{name: value for name, value in options.items() if name in own})  # type: ignore[type-var]

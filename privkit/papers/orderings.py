@@ -1,6 +1,6 @@
-"""Published orderings of methods ("A is more accurate than B"), judged on the rows of audits.
+"""Published orderings of methods ("A is more accurate than B"), judged on the results of audits.
 
-An ordering compares one quantity (the accuracy, or the error of an attack); the method with the larger value is first.
+An ordering compares one quantity, the accuracy or an attack's error; it names the method with the larger value first.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ OrderingVerdict = Literal["agrees", "ordering agrees", "reversed", "undecided", 
 
 
 def floor_of(row: Row) -> float | None:
-    """The MSE of the mean of the adversary's own images, a guess that needs no release."""
+    """The MSE of guessing the mean of the adversary's own images, which needs no release; None if the row lacks it."""
     floor = row.floors.get(FLOOR, {}).get("unaligned", {}).get("mse")
     return None if floor is None else floor.value
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Ordering:
-    """A published statement that a quantity of one method is larger than that of another."""
+    """A published statement that one method has a larger value of a quantity than another method."""
 
     claim: str  # the statement
     source: str  # table or figure of the paper
@@ -59,7 +59,7 @@ class _Ordering:
     numbers: tuple[tuple[str, str], tuple[str, str]] | None = None
 
     def published(self, paper: str) -> float | None:
-        """The printed difference, as a share if the paper prints per cent; None if it prints no numbers."""
+        """The printed difference of the two methods, as a share if per cent are printed; None if none is printed."""
         if self.numbers is None:
             return None
         better, worse = (printed(paper, self.source, row, column) for row, column in self.numbers)
@@ -68,7 +68,7 @@ class _Ordering:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """A quantity of one method, measured for each seed."""
+    """A quantity of one method, with its value for each seed."""
 
     method: str  # its name in the paper's orderings
     quantity: str  # one of `QUANTITIES`
@@ -80,7 +80,7 @@ class Measured:
 
     @property
     def interval(self) -> Interval | None:
-        """Mean over seeds with a 95 % interval inside the quantity's range; None for fewer than two seeds."""
+        """The mean over seeds with a 95 % interval inside the quantity's range; None for fewer than two seeds."""
         from privkit.reports.seed_intervals import over_values
 
         if len(self.values) < 2:
@@ -90,7 +90,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An ordering with its verdict on the rows of audits."""
+    """An ordering of two methods, with its verdict on audits' results."""
 
     ordering: _Ordering  # the published statement
     published: float | None  # the printed difference, or None
@@ -108,7 +108,7 @@ class Judged:
 
 
 def orderings(paper: str) -> tuple[_Ordering, ...]:
-    """A paper's orderings, from `orderings.toml` of its folder.
+    """The orderings of methods that a paper claims, from `orderings.toml` in the paper's folder.
 
     >>> orderings("dp_cutmixsl")[0].claim
     'CutMixSL > PSL + Mixup'
@@ -117,7 +117,7 @@ def orderings(paper: str) -> tuple[_Ordering, ...]:
 
 
 def on_other_data(method: str) -> bool:
-    """Whether a method was run on embedded digits, which are not the data of any paper.
+    """Whether a method was run on the embedded digits, which no paper uses.
 
     >>> on_other_data("SL, digits"), on_other_data("PSL")
     (True, False)
@@ -126,12 +126,12 @@ def on_other_data(method: str) -> bool:
 
 
 def needed(paper: str) -> dict[tuple[str, str], None]:
-    """Every pair of method and quantity in a paper's orderings, once each, in order."""
+    """The pairs of method and quantity in a paper's orderings, each once, in order."""
     return {(name, one.quantity): None for one in orderings(paper) for name in (one.better, one.worse)}
 
 
 def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Quantities of a row that orderings of the paper need; those of methods that name the row's attack come first."""
+    """The quantities in a result row that a paper's orderings need; those that name the row's attack come first."""
     methods = _toml("privkit.papers", "methods.toml")
     matching = [(name, quantity) for name, quantity in needed(paper) if _is(row, methods[name])]
     attacked = [(name, quantity) for name, quantity in matching if "attack" in methods[name]]
@@ -139,10 +139,11 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The values of a paper's methods, from rows of audits as `audit_rows` returns them.
+    """The measured values of a paper's methods, from result rows as returned by `audit_rows`.
 
     Raises:
-        UsageError: if two rows of one method and seed have different values, and so come from different runs.
+        UsageError: if two rows of one method and seed have different values, which means that they come from different
+            runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
     measurements = []
@@ -170,15 +171,15 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
 
 
 def recorded(paper: str) -> dict[Size, list[Measured]]:
-    """The values of a paper's methods in the rows that ship with the package, by size."""
+    """Size of the experiment -> values of a paper's methods, from the result rows that ship with the package."""
     return {size: [replace(one, size=size) for one in measured(paper, audit_rows(size=size))] for size in ROWS_OF}
 
 
 def on_record(paper: str) -> list[Judged]:
-    """The verdict on each ordering of a paper, on the rows that ship with the package.
+    """The verdict on each ordering of a paper, from the result rows that ship with the package.
 
-    The verdict is from the largest size at which both methods have all of the first three seeds. An ordering that these
-    seeds leave open is judged only by new seeds; see `further_seeds.counted`.
+    The verdict uses the largest experiment in which both methods have the first three seeds. If these seeds are
+    undecided, only new seeds are judged; see `further_seeds.counted`.
 
     >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
     True
@@ -199,11 +200,11 @@ def ordering_verdicts(
     measurements: Sequence[Measured],
     counted: Callable[[Mapping[int, float]], Mapping[int, float]] = dict,
 ) -> list[Judged]:
-    """The verdict on each ordering of a paper, from differences between runs with equal seeds.
+    """The verdict on each ordering of a paper, from the differences between runs with equal seeds.
 
     Args:
-        measurements: measurements of its methods, as `measured` returns them.
-        counted: selects the differences (by seed) that count; by default, all.
+        measurements: measurements of the paper's methods, as returned by `measured`.
+        counted: function that selects the differences (seed -> difference) that count; by default all.
     """
     from privkit.reports.seed_intervals import over_values
 
@@ -233,7 +234,7 @@ def ordering_verdicts(
 
 
 def _recovers_nothing(one: Measured) -> bool:
-    """Whether the mean error over all seeds is at least that of the mean image."""
+    """Whether the attack's mean error over all seeds is at least that of guessing the mean image."""
     known = [seed for seed in one.values if seed in one.floors]
     return bool(known) and sum(one.values[seed] - one.floors[seed] for seed in known) >= 0
 
@@ -247,10 +248,10 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """The rows of a run folder or a file of JSON lines; by default, the rows of this size that ship with the package.
+    """The result rows of a run folder or a file of JSON lines; by default, the shipped rows of this size.
 
     Raises:
-        UsageError: if there is no such file, or a line is not a row.
+        UsageError: if there is no such file, or a line is no result row.
     """
     if path is None:
         name = ROWS_OF[size]
@@ -289,7 +290,7 @@ def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
 
 
 def without_protocol(defense: str) -> str:
-    """A defense as a row names it, without the protocol, which is a separate field.
+    """A defense's label without its protocol, which result rows hold in a separate field.
 
     >>> without_protocol("random_cutmix:group=3,protocol=cutmixsl"), without_protocol("none:protocol=psl")
     ('random_cutmix:group=3', 'none')

@@ -1,4 +1,4 @@
-"""The papers' own settings by name: an audit starts from them, and a configuration and flags override them."""
+"""The papers' own settings by name (presets); a configuration file and flags take precedence over them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from privkit.settings.resolve import read_toml
 
 
 def presets() -> dict[str, Path]:
-    """The files of all papers' presets, by name."""
+    """Preset name -> file, for the presets of all papers."""
     return {path.stem: path for name in PAPERS for path in paper(name).presets}
 
 
@@ -21,7 +21,7 @@ PUBLISHED_WORK = {"escalate": 0}  # a paper's attack trains as long as it says, 
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Settings of a preset, as `privkit.settings.resolve.resolve` takes them.
+    """Settings of a preset, as input for `privkit.settings.resolve.resolve`.
 
     Raises:
         UsageError: if there is no such preset; the message suggests the nearest name.
@@ -36,14 +36,14 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def preset_settings(path: Path) -> dict[str, Any]:
-    """The settings of a file; if it names a preset with `preset`, they override the preset's settings."""
+    """The settings of a file. If the file names a preset, the file's settings take precedence over the preset's."""
     given = read_toml(path)
     named = given.pop("preset", None)
     return given if named is None else overridden(preset(str(named)), given)
 
 
 def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a preset, overridden by a user's settings; `training` is overridden option by option.
+    """Settings of a preset, overridden by the user's settings; in `training`, single options are overridden.
 
     >>> overridden({"seed": [0], "training": {"batch_size": 128}}, {"training": "learning_rate=0.1"})
     {'seed': [0], 'training': {'batch_size': 128, 'learning_rate': 0.1}}

@@ -1,6 +1,6 @@
-"""Measure a table of a paper again: audit its methods, and show the results beside the printed numbers.
+"""Measures a table of a paper again: audits the methods, and shows the results beside the printed numbers.
 
-The paper's orderings determine the audits of a table: their methods are looked up in its experiments.
+The audits of a table are those of the methods that the paper's orderings compare.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TINY: Mapping[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One cell that a published ordering or effect needs."""
+    """One audit result (a defense, an attack and a seed) that a published ordering or effect needs."""
 
     experiment: str  # its configuration, such as cutmixsl/table_2_small
     config: AuditConfig  # an audit of this cell alone
@@ -45,13 +45,13 @@ class Work:
 def work(
     experiment: str, path: Path, changes: Mapping[str, Any], judged: str = "", runs: Collection[tuple[str, str]] = ()
 ) -> Iterator[Work]:
-    """The cells of an experiment that some ordering of a paper needs, method by method.
+    """The audit results (defense, attack, seed) of an experiment that an ordering of a paper needs, method by method.
 
     Args:
         experiment: name of the experiment, such as cutmixsl/table_2_small.
-        changes: settings that replace the experiment's; the rows still name the experiment's data and model.
-        judged: the paper whose orderings count; by default, the experiment's paper.
-        runs: pairs (experiment, defense) of further runs, whose rows also name the experiment.
+        changes: settings that replace the experiment's own; result rows still name the experiment's data and model.
+        judged: the paper whose orderings count; by default the experiment's paper.
+        runs: pairs (experiment, defense) of additional runs, whose result rows also name their experiment.
     """
     judged = judged or experiment.partition("/")[0]
     settings = {**PUBLISHED_WORK, **preset_settings(path)}
@@ -80,7 +80,7 @@ def work(
 
 
 def measure_cell(one: Work, out: Path) -> dict[str, Any]:
-    """Run a cell and return its row with the quantities of the orderings; a `UsageError` if it has no result."""
+    """Compute one result, and return its row with the orderings' quantities; a `UsageError` if this fails."""
     run = run_audit(one.config, out=out / one.config.fingerprint)
     (row,) = run.rows
     trained = row.status == "not_applicable" and set(one.quantities) == {"accuracy"}  # which needs no attack
@@ -96,10 +96,10 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
-    """The cells behind a table, whose method is in one of its orderings or whose run is in one of its effects.
+    """The audit results that a table needs for its orderings of methods and its effects.
 
-    Below the paper's scale, reduced experiments of other papers count as well, because papers share methods. If the
-    paper has no such table, or the table needs no audit, a `UsageError` is raised.
+    Below the paper's scale, reduced experiments of other papers are used as well, because papers share methods. A
+    `UsageError` is raised if the paper has no such table, or if the table needs no audit.
     """
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
@@ -162,13 +162,13 @@ def reproduce(
 
 
 def methods_of(name: str, one: Work) -> set[tuple[str, str]]:
-    """The methods and quantities of the paper's orderings to which a cell belongs."""
+    """The pairs of method and quantity in the paper's orderings to which a result belongs."""
     row = {**one.row, **dict.fromkeys(one.quantities, 0.0)}
     return {(each.method, each.quantity) for each in measured(name, [row]) if each.values}
 
 
 def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings that replace an experiment's own, for digits, so that a cell takes seconds."""
+    """An experiment's settings, changed for the embedded digits, so that each result takes seconds."""
     model = str(settings.get("model", ""))
     cut = "embedding" if "cut=embedding" in model else "block1"
     small: dict[str, Any] = {"model": f"vit_micro:cut={cut}"} if model.startswith(("vit", "t2t", "pit")) else {}
@@ -185,7 +185,7 @@ def _shrunk(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def why_not(name: str, table: str, scale: Scale) -> str:
-    """A sentence on why nothing in a table can be measured, and what to do."""
+    """A sentence that says why nothing in a table can be measured, and what to do instead."""
     entries = [entry for entry in coverage(name).entries if entry.table == table]
     files = dict.fromkeys(f"{entry.experiment}.toml" for entry in entries if entry.experiment)
     if files:

@@ -1,4 +1,4 @@
-"""A table of a paper, judged on new measurements; rows at tiny scale ship with the package."""
+"""A table of a paper, judged on new measurements; results at tiny scale ship with the package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 
 @dataclass(frozen=True, kw_only=True)
 class Reproduced:
-    """A table of a paper with new measurements."""
+    """A table of a paper, with new measurements and verdicts."""
 
     paper: str  # its name
     table: str  # the table
@@ -36,7 +36,7 @@ class Reproduced:
     orderings: tuple[Judged, ...]  # the verdict on each printed ordering
 
     def verdict(self, method: Measured) -> str:
-        """Whether the printed number lies in the measured interval; below the paper's scale it is not compared."""
+        """Whether the printed number lies in the measured interval; not compared below the paper's scale."""
         number, interval = self.published.get((method.method, method.quantity)), method.interval
         if number is None or interval is None:
             return ""
@@ -46,7 +46,7 @@ class Reproduced:
 
 
 def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str, Any]]) -> Reproduced:
-    """A table of a paper, judged on the rows of its cells, as `measure_cell` returns them at a scale."""
+    """A table of a paper, judged on the result rows that `measure_cell` returned at this scale."""
     found = measured(name, rows)
     return Reproduced(
         paper=name,
@@ -66,7 +66,7 @@ def judged_rows(name: str, table: str, scale: Scale, rows: Sequence[Mapping[str,
 
 @cache
 def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """The rows at tiny scale that ship with the package, by paper and table, with seconds, machine and date."""
+    """(paper, table) -> shipped result rows at tiny scale, with seconds, machine and date."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in (files("privkit.papers") / "tiny.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
@@ -75,7 +75,7 @@ def committed() -> dict[tuple[str, str], list[dict[str, Any]]]:
 
 
 def tiny_verdicts(name: str) -> dict[tuple[str, str], OrderingVerdict]:
-    """Whether each ordering that a paper claims shows in the shipped rows at tiny scale, by table and claim."""
+    """(table, claim) -> verdict on a paper's ordering from the shipped result rows at tiny scale."""
     of_tables = [
         judged_rows(name, table, "tiny", rows).orderings for (own, table), rows in committed().items() if own == name
     ]
@@ -83,20 +83,20 @@ def tiny_verdicts(name: str) -> dict[tuple[str, str], OrderingVerdict]:
 
 
 def tables(name: str) -> list[str]:
-    """The tables and figures of a paper, in their order."""
+    """Names of the tables and figures of a paper, in order."""
     named = [value.table for value in printed_values(paper(name).name)]
     named += [one.table for one in coverage(name).entries]
     return list(dict.fromkeys(named + [one.source for one in orderings(name)]))
 
 
 def claim_patterns(name: str, table: str) -> list[str]:
-    """Patterns that match the claims behind a table."""
+    """Patterns that match the claims that a table supports."""
     entries = (entry for entry in coverage(name).entries if entry.table == table)
     return [f"{table},*", *(pattern for entry in entries for pattern in entry.claims)]
 
 
 def comparisons(name: str, table: str, rows: Sequence[Mapping[str, Any]]) -> list[ComparedClaim]:
-    """The claims behind a table; claims of effects are judged on the given rows, if these measured effects."""
+    """The compared claims that a table supports; claims on effects use the given rows, if these measured effects."""
     effects, patterns = paper(name).effects, claim_patterns(name, table)
     anew = {one.claim: one for one in effects.comparisons(rows)} if effects is not None and rows else {}
     shown = {**{one.claim: one for one in paper(name).comparisons()}, **anew}.values()

@@ -1,4 +1,4 @@
-"""Three sentences on a paper, made from the verdicts: what holds, what fails, and what is still open."""
+"""Three sentences on a paper, written from the verdicts: what holds, what fails, and what is open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own prin
 
 
 def three_sentences(name: str) -> tuple[str, str, str]:
-    """What holds, fails and is open among a paper's statements, numbers, orderings and effects, a sentence each.
+    """One sentence each on what holds, fails and is open among a paper's statements, numbers, orderings and effects.
 
     Raises:
         UsageError: if there is no such paper.
@@ -65,7 +65,7 @@ def three_sentences(name: str) -> tuple[str, str, str]:
 
 
 def _data(name: str) -> str:
-    """Words for a paper whose methods ran on digits instead of its own data; empty for other papers."""
+    """A phrase for a paper whose methods ran on digits instead of the paper's data; empty for other papers."""
     return " on digits instead of the paper's data" * any(on_other_data(method) for method, _ in needed(name))
 
 
@@ -74,7 +74,9 @@ def _sentence(lead: str, *parts: str) -> str:
 
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
-    """For each basis without runs, the places in the paper of claims with these verdicts, as "Table 11 (2 of 24)"."""
+    """Places in the paper of claims with these verdicts, as "Table 11 (2 of 24)"; claims judged on runs are left
+    out.
+    """
     for basis, by in words.items():
         of_basis = [one for one in compared if one.basis == basis]
         places = dict.fromkeys(_place(one.claim) for one in of_basis if one.verdict in verdicts)

@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedValue:
-    """One printed number."""
+    """One number that a paper prints."""
 
     table: str  # table, figure or section of the paper, with row and column
     row: str
@@ -40,7 +40,7 @@ def printed_values(paper: str) -> tuple[PrintedValue, ...]:
 
 
 def deviations(paper: str) -> tuple[PrintedValue, ...]:
-    """Printed settings from which our experiments of the paper deviate; `note` says why.
+    """Printed settings that our experiments of the paper do not follow; the field `note` says why.
 
     >>> [one.column for one in deviations("cutmixsl")]
     ['images a client']

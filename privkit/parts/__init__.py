@@ -1,1 +1,1 @@
-"""Parts by name: from tables, entry points and import paths."""
+"""Parts (defenses, attacks, datasets, …) by name: from tables, entry points and import paths."""

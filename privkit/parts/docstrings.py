@@ -1,4 +1,4 @@
-"""Parsing of a part's docstring: its text, the meaning of each option, its source."""
+"""Parses a part's docstring: its text, the meaning of each option, and its source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def text(part: object) -> str:
 
 
 def source(part: object) -> str:
-    """The source that a docstring names, in one line; empty if it names none.
+    """The "Source:" section of a docstring, in one line; empty if there is none.
 
     >>> from privkit.attacks.scores.leak import roc_points
     >>> source(roc_points)
@@ -34,11 +34,11 @@ def source(part: object) -> str:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """The meaning of each field, from the "Attributes" sections of a class and its base classes.
+    """Field name -> meaning, from the "Attributes" sections of a class and its base classes.
 
     >>> from privkit.shared.interval import Interval
     >>> meanings(Interval)["n"]
-    'number of trials, records or seeds behind it.'
+    'number of trials, records or seeds behind the value.'
     """
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):

@@ -1,4 +1,4 @@
-"""Descriptions of parts: the entries of `privkit list` and `privkit describe`."""
+"""Descriptions of parts, which `privkit list` and `privkit describe` show."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privkit.parts.registry import NAME, load, part_table, plug_ins
 
 
 def misnamed(kind: str) -> list[str]:
-    """Plug-ins of one kind that are left out because their names do not fit into paths, tables or commands."""
+    """Plug-ins of one kind that are ignored, because their names are not usable in paths, tables or commands."""
     return sorted({entry.name for entry in plug_ins(kind) if not NAME.match(entry.name)})
 
 
@@ -40,7 +40,7 @@ def describe_part(name: str, target: Any) -> dict[str, Any]:
     """One entry of `part_entries`, for a registered part or an object from a plug-in.
 
     Raises:
-        UsageError: if the object is neither a class, a function nor a dataclass.
+        UsageError: if the object is no class, function or dataclass.
     """
     spec = dataclasses.is_dataclass(target)
     if not (spec or isinstance(target, type) or callable(target)):

@@ -1,4 +1,4 @@
-"""A user's own part by its import path: checks of its attributes, and the part that a function stands for."""
+"""A user's own part by its import path: checks its attributes, and calls a function that returns the part."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_own_name(name: str, names: Container[str]) -> bool:
     """Whether a name is the import path of a user's own part.
 
     Raises:
-        UsageError: if it is a registered part with options that lack a value.
+        UsageError: if `name` is a registered part whose option has no value.
     """
     registered, colon, rest = name.partition(":")
     if colon and registered in names:
@@ -57,10 +57,10 @@ def kinds_of(target: object) -> list[str]:
 
 
 def own(kind: str, path: str) -> Any:
-    """A user's own part: a dataclass, or an object of one, which gives the defaults.
+    """A user's own part: a dataclass, or an instance whose fields are the defaults.
 
     Raises:
-        UsageError: if it cannot be imported, or is not a part of this kind.
+        UsageError: if the path cannot be imported, or names no part of this kind.
     """
     singular = kind_noun(kind)
     if kind not in _CONTRACTS:

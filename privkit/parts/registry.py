@@ -1,4 +1,4 @@
-"""From names to parts: a name is looked up in tables and entry points; if it is unknown, the nearest is suggested."""
+"""Builds parts from names, found in tables and entry points; for an unknown name, the nearest name is suggested."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")  # the point of a number su
 
 @dataclass(frozen=True, kw_only=True)
 class Component:
-    """A named, fully specified part of a run."""
+    """A part of a run (defense, attack, …) with its name and all options."""
 
     name: str  # in the registry
     spec: Any  # the frozen dataclass instance
@@ -50,13 +50,13 @@ class Component:
     stages: tuple[Component, ...] = ()  # of a chain of defenses; empty for everything else
 
     def to_json(self) -> dict[str, Any]:
-        """Name and all fields, including defaults; for a chain, the fields of its stages."""
+        """Name and all fields, including defaults; for a chain, the fields of each stage."""
         if self.stages:
             return {"name": self.name, "stages": [stage.to_json() for stage in self.stages]}
         return {"name": self.name, **dataclasses.asdict(self.spec)}
 
     def replace(self, **changes: Any) -> Component:
-        """The same component with changed fields; the label stays as the user wrote it."""
+        """The same component with changed fields; its label stays as the user wrote it."""
         return dataclasses.replace(self, spec=dataclasses.replace(self.spec, **changes))
 
 
@@ -77,7 +77,7 @@ def load(target: str) -> Any:
 
 @cache
 def part_table(kind: str) -> Mapping[str, str]:
-    """The parts of one kind, "module:object" by name, with entry points; privkit's own names take precedence."""
+    """Name -> "module:object" for all parts of one kind, with entry points; privkit's own names take precedence."""
     if kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     foreign = {entry.name: entry.value for entry in plug_ins(kind) if NAME.match(entry.name)}
@@ -90,7 +90,7 @@ def plug_ins(kind: str) -> Iterable[EntryPoint]:
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:
-    """The installed package whose entry point brings a name, with its version; empty for privkit's own names.
+    """The installed package whose entry point defines a name, with its version; empty for privkit's own names.
 
     >>> distribution("defenses", "batch_shuffle")
     {}
@@ -108,7 +108,7 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
             place behind `@`; a list of stages; or a mapping with "stages".
 
     Raises:
-        UsageError: for an unknown name or key (with a suggestion), or a value that is not allowed.
+        UsageError: if a name or key is unknown (the message suggests one), or if a value is not allowed.
 
     >>> parse("defenses", "batch_shuffle:keep=0.25").spec
     BatchShuffle(keep=0.25, variant='final_shuffle', frozen_block='auto')
@@ -123,7 +123,7 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 
 
 def _parsed(kind: str, given: Any) -> Component:
-    """One component that is not a chain."""
+    """Build one component that is not a chain."""
     singular = kind_noun(kind)
     if kind == "models" and is_pair(given):
         return _imported(given)
@@ -155,7 +155,7 @@ def name_and_options(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
     """Name and options of one component that is not a chain, given as text or as a table.
 
     Raises:
-        UsageError: if it is neither, or a table without a name.
+        UsageError: if `given` is neither text nor a table, or is a table without a name.
 
     >>> name_and_options("attacks", {"name": "black_box", "epochs": 3})
     ('black_box', {'epochs': 3})
@@ -182,7 +182,7 @@ def _with_classes(what: str, spec: Any, classes: object) -> Any:
 
 
 def stages_given(given: Any) -> list[Any] | None:
-    """The stages of a chain as a user gave them; None for a single defense.
+    """The stages of a chain, each as the user wrote it; None for a single defense.
 
     >>> stages_given("gaussian_noise:sigma=1e+1+masking:keep=.2@server")
     ['gaussian_noise:sigma=1e+1', 'masking:keep=.2@server']
@@ -216,7 +216,7 @@ def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]
 
 
 def _placed(name: str, default: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The options; a `place` is checked and removed if the defense can run at only one place."""
+    """The options; `place` is checked, and removed if the defense can run at only one place."""
     if "place" not in options or any(field.name == "place" for field in dataclasses.fields(default)):
         return options
     place = options.pop("place")
@@ -238,10 +238,10 @@ def _chain(stages: Sequence[Component]) -> Component:
 
 
 def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
-    """Make a frozen dataclass from its class (or from an instance that gives the defaults) and options.
+    """Create a frozen dataclass from its class, or from an instance with the defaults, and options.
 
     Args:
-        options: field values; unknown names and wrong types are errors.
+        options: values by field name; unknown names and wrong types raise errors.
     """
     from pydantic import TypeAdapter, ValidationError
 
@@ -276,7 +276,7 @@ def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
     """Read `key=value,key=value` with TOML values; a bare word is a string.
 
     Args:
-        what: name of the setting, if it has options but no part's name.
+        what: name of the setting for error messages, if the options belong to no named part.
 
     >>> read_options("keep=.5,order=auto", "keep=.5,order=auto")
     {'keep': 0.5, 'order': 'auto'}
@@ -301,7 +301,7 @@ def split_options(text: str) -> list[str]:
 
 
 def _value(text: str) -> Any:
-    """The TOML value of a text, or the text itself if it is none."""
+    """The TOML value of a text, or the text itself if it is no TOML value."""
     try:
         parsed = parse_toml(f"v = {_BARE_POINT.sub('0.', text)}")
     except TooMuch as error:
@@ -312,7 +312,7 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """A value in the notation of the command line.
+    """A value as it is written on the command line.
 
     >>> as_written(None), as_written(True), as_written((1, 2))
     ('none', 'true', '[1,2]')
@@ -323,7 +323,7 @@ def as_written(value: Any) -> str:
 
 
 def is_pair(given: object) -> bool:
-    """Whether a model was given as two segments by import path (`lower:upper`), and not as one part.
+    """Whether a model is given as the import paths of two segments (`lower:upper`) instead of one part.
 
     >>> is_pair("mynets.Lower:mynets.Upper"), is_pair("mynets.models:Net"), is_pair("vit_micro:cut=embedding")
     (True, False, False)

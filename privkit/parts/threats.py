@@ -1,4 +1,4 @@
-"""The verdicts of a run under each threat model, with the registered attacks that it did not try."""
+"""The verdicts of a run under each threat model, with the registered attacks that the run did not try."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEASURED = Path(__file__).parents[1] / "settings" / "quick_attacks.csv"
 
 
 def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
-    """The verdicts on the rows that a run has so far."""
+    """The verdict under each threat model, from the result rows so far."""
     if not rows:
         return []
     rows = [counted(row) for row in rows]
@@ -34,7 +34,7 @@ def threats_of(rows: Sequence[Row]) -> list[ThreatVerdict]:
 
 @cache
 def _known() -> dict[str, list[KnownOutcome]]:
-    """The attacks to which each defense with default options fell in privkit's own table, by defense."""
+    """Defense -> attacks that succeeded against it in privkit's own table, for defenses with default options."""
     found: dict[str, list[KnownOutcome]] = {}
     with MEASURED.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -46,7 +46,7 @@ def _known() -> dict[str, list[KnownOutcome]]:
 
 @cache
 def _registered(records: str) -> dict[str, tuple[str, ...]]:
-    """Attacks on these records by the threat model of their default options; attacks with other goals in one group."""
+    """Threat model -> registered attacks on these records; goals other than reconstruction form one group."""
     models: dict[str, tuple[str, ...]] = {}
     for name in sorted(set(part_table("attacks")) - CONSTANT_ATTACKS):
         try:
@@ -59,10 +59,10 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
 
 
 def threat(attack: str) -> tuple[str, tuple[str, ...]]:
-    """An attack's threat model by its default options, and the domains of the records that it reads.
+    """An attack's threat model with default options, and the domains of the records that it reads.
 
-    An attack with another goal than reconstruction has no threat model and reads all domains. An unknown attack raises
-    a `UsageError`.
+    An attack with another goal than reconstruction has no threat model of its own and reads all domains. An unknown
+    attack raises a `UsageError`.
 
     >>> threat("black_box"), threat("canaries")
     (('query', ('images', 'tables')), ('labels, members, canaries', ()))
@@ -77,6 +77,6 @@ def threat(attack: str) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def _indexed() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Results of `threat` for privkit's attacks, from a file, so that reading a run loads neither attacks nor torch."""
+    """The results of `threat` for privkit's attacks, read from a file, so that no attack and no torch is imported."""
     with INDEX.open(encoding="utf-8", newline="") as file:
         return {row["attack"]: (row["threat_model"], tuple(row["domains"].split())) for row in csv.DictReader(file)}

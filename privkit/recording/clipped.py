@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
-    """A sentence if releases lie further outside the declared clip set than the noise can carry them; else empty.
+    """A sentence if releases lie further outside the declared clip set than the noise explains; else empty.
 
-    An honest release is refuted with probability at most `LEVEL`, because noise moves a point out of a convex set by at
+    A correct release is refuted with probability at most `LEVEL`, because noise moves a point out of a convex set by at
     most the noise's length.
     """
     clip = mechanism.smashed
@@ -33,7 +33,7 @@ def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
 
 
 def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism) -> str:
-    """`beyond` for a ball: tests all rows (or patches) together and each alone; a ball implies Gaussian noise."""
+    """The test of `beyond` for a ball: all records (or patches) together and each alone, for Gaussian noise."""
     found, norms = [], []
     for view in recording.views:
         sent = view.smashed.double()
@@ -54,7 +54,7 @@ def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism
 
 
 def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: SplitMechanism) -> str:
-    """`beyond` for a range: tests each number."""
+    """The test of `beyond` for a range: each number alone."""
     least, largest = (clip.low, clip.high) if isinstance(clip, Clamp) else (0.0, 1.0)
     count = sum(view.smashed.numel() for view in recording.views)
     reach = log(count / (2 * LEVEL)) if law_of(mechanism) == "laplace" else float(-ndtri(LEVEL / (2 * count)))
@@ -71,9 +71,10 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
 
 
 def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
-    """A sentence if releases follow the replay beyond the border of the clip set; else empty.
+    """A sentence if releases agree with unclipped outputs beyond the border of the clip set; else empty.
 
-    The outputs of a lower segment that was recorded without its clipping leave the set, but its releases do not.
+    A lower segment that was recorded without its clipping has outputs outside the set, but the releases must lie
+    inside.
     """
     over = (one.clean - inside).double()
     reach = float(over.square().sum())
@@ -87,7 +88,7 @@ def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMec
 
 
 def clipped_to(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
-    """Rows [N, ...] after clipping to the set; None if the set does not bound a row."""
+    """The outputs [N, ...] clipped to the set; None if the set does not bound a single record."""
     if isinstance(clip, Clamp):
         return clean.clamp(clip.low, clip.high)
     if isinstance(clip, BoxLabels):
@@ -98,7 +99,7 @@ def clipped_to(clip: ClipSet | Categories, clean: Tensor) -> Tensor | None:
 
 
 def _in_ball(clip: Ball | PatchBall, clean: Tensor) -> Tensor:
-    """The nearest points in the ball, or in the ball of each patch."""
+    """The nearest points [N, ...] in the ball, or in the ball of each patch."""
     rows = clean.clamp(min=0) if clip.nonnegative else clean
     if isinstance(clip, PatchBall) and clean.ndim == 3 and clean.shape[1] == clip.patches:
         shrunk: Tensor = clip.radius / rows.norm(dim=2, keepdim=True).clamp(min=clip.radius)
@@ -109,12 +110,12 @@ def _in_ball(clip: Ball | PatchBall, clean: Tensor) -> Tensor:
 
 
 def law_of(mechanism: SplitMechanism) -> Law:
-    """The law of the noise on numbers."""
+    """The distribution of the noise on single numbers."""
     return "laplace" if mechanism.noise.law == "laplace" else "gaussian"
 
 
 def scale_of(weights: Tensor | None, released: Tensor, mechanism: SplitMechanism) -> Tensor:
-    """The declared scale of the noise on every number of rows [N, ...], float64, since it may be any number above 0."""
+    """The declared noise scale of every number of a release [N, ...], in float64 to hold any positive number."""
     scale = torch.tensor(mechanism.noise.smashed, dtype=torch.float64)
     if mechanism.noise.site == "mixer" or weights is None or weights.shape[1] == 1:
         return scale.expand(released.shape)

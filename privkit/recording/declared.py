@@ -1,4 +1,4 @@
-"""Tests of a recording's declared mechanism against its data: which claims they refute, and which remain untested."""
+"""Tests of a recording's declared mechanism against its data: which claims the data refute, and which stay untested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LARGER = 1.5  # times the declared noise from which on a difference is not take
 
 @dataclass(kw_only=True)
 class Compared:
-    """The result of comparing a declaration with data; each test adds its finding."""
+    """The results of comparing a declaration with data: claims that are refuted, checked, or not checked."""
 
     refuted: list[str] = field(default_factory=list)  # sentences that begin "the recording declares …, but …"
     checked: list[str] = field(default_factory=list)  # compared declarations that are not refuted
@@ -39,7 +39,7 @@ class Compared:
 
     @property
     def sentence(self) -> str:
-        """A sentence on what was checked and what was not."""
+        """A sentence on which claims were checked and which were not."""
         told = (("checked", self.checked), ("not checked", self.unchecked))
         return "; ".join(f"{name}: {', '.join(what)}" for name, what in told if what)
 
@@ -54,13 +54,13 @@ class Compared:
 def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
     """Compare the declared mechanism of a recording with its tensors.
 
-    Each group of tests refutes an honest recording at most once in a million (`residual.LEVEL`). Some declarations
-    lower ε but leave no trace in a release, such as a frozen lower model; they are listed as not checked.
+    Each group of tests refutes a correct recording at most once in a million (`residual.LEVEL`). Declarations without a
+    trace in the release, such as a frozen lower model, are listed as not checked.
 
     Args:
-        recording: the whole recording, with a mechanism.
-        ask: maps images to the clients' output before the noise; None if unknown.
-        why: the reason, if `ask` is None.
+        recording: the whole recording, which declares a mechanism.
+        ask: function from images to the clients' output before the noise; None if unknown.
+        why: the reason why `ask` is None.
         plain: whether the noise was added last, to the release itself. False if a recorded defense adds it to images,
             or changes the noisy data; then the noise cannot be tested.
     """
@@ -97,7 +97,7 @@ def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain:
 
 
 def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Test the declared numbers of rounds and releases against those of one unit in the file."""
+    """Test the declared numbers of rounds and releases against the numbers for one record (or client) in the file."""
     described, rounds = recording.description, recording.pass_rounds
     often = recording.most_released
     if mechanism.unit == "client" or mechanism.participation.rate < 1:
@@ -120,7 +120,7 @@ def _counts(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Test whether as few units take part in a round as the charge assumes."""
+    """Test whether each round has at most as many records (or clients) as the declared subsampling assumes."""
     part, described = mechanism.participation, recording.description
     if part.rate == 1:
         return
@@ -144,7 +144,7 @@ def _sampling(recording: Recording, mechanism: SplitMechanism, found: Compared) 
 
 
 def _mixing(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    """Test whether as many clients are mixed, and with such shares, as the charge assumes."""
+    """Test whether the number of mixed clients and their shares agree with the declared mechanism."""
     group, mixed = mechanism.mixing.group, recording.description.mixed
     if group == 1:
         return
@@ -163,7 +163,7 @@ def _mixing(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _apart(recording: Recording, ask: Ask | None, why: str, found: Compared) -> None:
-    """Test whether a record affects other rows in the lower segment, in a batch of the recorded size."""
+    """Test whether a record affects other records' outputs in the lower segment, in a batch of the recorded size."""
     sent, seats = recording.description.replay, recording.members_of(-1)[:, 0]
     what = f"that records do not meet in the lower segment in {'eval' if sent is None else sent.mode} mode"
     known = len(recording.truth) and bool((seats >= 0).all())
@@ -231,7 +231,7 @@ def _noise(
 
 
 def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
-    """A sentence if releases vary less than their noise, around the mean of other rows, which is independent of it."""
+    """A sentence if releases vary less than their declared noise, around the mean of other releases."""
     order = torch.randperm(len(released), generator=Generator().manual_seed(0))
     halves = order.chunk(2) if len(order) >= 8 else (order,)
     for number, own in enumerate(halves):
@@ -244,8 +244,8 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 def _replayed(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
-    """Test whether the difference from the replay is the declared noise, in all rounds and in the last: a sentence if
-    it is not, the ratio of its size to the noise's in the last round, and the count of numbers there.
+    """Test whether release minus replay is the declared noise. Returns a sentence if it is not (else empty), and for
+    the last round the ratio of its size to the noise and the count of numbers.
     """
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []
@@ -323,7 +323,7 @@ def _labels(recording: Recording, mechanism: SplitMechanism, found: Compared) ->
 
 
 def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and their scales as vectors; very long vectors are reduced to drawn places, the same in every round."""
+    """Releases and their scales as vectors; very long ones are reduced to random coordinates, equal in all rounds."""
     flat, scales = rows.flatten(1), scale.flatten(1)
     if flat.shape[1] > _LONGEST:
         places = torch.randperm(flat.shape[1], generator=Generator().manual_seed(1))[:_LONGEST]
@@ -332,7 +332,7 @@ def _part(rows: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _drawn_rows(recording: Recording, mechanism: SplitMechanism) -> tuple[Tensor, Tensor]:
-    """A random choice of rows from all rounds with their scales, enough for both halves of a test."""
+    """Random releases from all rounds with their noise scales, enough for both halves of a test."""
     views = recording.views
     sizes = [len(view.smashed) for view in views]
     width = min(_LONGEST, views[0].smashed[0].numel())

@@ -37,8 +37,8 @@ class Files:
     """The files of a recording, each compared with the checksums of its `recording.json`.
 
     Args:
-        listed: SHA-256 of each file in the recording, by name.
-        every: whether each file must be listed.
+        listed: the SHA-256 of each file in the recording, by name.
+        every: whether a file that is not listed is refused.
     """
 
     def __init__(self, folder: Path, listed: Mapping[str, str], *, every: bool = True) -> None:
@@ -46,7 +46,7 @@ class Files:
         self.read: dict[str, str] = {}  # file -> SHA-256 of what was read
 
     def content(self, name: str, most: int | None = None) -> bytes:
-        """The bytes of one file; a `DataError` if it lies outside the folder, is too large, or was changed."""
+        """The bytes of one file; a `DataError` if it lies outside the folder, is too large, or fails its checksum."""
         data = plain_bytes(self.folder, name, _MOST_BYTES if most is None else most)
         self.read[name] = digest(data)
         if self._every and name not in self._listed:
@@ -59,7 +59,7 @@ class Files:
         return data
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one file; a `DataError` also for pickles, other formats, and files that unpack to too much."""
+        """The tensors of one file; a `DataError` also for pickles, other formats, and excessive unpacked size."""
         path = self.folder / name
         data = self.content(name)
         if is_pickle(data) or not name.endswith(_ENDINGS):
@@ -103,7 +103,8 @@ def archived(data: bytes) -> list[str]:
     """Names of the members of an archive, without unpacking; a `BadZipFile` for other files.
 
     Raises:
-        ValueError: if it is too large, members are encrypted or packed in a rare way, or two members share a name.
+        ValueError: if the archive is too large, if members are encrypted or use a rare compression, or if two members
+            share a name.
     """
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:
         raise ValueError(f"it has more than {_MOST_MEMBERS} members")

@@ -23,10 +23,10 @@ _MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
 def network(
     described: Network, files: Files, domain: Domain, *, trust: Sequence[str] = (), training: bool = False
 ) -> nn.Module:
-    """A segment with frozen weights, fixed in evaluation mode or in training mode.
+    """Build a segment with frozen weights, fixed in evaluation mode or in training mode.
 
     Args:
-        domain: domain of the records, for a builder that asks for it.
+        domain: domain of the records, passed to a builder that takes it.
         trust: modules that the command trusts; other import paths are refused (`privkit.files.import_path.only`).
 
     Raises:
@@ -67,11 +67,10 @@ def _built(described: Network, files: Files, domain: Domain) -> nn.Module:
 
 
 class _Program(nn.Module):
-    """A TorchScript or exported program as a module without parameters.
+    """Wraps a TorchScript or exported program as a module without parameters.
 
-    This wrapper is needed because programs refuse methods such as `train`, which attacks call.
-
-    The modules inside keep their mode.
+    This is needed because programs refuse methods such as `train`, which attacks call. The modules inside keep their
+    mode.
     """
 
     def __init__(self, program: nn.Module) -> None:
@@ -89,7 +88,7 @@ class _Program(nn.Module):
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """A block that stops code which registers more modules and weights than a segment has."""
+    """A block that stops code if it registers more modules and weights than a segment should have."""
     found = {"numbers": 0, "parts": 0}
 
     def count(owner: nn.Module, name: str, value: object) -> None:

@@ -45,13 +45,13 @@ _REACHES_OUT = frozenset(
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
     """Load a TorchScript or exported program; neither may contain a pickled object.
 
-    TorchScript may call only operators that compute. torch's reader of exported programs evaluates text, so the command
-    must trust this reader by name.
+    TorchScript may call only operators that compute on tensors. torch's reader of exported programs evaluates text as
+    code, so the command must trust this reader by name.
 
     Raises:
-        Untrusted: if it is an exported program, and the command does not trust the reader.
-        DataError: if it is damaged, contains something that a segment does not need, or calls an operator that reaches
-            beyond tensors.
+        Untrusted: if the file is an exported program, and the command does not trust the reader.
+        DataError: if the file is damaged, contains unnecessary content, or calls an operator that reaches beyond
+            tensors.
     """
     data, here = files.content(name), files.folder / name
     try:
@@ -98,7 +98,7 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 def _strange(held: dict[str, bytes]) -> str:
-    """Content of a TorchScript file that a segment does not need; empty if there is none.
+    """A phrase that names unnecessary content of a TorchScript file; empty if there is none.
 
     torch ignores the case of members' names, so two names may not differ only in case.
     """
@@ -116,8 +116,8 @@ def _strange(held: dict[str, bytes]) -> str:
 def _scripted(held: dict[str, bytes]) -> tuple[nn.Module, frozenset[str]]:
     """The module, compiled but not run, and all operators that its functions call.
 
-    The archive is written anew from the checked members, since torch and zipfile can see different members in one file.
-    Operators are read from compiled graphs, since text can name them in many ways.
+    The archive is rewritten from the checked members, since torch and zipfile may read one file differently. Operators
+    are read from the compiled graphs, since source text can name an operator in many ways.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -133,7 +133,7 @@ def _scripted(held: dict[str, bytes]) -> tuple[nn.Module, frozenset[str]]:
 
 
 def _called(block: Any) -> Iterator[str]:
-    """Kinds of all nodes in a graph or block, at any depth; for objects in C++, their type."""
+    """Kinds of all nodes in a graph or block, at any depth; for nodes that create C++ objects, the object's type."""
     for node in block.nodes():
         yield node.kind()
         yield from (f"class::{made.type()}" for made in node.outputs() if "torch.classes" in str(made.type()))
@@ -144,7 +144,7 @@ def _called(block: Any) -> Iterator[str]:
 
 @contextmanager
 def _weights_only() -> Iterator[None]:
-    """A block in which every `torch.load` refuses objects, which the reader of exported programs would accept."""
+    """A block in which `torch.load` refuses pickled objects, which the reader of exported programs would accept."""
     before = os.environ.get(_FORCE)
     os.environ[_FORCE] = "1"
     try:

@@ -1,4 +1,4 @@
-"""A recording in memory, read from its folder and refused if its tensors do not fit together."""
+"""Reads a recording from its folder into memory; a recording whose tensors do not fit together is refused."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Recording:
 
     @property
     def whole(self) -> Recording:
-        """The recording before it was cut to a budget."""
+        """The recording before it was reduced to a budget."""
         return self.untrimmed or self
 
     @property
@@ -65,7 +65,7 @@ class Recording:
 
     @property
     def record(self) -> str:
-        """The noun for one private record."""
+        """The noun for one private record, such as "image"."""
         return self.domain.records.removesuffix("s")
 
     @property
@@ -75,8 +75,9 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels: the declared number, or the number of labels per record, or the largest label plus one;
-        at least two."""
+        """The number of labels, ≥ 2: the declared number, the number of labels per record, or the largest label plus
+        one.
+        """
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
@@ -87,9 +88,10 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """The last rounds of each pass and the first of the adversary's records, within a budget; at least one round.
+        """A smaller recording: the last rounds of each pass with at most `victims` records (at least one round), and
+        the first `own` of the adversary's records.
 
-        The recorded segments have the weights of the end of training; earlier rounds were made with other weights.
+        The last rounds are kept because the recorded segments have the weights of the end of training.
         """
         each = self.pass_rounds
         kept = min(each, max(1, victims // self.round_rows))
@@ -111,23 +113,23 @@ class Recording:
 
     @property
     def pass_rounds(self) -> int:
-        """Number of rounds in one pass."""
+        """Number of rounds in one pass over the records."""
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of `passes` passes, the last pass first, since the recorded segments have its weights."""
+        """The rounds of the last `passes` passes, the last pass first, since the recorded segments have its weights."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
-        """The mechanism that also counts further passes of the attacked records; the recorded one counts only one pass.
+        """The declared mechanism, extended from one pass over the attacked records to several passes.
 
-        A further pass adds its rounds for a client, and its releases for a record. In a shuffled run each of these adds
-        an epoch, since an epoch is charged as one release.
+        Each further pass adds its rounds for a client, and its releases for a record. In a shuffled run each addition
+        counts as an epoch, since an epoch is charged as one release.
 
         Args:
-            passes: number of passes that an attack reads, at most those recorded.
+            passes: number of passes that an attack reads, at most the recorded number.
         """
         if self.mechanism is None:
             return None
@@ -136,17 +138,16 @@ class Recording:
         return replace(self.mechanism, rounds=self.mechanism.rounds + (passes - 1) * each * self.mechanism.turn)
 
     def members_of(self, number: int) -> Tensor:
-        """The true record on each seat of each row of a round, int64 [N, k]; −1 if it is unknown."""
+        """The true records mixed into each released record of a round, int64 [N, k]; −1 if unknown."""
         parts: Sequence[Tensor] = self.members.split([len(view.smashed) for view in self.views[: self.pass_rounds]])
         return parts[number % self.pass_rounds]
 
     @property
     def most_released(self) -> int | None:
-        """How often one record is released in a pass; None if no true record is known.
+        """How often one record is released in one pass over the records; None if no true record is known.
 
-        It is the largest number of rows of one true record. Without `truth.members`, records are numbered by row, and
-        equal records count as one. Since a dataset may contain a record twice, a number counts only if at least one
-        record in ten reaches it.
+        Without `truth.members`, equal records count as one. Since a dataset may contain a record twice, the result is
+        the largest count that at least one record in ten reaches.
         """
         known = self.members[self.members >= 0]
         if not len(known):
@@ -156,7 +157,7 @@ class Recording:
 
     @property
     def rounds_of_one(self) -> int | None:
-        """The largest number of rounds of a pass that one record in ten is in; None if no record is known."""
+        """The largest number of rounds of a pass that one record in ten takes part in; None if no record is known."""
         parts = [self.members_of(number) for number in range(self.pass_rounds)]
         seen = [self._alike[part[part >= 0]].unique() for part in parts]
         return _of_one_in_ten(torch.cat(seen).bincount()) if any(map(len, seen)) else None
@@ -170,7 +171,7 @@ class Recording:
         return torch.tensor([first.setdefault(one.numpy().tobytes(), at) for at, one in enumerate(self.truth.x)])
 
     def lower(self) -> nn.Module | None:
-        """The clients' part, rebuilt in the mode of its release; None if it was not recorded."""
+        """The clients' part, rebuilt in the mode (training or evaluation) of its release; None if not recorded."""
         sent = self.description.replay
         return self._network(self.description.lower, training=sent is not None and sent.mode == "train")
 
@@ -187,7 +188,7 @@ class Recording:
 
 
 def _of_one_in_ten(counts: Tensor) -> int:
-    """The largest count that one in ten of the positive counts reaches."""
+    """The largest count that at least a tenth of the positive counts reaches."""
     known = counts[counts > 0].sort(descending=True).values
     return int(known[len(known) // 10])
 
@@ -199,8 +200,8 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
         trust: modules besides privkit from which builders and own parts may come.
 
     Raises:
-        DataError: if something is missing, damaged, or does not fit; the message is one sentence.
-        Untrusted: if a builder comes from another module; nothing is imported before.
+        DataError: if a file or tensor is missing, damaged, or does not fit; the message is one sentence.
+        Untrusted: if a builder comes from an untrusted module; nothing is imported before this check.
     """
     data = description_file(folder)
     described = description(data, folder / FILE)
@@ -251,7 +252,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
 
 
 def _of_round(name: str, rounds: int) -> bool:
-    """Whether a name is that of a round's tensor, for this number of rounds."""
+    """Whether a name is the name of a round's tensor, in a recording of `rounds` rounds."""
     found = _ROUND_NAME.fullmatch(name)
     return found is not None and int(found[1]) < rounds
 
@@ -304,12 +305,14 @@ def _view(described: Description, number: int, tensors: Mapping[str, Tensor], he
 
 
 def _single(value: Tensor | None) -> Tensor | None:
-    """The tensor with floats as float32 and whole numbers as int64."""
+    """The tensor, with floats as float32 and whole numbers as int64."""
     return None if value is None else value.float() if value.is_floating_point() else value.long()
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """The true record on each seat of one pass; without `truth.members`, record n is on row n."""
+    """The true records mixed into each release, in one pass over the records; without `truth.members`, release n holds
+    record n.
+    """
     described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
     if seats[0] * seats[1] > _MOST_SEATS:
@@ -342,7 +345,7 @@ def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, he
 
 
 def _mechanism(described: Description, folder: Path) -> tuple[SplitMechanism | None, tuple[str, ...]]:
-    """The described mechanism, and the fields that an old recording left out."""
+    """The declared mechanism or None, and the fields that a recording of an older version lacks."""
     if described.mechanism is None:
         return None, ()
     try:

@@ -1,4 +1,4 @@
-"""A recorder for a user's own training loop: it watches the tensors that cross the cut, and writes a recording."""
+"""Records the tensors that cross the cut in a user's own training loop, and writes them as a recording."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Round:
         self.y = None if y is None else _kept(y)
 
     def crossing(self, value: Tensor | Array, name: str) -> Tensor:
-        """Copy a tensor that crosses a cut, and keep the gradient that comes back under this name."""
+        """Copy a tensor that crosses a cut, and store its returned gradient under this name."""
         if isinstance(value, Tensor) and value.requires_grad:
             value.register_hook(lambda gradient: setattr(self, name, _kept(gradient)))
         return _kept(value)
@@ -49,14 +49,13 @@ class _Round:
 class Recorder:
     """Keeps the last rounds of a training loop, and writes them as a recording for `privkit audit`.
 
-    Give it the module whose output crosses the cut, and it watches the module in training mode. Or call it on that
-    output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient. The loop's results do not
-    change. In a U-shape, call `features` on the features that the server sends down.
+    Give it the module whose output crosses the cut, and it watches the module in training mode. Or call it on the
+    output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient, and never changes the loop's
+    results. In a U-shape, call `features` on the features that the server sends down.
 
     Args:
-        client: the module from records to the release; None if you call the recorder.
-        rounds: number of last rounds to keep. Rounds of another size than the first, such as an incomplete batch, are
-            left out.
+        client: the module that maps records to the release; None if you call the recorder yourself.
+        rounds: number of last rounds to keep. Rounds whose size differs from the first round's are left out.
 
     Attributes:
         left_out: number of rounds that were left out.
@@ -85,18 +84,18 @@ class Recorder:
             self(smashed, x=given[0])
 
     def __call__(self, smashed: Sent, *, x: Tensor | Array | None = None, y: Tensor | Array | None = None) -> Sent:
-        """Remember one message, and return it unchanged.
+        """Record one message, and return it unchanged.
 
         Args:
             smashed: the data that cross the cut, [N, T, D], [N, C, H, W] or [N, D]; like `x` and `y`, a tensor or an
                 array.
-            x: records of the message, for scoring: images [N, C, H, W] in [0, 1], before a normalization, or records
-                [N, ...] of the domain that `save` is given.
-            y: labels of the records, for scoring, int64 [N], or 0 and 1 in [N, L].
+            x: records of the message, used for scoring: images [N, C, H, W] in [0, 1], not normalized, or records [N,
+                ...] of the domain given to `save`.
+            y: labels of the records, used for scoring: int64 [N], or 0 and 1 in [N, L].
 
         Raises:
             UsageError: if images are normalized.
-            DataError: if `x` should be images and is not.
+            DataError: if `x` has the shape of images but holds none.
         """
         self.watched += 1
         made = self._last = _Round(smashed, x, y)
@@ -107,12 +106,12 @@ class Recorder:
         return smashed
 
     def features(self, features: Sent) -> Sent:
-        """Remember the features that the server of a U-shape sends down in the last round, and return them unchanged.
+        """Record the features that the server of a U-shape sends down in the current round, and return them unchanged.
 
         The gradient that the client sends up is recorded, too. Give the round's labels as `y` of the call, for scoring.
 
         Args:
-            features: features [N, …], a row for each released row.
+            features: features [N, …], one entry for each released record.
         """
         if self._last is None:
             raise UsageError("features come back in a round, and none was recorded: call the recorder on the release")
@@ -140,26 +139,25 @@ class Recorder:
         """Write the recording and stop watching.
 
         The last round is sent again through the written `lower`. If the result is farther than `FAR` from the release,
-        `lower` is also written in training mode, in which batch normalization and dropout differ. The closer one is
-        kept, and `recording.json` records its mode and distance. A warning names the rounds that `lower` did not make,
-        such as those before the optimizer's last step.
+        training mode is tried as well, in which batch normalization and dropout differ. The closer mode is kept and
+        noted in `recording.json` with its distance. A warning names rounds that `lower` does not reproduce, such as
+        those before the optimizer's last step.
 
         Args:
             folder: folder of the recording, new or empty.
             name: name of the defense, as tables show it.
-            own: the adversary's own records [M, ...], in the form of `x`; most attacks need some hundreds.
-            own_labels: labels of these records, int64 [M], or 0 and 1 in [M, L].
-            lower: the clients' module that an adversary may know, from records to the release, including the defense.
-                With it, an audit can ask queries and mount white boxes; without it, only passive attacks.
-            lower_builder: "module:object" that builds it, so that its weights are recorded and an audit must trust the
-                module (`--trust module`); empty to record it as a
-                TorchScript program, traced on the recorded `x`.
-            upper: the server's segment, from the release to logits; attacks do not get that of a U-shape.
+            own: the adversary's own records [M, ...], in the form of `x`; most attacks need several hundred.
+            own_labels: labels of the adversary's records, int64 [M], or 0 and 1 in [M, L].
+            lower: the clients' module from records to the release, including the defense, if an adversary may know it.
+                With it, an audit can run query and white-box attacks; without it, only passive attacks.
+            lower_builder: "module:object" that builds `lower`. Then only weights are recorded, and an audit must trust
+                the module (`--trust module`). Empty to record a TorchScript program, traced on the recorded `x`.
+            upper: the server's segment, from the release to logits; in a U-shape, attacks do not get it.
             upper_builder: "module:object" that builds `upper`; empty to record it as a program.
             domain: domain of the records, `privkit.domains.Tokens(…)` or `Tables(…)`; None for images.
-            mechanism: the mechanism for the defense's certificate.
-            accuracy: share of right answers, and the number of test images.
-            clients: number of clients; each release has equally many records of each, client after client.
+            mechanism: the mechanism from which the defense's certificate follows.
+            accuracy: test accuracy in [0, 1], and the number of test images.
+            clients: number of clients; each release holds equally many records of each client, client after client.
             passes: how often the kept rounds repeat the same records in the same order; `x` and `y` of one pass
                 suffice.
             **described: further fields of `recording.json`: `defense`, `classes`, `dataset`, `model`, `notes`, ….
@@ -168,8 +166,9 @@ class Recorder:
             The recording, read back.
 
         Raises:
-            UsageError: if nothing was recorded, fields or passes do not fit it, or the folder is not empty.
-            DataError: if the recorded tensors do not fit together. Nothing is left of the folder.
+            UsageError: if nothing was recorded, if fields or passes do not fit the recorded rounds, or if the folder is
+                not empty.
+            DataError: if the recorded tensors do not fit together. The folder is then removed.
         """
         if not self._rounds:
             raise UsageError(
@@ -238,7 +237,7 @@ class Recorder:
 
 
 def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
-    """The domain of images of this shape, or of the first given images."""
+    """The domain of images of this shape; if `shape` is None, the shape of the first given images is used."""
     shape = next((one.shape[1:] for one in known if one is not None), None) if shape is None else shape
     if shape is None:
         raise UsageError(
@@ -255,7 +254,7 @@ def _images(shape: Sequence[int] | None, *known: Tensor | None) -> Domain:
 def _fields(
     described: Mapping[str, Any], rows: int, clients: int, accuracy: tuple[float, int] | None
 ) -> dict[str, Any]:
-    """Further fields of `recording.json`: the batch size that follows from a release's rows, and measurements."""
+    """Further fields of `recording.json`: the batch size, computed from a release's size, and measurements."""
     for name in described:
         if name in _FILLED_IN:
             raise UsageError(f"save fills in {name} by what was recorded; leave it out")
@@ -308,7 +307,7 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
 
 
 def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
-    """The records or labels of all rounds; None unless each round has some."""
+    """The records or labels of all rounds; None if a round has none."""
     known = [part for part in parts if part is not None]
     shapes = {str(list(part.shape[1:])) for part in known}
     if len(shapes) > 1:

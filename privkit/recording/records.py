@@ -27,7 +27,7 @@ _MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word 
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The fields of `recording.json` that describe one record, and the file that they name.
+    """The fields of `recording.json` that describe one record, and the files that these fields name.
 
     >>> described_domain(Images(shape=(1, 8, 8)))
     ({'image_shape': [1, 8, 8]}, {})
@@ -38,7 +38,7 @@ def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def recorded_domain(described: Description, files: Files) -> Domain:
-    """The domain of the records; a `DataError` if its file describes no domain, or a round would be too large."""
+    """The domain of the records. A `DataError` if the domain's file is invalid, or if a round would be too large."""
     if described.image_shape is not None:
         domain: Domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     else:
@@ -69,10 +69,10 @@ def _read(files: Files, name: str) -> Domain:
 def records(
     described: Description, domain: Domain, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Records of one kind with their labels (0 if there are none), and the labels again, or None if unknown.
+    """Records of one kind with their labels (0 if unknown), and the labels again, or None if unknown.
 
     Args:
-        kind: "own" or "truth".
+        kind: "own" for the adversary's records, "truth" for the private records.
 
     Raises:
         DataError: if the tensors are not records of the domain, or the labels do not fit.
@@ -126,7 +126,7 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
     """Raise `DataError` if one file mixes class numbers and several labels, or different numbers of labels.
 
-    Labels of rounds may be float [N, L] beside classes [N], since they may have been mixed or noised.
+    Labels of rounds may be float [N, L] although other labels are classes [N], since defenses mix or noise them.
     """
     labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)

@@ -1,4 +1,4 @@
-"""Replay: a recorded lower segment is applied to the recorded records, and compared with the release."""
+"""Replay: sends recorded records through the recorded lower segment again, and compares the result with the release."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NUMBERS = 2**21
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """One round that was sent again."""
+    """One replayed round: the recorded release, the mean of the replayed outputs, and their spread."""
 
     released: Tensor  # float [N, ...], as it was recorded
     clean: Tensor  # float [N, ...], the mean of the segment's outputs
@@ -44,19 +44,18 @@ class Replay:
 
     @property
     def blur(self) -> float:
-        """Standard deviation of `clean`."""
+        """Standard deviation of the error of `clean`, the mean of the replayed outputs."""
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
         """‖release − replay‖ / ‖release‖, without the part that noise explains.
 
         Args:
-            variance: mean variance of the declared noise; not used for a segment that draws its own noise.
+            variance: mean variance of the declared noise; ignored for a segment that draws its own noise.
 
         Returns:
-            The root of the squared distance over the squared norm of the release. The variance of the noise is
-            subtracted from both, and four of its standard errors from the distance. It is 0 if no distance remains, and
-            1 if nothing of the release remains.
+            The relative distance, ≥ 0. The noise's variance is subtracted from both squared norms, and four of its
+            standard errors from the squared distance. 0 if no distance remains, 1 if nothing of the release remains.
 
         >>> two = torch.tensor([[3.0, 4.0]])
         >>> round(Replay(released=two, clean=two * 0.9).distance(0.0), 4)
@@ -72,15 +71,15 @@ class Replay:
         return sqrt(excess / size) if size > 0 else 1.0
 
     def quieter(self, variance: float) -> float | None:
-        """The variance of the release divided by that of the outputs, if it is clearly below 1; else None.
+        """The release's variance divided by the variance of the replayed outputs, if it is clearly below 1; else None.
 
-        An honest release is one more draw of the same outputs. A release counts as quieter if it is nearer to the mean
-        of all draws than every other draw, by more than twice the range of the other draws' distances. For an honest
-        release this happens with probability 1.5e-4 if distances are normally distributed (measured), and less often if
-        they are skewed, as with few numbers or one draw for a whole batch.
+        A correct release is one more draw of the outputs. A release counts as quieter if it is nearer to the mean of
+        all draws than every other draw, by more than twice the range of the other draws' distances. For a correct
+        release this has probability 1.5e-4 if distances are normally distributed (measured), and less if they are
+        skewed.
 
         Args:
-            variance: variance of noise that is added to the output, as in `distance`.
+            variance: mean variance of the declared noise, as in `distance`.
 
         >>> clean, noise = torch.zeros(9, 99), torch.randn(9, 9, 99, generator=torch.Generator().manual_seed(0))
         >>> draws = iter(noise)
@@ -99,7 +98,7 @@ class Replay:
 
 
 def variance_of(mechanism: SplitMechanism | None) -> float:
-    """Variance of the declared noise on a number of a release; 0 if none is declared.
+    """Variance of the declared noise on one number of a release; 0 if no noise is declared.
 
     >>> variance_of(None)
     0.0
@@ -121,7 +120,7 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send one recorded round again; a `ValueError` names records or weights that were not recorded.
+    """Send one recorded round again; a `ValueError` names missing records or weights.
 
     Mixed records are sent separately and mixed by their recorded weights.
     """
@@ -143,7 +142,7 @@ def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
 
 
 def _replay(answer: Callable[[], Tensor], released: Tensor) -> Replay:
-    """Ask for the output twice, and more often if the answers differ."""
+    """Compute the output twice, and more often if the two outputs differ."""
     first, second = (_drawn(answer, "replay", number) for number in range(2))
     if first.shape != released.shape:
         raise ValueError(
@@ -168,7 +167,7 @@ def _drawn(answer: Callable[[], Tensor], *stream: str | int) -> Tensor:
 
 
 def rounds_to_replay(recording: Recording) -> Sequence[int]:
-    """A few rounds for a quick check, evenly spaced and including the last one."""
+    """Numbers of a few rounds for a quick check, evenly spaced, including the last round."""
     last = recording.views[-1]
     each = max(len(last.smashed) * last.mixed * prod(recording.domain.shape), last.smashed.numel()) / _NUMBERS
     count = max(1, min(len(recording.views), int(1 / each)))
@@ -177,13 +176,14 @@ def rounds_to_replay(recording: Recording) -> Sequence[int]:
 
 @torch.no_grad()
 def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
-    """The pair (records replaced, rows changed) if more rows changed than records were replaced; otherwise (0, 0).
+    """Test whether records affect each other: the numbers of replaced records and of changed outputs, if more outputs
+    changed than records were replaced; otherwise (0, 0).
 
-    Half of a batch at a time, records are replaced by their neighbors: those whose place has a 1 (or a 0) in one binary
-    digit. So for any two records, one of the 2·⌈log₂ N⌉ halves contains only one of the two. A changed order of rows
-    does not count, since each record still changes one row.
+    Half of the batch is replaced by neighboring records at a time: the records whose number has a 1 (or a 0) in one
+    binary digit. So for any two records, one of the 2·⌈log₂ N⌉ halves contains only one of the two. A permutation of
+    the outputs does not count, since each record still changes one output.
 
-    The batch [N, ...] has the recorded size. If equal batches get different answers, a `ValueError` is raised.
+    The batch [N, ...] has the recorded size. If equal batches give different outputs, a `ValueError` is raised.
 
     >>> carried(lambda x: x.roll(1, 0), torch.arange(6.0).view(6, 1))
     (0, 0)

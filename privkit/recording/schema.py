@@ -1,4 +1,4 @@
-"""The schema of `recording.json`, which describes the tensors; it is versioned, sealed with a checksum, and checked."""
+"""The schema of `recording.json`, which describes the tensors. The file has a version and a checksum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ _MOST_SEATS = 100_000  # of clients, of messages, and of records in a row
 
 
 def _printable(text: str) -> str:
-    """Check that tables, paths and terminals can show a name."""
     if not text.isprintable():
         raise ValueError(f"a name has no control characters, got {shortened(text)}")
     return text
@@ -57,7 +56,7 @@ class Network(_Frozen):
 
 
 class _OwnerMeasurements(_Frozen):
-    """Measurements by the recording's owner, which privkit repeats without checking them."""
+    """Measurements reported by the recording's owner, which privkit repeats without checking them."""
 
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None  # share of right answers on test images
     test_images: _Whole | None = None  # how many there were; needed for the interval of the accuracy
@@ -72,7 +71,7 @@ class _OwnerMeasurements(_Frozen):
 
 
 class _Replayed(_Frozen):
-    """Mode and distance of the last round, sent again through the written lower segment; an audit measures it anew."""
+    """Mode of the written lower segment, and distance of the replayed last round; an audit measures both again."""
 
     # evaluation or training mode of the segment; batch normalization and dropout differ between them
     mode: Literal["eval", "train"]
@@ -145,7 +144,7 @@ def description(data: bytes, path: Path) -> Description:
     """Parse and check the bytes of a `recording.json`, which has a checksum from version 2 on.
 
     Raises:
-        DataError: if it was changed or has a newer schema, or a field is missing, unknown or not allowed.
+        DataError: if the file was changed or has a newer schema, or if a field is missing, unknown or not allowed.
     """
     fields = parsed(data, path)
     version = fields.get("schema_version") if isinstance(fields, dict) else None
@@ -186,10 +185,10 @@ def description_file(folder: Path) -> bytes:
 
 
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
-    """The bytes of a plain file of a folder, which may itself be reached through links.
+    """The bytes of a plain file of a folder; the folder's path may contain links.
 
     Raises:
-        DataError: if it lies outside the folder, is a link, a pipe or a device, is too large, or cannot be read.
+        DataError: if the file lies outside the folder, is a link, a pipe or a device, is too large, or cannot be read.
     """
     if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
         raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")

@@ -15,7 +15,7 @@ OF_ROUND = (_DOWN, _UP)  # tensors of one round
 
 
 def named(views: Sequence[View]) -> dict[str, Tensor | None]:
-    """The tensors of all rounds by name; the views hold features as `smashed`."""
+    """The tensors of all rounds by name; in these views, `smashed` holds the features."""
     return {
         f"round_{number}.{kind}": value
         for number, view in enumerate(views)

@@ -1,4 +1,4 @@
-"""Segments as a recorder writes them: as programs or weights, with their mode and their distance from the release."""
+"""Writes the segments of a recording as programs or weights, with their mode and their distance from the release."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ def lower_fields(
     *,
     trained: bool,
 ) -> tuple[dict[str, Any], str]:
-    """The fields that describe the lower segment, written in the mode that comes closer to the last release.
+    """The fields that describe the lower segment, written in the mode whose output is closer to the last release.
 
-    Without a round, it is in evaluation mode. If noise hides which mode is closer, a trained segment stays in training
-    mode, provided that records affect each other in this mode.
+    Without a round, this is evaluation mode. If noise hides which mode is closer, a segment that released in training
+    mode keeps it, provided that records affect each other in this mode.
 
     Args:
         sample: records on which a program is traced.
         rounds: rounds whose release is the segment's output.
         variance: variance of the declared noise.
-        files: contents by name, to which the segment's file is added.
-        trained: whether the segment released in training mode.
+        files: file contents by name; the segment's file is added to them.
+        trained: whether the segment was in training mode when it released.
 
     Returns:
-        The fields, and a warning if the segment does not make every round.
+        The fields, and a warning if the segment does not reproduce every round; else an empty text.
     """
     kept = segment_fields("lower", module, builder, sample, files)
     if not rounds:
@@ -74,7 +74,7 @@ def segment_fields(
     *,
     training: bool = False,
 ) -> dict[str, str]:
-    """The fields of `recording.json` for a segment, whose file is added to `files`."""
+    """The fields of `recording.json` for a segment; the segment's file is added to `files`."""
     if builder:
         files[f"{part}.safetensors"] = packed(module.state_dict())
         return {"builder": builder, "weights": f"{part}.safetensors"}
@@ -92,7 +92,7 @@ def segment_fields(
 
 
 def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> str:
-    """Why a trace failed: the module does not accept the recorded data, or cannot become a program."""
+    """The reason why tracing failed: the module does not accept the recorded data, or cannot become a program."""
     try:
         module(sample)
     except Exception as other:
@@ -106,12 +106,11 @@ def _failed(part: str, module: nn.Module, sample: Tensor, error: Exception) -> s
 
 
 def _copy(module: nn.Module, *, training: bool) -> nn.Module:
-    """A copy of the module on the CPU and in float32, as records and releases are read."""
     return deepcopy(module).cpu().float().train(training)
 
 
 def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes], *, training: bool = False) -> Ask:
-    """The segment as it will be read back; with a builder, a copy of the module, which has the recorded weights."""
+    """The segment as an audit will read it; with a builder, a copy of the module, which has the recorded weights."""
     if builder:
         return _copy(module, training=training)
     with warnings.catch_warnings():
@@ -121,7 +120,7 @@ def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes],
 
 
 def _meet(ask: Ask, last: Sent) -> bool:
-    """Whether records of a batch affect each other's rows; False if they cannot be sent again."""
+    """Whether records of a batch affect each other's outputs; False if the batch cannot be sent again."""
     try:
         return carried(ask, last[0]) != (0, 0)
     except (RuntimeError, ValueError, IndexError, TypeError):

@@ -1,4 +1,4 @@
-"""Writing of a recording: tensors, weights and, last, `recording.json` with checksums of itself and the other files."""
+"""Writes a recording: tensors, weights, and at the end `recording.json` with the checksums of all files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def write_recording(
         views: all rounds, pass after pass, of one shape.
         second: the second cut of a U-shape in each round; see `Recording.second`.
         files: contents of weights and programs, by name.
-        members: true records on the rows' seats, see `Recording.members`; None if record n is on row n.
+        members: the true records mixed into each release, see `Recording.members`; None if release n holds record n.
         **described: fields of `Description` that do not follow from the views.
 
     Raises:
@@ -92,7 +92,7 @@ def write_recording(
 
 
 def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
-    """Write the `recording.json` of a folder that holds the other files, with their checksums and its own.
+    """Write `recording.json` into a folder that holds the other files, with their checksums and its own checksum.
 
     The fields are those of docs/reference/recording.md; `files` is filled in.
 

@@ -1,1 +1,1 @@
-"""A run on disk: its folder, its records, the provenance of its numbers, and its progress for the user."""
+"""A run on disk: its folder, its result rows, the provenance of its numbers, and its displayed progress."""

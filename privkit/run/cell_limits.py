@@ -1,4 +1,4 @@
-"""Limits of one cell: seconds, and memory of its process."""
+"""Limits on computing one result (one defense, attack and seed): seconds, and memory of its process."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _STATUS = Path("/proc/self/status")
 
 
 class OverLimit(BaseException):
-    """A cell exceeded a limit. It is no `Exception`, so that code in the cell does not catch it as its own failure."""
+    """Raised if a result exceeds a limit. It is no `Exception`, so that the code inside does not catch it."""
 
 
 def _written_memory(size: int) -> str:
-    """Bytes in the notation of the setting cell_memory.
+    """A number of bytes as the setting cell_memory writes it.
 
     >>> _written_memory(2**31), _written_memory(500 * 2**20)
     ('2GiB', '500MiB')
@@ -38,9 +38,9 @@ def _written_memory(size: int) -> str:
 def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
     """A block that is stopped if it exceeds its limits of time or memory (in bytes); None for no limit.
 
-    The time is measured by a timer of this process. The memory is all that the process holds (`ulimit -d`), including
-    libraries: an allocation above the limit fails, but no process is killed. A limit may be reached inside torch's own
-    `no_grad`, before gradients are switched on again, so shared state of the process is restored afterwards.
+    A timer of this process measures the time. The memory limit (`ulimit -d`) counts the whole process, including
+    libraries: an allocation above it fails, but no process is killed. A limit may be reached inside torch's own
+    `no_grad`, so shared state of the process is restored afterwards.
 
     Raises:
         OverLimit: if a limit is exceeded; the message gives the reason and advice.
@@ -87,7 +87,7 @@ def _ceiling(memory: int) -> Iterator[None]:
 
 
 def _held() -> int:
-    """Number of bytes that count against the limit now; 0 if the system does not report it."""
+    """Bytes that currently count against the limit; 0 if the system does not report them."""
     try:
         return int(next(x for x in _STATUS.read_text().splitlines() if x.startswith("VmData:")).split()[1]) << 10
     except (OSError, StopIteration):

@@ -1,4 +1,4 @@
-"""Sentences on the differences between two configurations."""
+"""Describes the differences between two configurations in sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def config_differences(old: Any, new: Any, *, called: tuple[str, str] = ("there", "here")) -> Iterator[str]:
-    """Each field in which two configurations differ, with both values; files of a recording are named once.
+    """A phrase for each field in which two configurations differ, with both values; a recording's files are named once.
 
     >>> old = {"delta": 1e-5, "defenses": [{"name": "none"}, {"name": "mixup", "group": 2}]}
     >>> new = {"delta": 1e-6, "defenses": [{"name": "none"}, {"name": "mixup", "group": 4}]}
@@ -45,7 +45,7 @@ def _differences(old: Any, new: Any, called: tuple[str, str], prefix: str) -> It
 
 
 def _files(old: dict[str, str], new: dict[str, str], called: tuple[str, str]) -> Iterator[str]:
-    """Each file whose checksum differs, with the first digits of both checksums."""
+    """A phrase for each file whose checksum differs, with the first digits of both checksums."""
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             told = (f"{one.get(name, 'none')[:8]} {where}" for one, where in zip((old, new), called, strict=True))

@@ -1,4 +1,4 @@
-"""Engines that compute the cells of a run: any `concurrent.futures.Executor`, named by `--engine`."""
+"""Engines that compute the results of a run: any `concurrent.futures.Executor`, named by `--engine`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ device = ""  # the device of this process, if its engine gave it one
 
 
 class Processes(Executor):
-    """An executor of pools with one process each, so that a lost process loses only its own task."""
+    """An executor with one single-process pool per slot, so that a lost process loses only its own task."""
 
     def __init__(self, devices: Sequence[str]) -> None:
         self._devices, self._lock = devices, Lock()
@@ -55,7 +55,7 @@ class Processes(Executor):
             child.join()
 
     def _submitted(self, slot: int, task: Callable[[], Any]) -> Future[Any]:
-        """Submit a task to its pool; the pool is made anew if its process was lost."""
+        """Submit a task to its slot's pool; the pool is created again if its process was lost."""
         with suppress(BrokenExecutor):
             if (pool := self._pools[slot]) is not None:
                 return pool.submit(task)
@@ -69,7 +69,7 @@ class Processes(Executor):
         return future
 
     def _ended(self, slot: int, future: Future[Any], inner: Future[Any]) -> None:
-        """Pass on the outcome of a task; if its process ended, the error says how."""
+        """Pass on the outcome of a task; if its process died, the error says how it died."""
         with self._lock:
             self._load[slot] -= 1
         if inner.cancelled():
@@ -91,7 +91,7 @@ def _end_of(child: BaseProcess) -> str:
 
 
 def _begin(own: str) -> None:
-    """Set up a new process: its device, its end with the parent, and no disturbance by Ctrl-C or its output."""
+    """Set up a new process: its device, its end with the parent, and protection from Ctrl-C and printed output."""
     global device
     device = own
     parent = multiprocessing.parent_process()
@@ -119,7 +119,7 @@ def _main_hidden() -> Iterator[None]:
 
 
 class _Task:
-    """A task as a submitit job; after a time limit or a preemption, the same job starts again."""
+    """A task as a submitit job; the same job starts again after a time limit or a preemption."""
 
     def __call__(self, task: Callable[[], Any]) -> Any:
         return task()
@@ -131,11 +131,11 @@ class _Task:
 
 
 class _Jobs(Executor):
-    """An executor of submitit jobs. Jobs that are submitted together become one array.
+    """An executor of submitit jobs. Jobs that are submitted together become one job array.
 
     Args:
-        home: folder of its files and logs, which all nodes see.
-        options: submitit's parameters, such as partition and time (minutes); `cluster` is slurm, local or debug.
+        home: folder of the jobs' files and logs, visible to all nodes.
+        options: submitit's parameters, such as partition and time (in minutes); `cluster` is slurm, local or debug.
     """
 
     PAUSE = 0.5
@@ -167,7 +167,7 @@ class _Jobs(Executor):
                 job.cancel(check=False)
 
     def _named(self, key: str) -> str:
-        """submitit's name of a parameter, for any cluster or for Slurm only."""
+        """submitit's name of a parameter, which may apply to any cluster or to Slurm only."""
         if key == "time":
             return "timeout_min"
         return key if key in self._executor._valid_parameters() or key.startswith("slurm_") else f"slurm_{key}"
@@ -195,7 +195,7 @@ class _Jobs(Executor):
 
 
 def _queue() -> Any:
-    """A watcher that reads job states from Slurm's queue; submitit's uses sacct, which needs accounting."""
+    """A watcher that reads job states from Slurm's queue; submitit's own watcher needs Slurm's accounting (sacct)."""
     from submitit.slurm.slurm import SlurmInfoWatcher
 
     class Queue(SlurmInfoWatcher):
@@ -212,7 +212,7 @@ def _queue() -> Any:
 
 
 def _submitit_module() -> Any:
-    """The module submitit without its logging, which would close other handlers here; jobs still set it up."""
+    """The module submitit with its logging setup disabled, which would close other handlers here; jobs still use it."""
     level = "SUBMITIT_LOG_LEVEL"
     ours = level not in os.environ
     os.environ.setdefault(level, "NOCONFIG")
@@ -237,7 +237,7 @@ _Factory = Callable[[str, Wanted], Iterator[Executor]]
 
 
 def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
-    """A Dask cluster: the cluster at an address, or one process of this machine for each worker."""
+    """A Dask executor: the cluster at an address, or one local process for each worker."""
     distributed = _module("distributed", "dask")
     with ExitStack() as closes:
         if not address:
@@ -255,12 +255,12 @@ def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:
 
 
 def _mpi(given: str, wanted: Wanted) -> Iterator[Executor]:
-    """The processes of `mpiexec -n N python -m mpi4py.futures -m privkit audit --engine mpi`."""
+    """Executor of the processes that `mpiexec -n N python -m mpi4py.futures -m privkit audit --engine mpi` started."""
     yield _module("mpi4py.futures", "mpi").MPIPoolExecutor()
 
 
 def _submitit(given: str, wanted: Wanted) -> Iterator[Executor]:
-    """Jobs of Slurm, or processes of this machine with `cluster=local`."""
+    """An executor of Slurm jobs, or of local processes with `cluster=local`."""
     options = {"cpus_per_task": wanted.threads, **read_options(given, given, "submitit")}
     yield _Jobs(wanted.run.with_name(f"{wanted.run.name}.jobs"), options)
 
@@ -271,11 +271,11 @@ ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submiti
 
 @contextmanager
 def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
-    """The executor of a run; it is shut down at the end of the block.
+    """A block with the executor of a run, which is shut down at the end.
 
     Args:
-        named: NAME or NAME:… with a name in `ENGINES`, or module:factory of an executor; None for processes of this
-            machine.
+        named: NAME or NAME:… with a name in `ENGINES`, or module:factory, which creates an executor; None for local
+            processes.
 
     Raises:
         UsageError: if there is no such engine, or it does not start.
@@ -302,7 +302,7 @@ def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
 
 
 def _module(name: str, engine: str, extra: str = "") -> Any:
-    """A module that an engine needs; `extra` names privkit's extra that installs it, if that has another name."""
+    """The module that an engine needs, imported; in the error, `extra` names the privkit extra that installs it."""
     try:
         return import_module(name)
     except ImportError:

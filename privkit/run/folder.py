@@ -1,4 +1,4 @@
-"""A run folder's models, control experiments and cells, with their provenance."""
+"""Paths of a run folder's models, control experiments and results, with their provenance."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 
 
 class RunFolder:
-    """Paths of models, control experiments and cells by id, in a run's folder or in a worker's folder of one cell.
+    """Paths of models, control experiments and cells (defense, attack, seed), in a run folder or a worker's folder.
 
-    A worker also reads the run's folder, called `origin`.
+    A worker also reads the run's folder, here `origin`.
     """
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
@@ -33,7 +33,7 @@ class RunFolder:
         self.origin = origin or self.path
 
     def cell(self, cell_id: str) -> Path:
-        """Folder of a cell."""
+        """Folder of a cell (defense, attack, seed)."""
         return inside(self.path, "cells", cell_id)
 
     def model(self, model_id: str) -> Path:
@@ -45,7 +45,9 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """Paths of the files that a cell wrote or continues from, without its row; for None, of all files."""
+        """Files that a cell (defense, attack, seed) wrote or continues from, without its result row; None: all
+        files.
+        """
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
         found = [path for home in homes for path in self.path.glob(f"{home}/*")]
@@ -61,11 +63,11 @@ class RunFolder:
             return None
 
     def contents(self, names: Iterable[str]) -> dict[str, bytes]:
-        """The contents of files, by their paths in the folder, without files that cannot be read."""
+        """The contents of files, by path in the folder; files that cannot be read are left out."""
         return {name: data for name in names if (data := self.content(name)) is not None}
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
-        """Checks stored by `write_checks` and their seconds; None if there are none, or their provenance differs.
+        """Checks that `write_checks` stored, and their seconds; None if there are none, or if their provenance differs.
 
         Control experiments run once per run, on the images of the first seed that needs them.
         """
@@ -87,7 +89,7 @@ class RunFolder:
         write_record(path, {"control": path.stem, "seed": seed, "seconds": seconds, **fields})
 
     def made_of(self, home: Path) -> Provenance | None:
-        """The provenance of a model or a cell that has begun; None if it is not recorded."""
+        """The stored provenance of a model or of a cell (defense, attack, seed); None if nothing is stored."""
         try:
             record = read_record(home / MADE_OF, of=home.name)
         except DamagedFile:
@@ -95,9 +97,10 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance of a cell and its model before they are computed, and again when more is known.
+        """Store the provenance of a cell (defense, attack, seed) and its model before the computation, and later
+        additions.
 
-        Images or files that changed since this command read them raise a `RunFolderError`.
+        A `RunFolderError` is raised if images or files changed since this command read them.
         """
         for home, provenance in ((self.model(cell.model_id), made_of.model), (self.cell(cell.id), made_of.cell)):
             known, changes = self.made_of(home), list[str]()
@@ -112,7 +115,7 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store which files the code of a cell and its model read so far, and return the row's provenance.
+        """Store the files that a cell's (defense, attack, seed) code has read so far; return the result's provenance.
 
         A file that was edited since the code read it raises a `UsageError`. A file that had other content when an
         earlier process read it raises a `RunFolderError`.

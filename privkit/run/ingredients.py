@@ -1,4 +1,4 @@
-"""The provenance of each model, control experiment and cell of a run."""
+"""The provenance (code, data, versions, device) of each model, control experiment and result of a run."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TRAINED_ON = ("private", "validation", "test")  # parts of the data that a defe
 
 @dataclass(frozen=True, kw_only=True)
 class Ingredients:
-    """The provenance of one cell, and the parts of it that other cells share."""
+    """The provenance of one cell (defense, attack, seed), of its model, and of its control experiments."""
 
     model: Provenance  # provenance of the defended model
     control: Provenance  # provenance of the attack's control experiments
     cell: Provenance  # provenance of the row: model, attack and metrics
 
     def on(self, images: Mapping[str, str]) -> Ingredients:
-        """A copy that includes the images, given by the SHA-256 of each part."""
+        """A copy that includes the images: the SHA-256 of each part of the data."""
         model = {part: images[part] for part in _TRAINED_ON if part in images}
         return Ingredients(
             model=self.model.model_copy(update={"data": model}),
@@ -39,7 +39,7 @@ class Ingredients:
         )
 
     def seen(self) -> Ingredients:
-        """A copy that includes the files that each part's code was observed to read in this process."""
+        """A copy that adds the files that each part's code was observed to read in this process."""
         each = (self.model, self.control, self.cell)
         made = [made_of.model_copy(update={"files": made_of.files | files_read(made_of)}) for made_of in each]
         return Ingredients(model=made[0], control=made[1], cell=made[2])
@@ -48,7 +48,7 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """The provenance of each cell by id, without its images; all include `here`, which the cells of this process share.
+    """Cell id -> provenance without images; each includes `here`, the part that all results of this process share.
 
     A user's module that cannot be imported, or was edited since its import, raises a `UsageError`.
     """
@@ -86,13 +86,13 @@ def _part(kind: str, component: Component) -> Provenance:
 
 
 def _code(modules: set[str]) -> Provenance:
-    """The sources outside privkit, the weights that they name, and the installed packages that they import."""
+    """The source files outside privkit, the weights that they name, and the installed packages that they import."""
     outside = sources(modules)
     return Provenance(code=outside.code, files=outside.files, packages=versions(outside.installed))
 
 
 def _modules(spec: Any) -> Iterator[str]:
-    """Names of the modules of a specification, its bases, its fields and the objects that it imports."""
+    """Names of the modules of a specification, of its bases and fields, and of the objects that it imports."""
     imports = getattr(spec, "imports", None)
     if callable(imports):
         yield from imports()

@@ -1,4 +1,4 @@
-"""The run folder as a ledger with a single writer; it survives kills, full disks and other commands."""
+"""The run folder with a single writer; it survives killed processes, full disks and other commands."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker 
 
 
 def check_usable(path: Path) -> Manifest | None:
-    """The manifest of a folder's run; None for an empty or missing folder, a `RunFolderError` for any other place."""
+    """The manifest of the run in a folder; None for an empty or missing folder, else a `RunFolderError`."""
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not os.path.isdir(there):
         raise RunFolderError(f"{there} is a file, and a run needs a folder; name a new or empty one with --out")
@@ -80,16 +80,16 @@ class RunLedger(RunFolder):
     """The folder of one run. A `with` block makes this process its only writer.
 
     Args:
-        path: the folder; created if absent, and otherwise empty or with this configuration's run.
+        path: the folder: absent (then created), empty, or with this configuration's run.
         manifest: manifest of the run that is about to start.
 
     Attributes:
-        unlocked: why the folder could not be locked, in a sentence; empty if it is locked.
-        token: token of this writer, by which workers recognize the folder.
+        unlocked: a sentence that says why the folder could not be locked; empty if it is locked.
+        token: a random token of this writer, by which workers recognize the folder.
 
     Raises:
-        RunFolderError: if the path is a file, or the folder belongs to another configuration, holds other files or is
-            in use.
+        RunFolderError: if the path is a file, or if the folder belongs to another configuration, holds other files, or
+            is in use.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -143,7 +143,7 @@ class RunLedger(RunFolder):
             ) from None
 
     def _own(self) -> Manifest | None:
-        """The manifest of this configuration's earlier run in the folder, or None. Another run is refused."""
+        """The manifest of this configuration's earlier run in the folder, or None; an error for another run."""
         earlier = check_usable(self.path)
         if earlier is None:
             return None
@@ -158,7 +158,7 @@ class RunLedger(RunFolder):
         return earlier
 
     def _begun(self) -> bool:
-        """Whether anything was computed: a model, a control experiment or a finished cell."""
+        """Whether the folder holds a computed model, control experiment or result."""
         some = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
         return some or any(map(holds, self.path.glob("models/*")))
 
@@ -173,7 +173,7 @@ class RunLedger(RunFolder):
         self._lock.release()
 
     def set_aside(self, homes: Iterable[Path]) -> None:
-        """Move models and cells to RUN/superseded before they are computed anew, so that nothing is lost."""
+        """Move models and results to RUN/superseded before they are computed again, so that nothing is lost."""
         past = self.path / "superseded"
         numbers = [int(there.name) for there in past.glob("*") if there.name.isdigit()]
         here = past / str(max(numbers, default=0) + 1)
@@ -185,7 +185,7 @@ class RunLedger(RunFolder):
 
     @property
     def results(self) -> Path:
-        """The file with one row for each finished cell."""
+        """The path of `results.jsonl`, with one row for each finished result."""
         return self.path / "results.jsonl"
 
     def save_manifest(self) -> None:
@@ -193,9 +193,9 @@ class RunLedger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Record in the manifest the threads, settings and cells with which the run continues.
+        """Write the threads, settings and plan of the continued run into the manifest.
 
-        A run that an earlier version began may have planned fewer cells.
+        An earlier version of privkit may have planned fewer results.
         """
         changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
@@ -203,11 +203,11 @@ class RunLedger(RunFolder):
             self.save_manifest()
 
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
-        """Rows of the finished cells, and a sentence for each repair.
+        """Cell id -> result row, for the finished cells (defense, attack, seed), and a sentence for each repair.
 
-        The cells' `result.json` files are authoritative; `results.jsonl` is their append-only copy, rewritten if it
-        differs. A damaged `result.json` is restored from an intact line of the copy. A cell runs again if it has no
-        result, ended in an error, or has another damaged file.
+        The cells' `result.json` files are authoritative; `results.jsonl` is a copy, rewritten if it differs. A damaged
+        `result.json` is restored from an intact line of the copy. A cell runs again if it has no result, ended in an
+        error, or has another damaged file.
         """
         rows = {}
         present, mended = self._lines()
@@ -238,13 +238,13 @@ class RunLedger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Store the files that a worker computed, in an order in which unfinished work never looks finished.
+        """Store the files that a worker computed; their order ensures that unfinished work never looks finished.
 
-        A finished model or cell stays unchanged, except for the record of files that the model's code read.
+        A finished model or result stays unchanged, except for the record of files that the model's code read.
 
         Args:
-            files: contents by path in the folder.
-            gone: paths of checkpoints that are not needed any more.
+            files: path in the folder -> content.
+            gone: paths of checkpoints to remove.
         """
         marks = {"models": TRAINED, "cells": "result.json"}
         for name in sorted(files, key=lambda name: (name.endswith(f"/{TRAINED}"), not name.endswith(f"/{MADE_OF}"))):
@@ -255,7 +255,7 @@ class RunLedger(RunFolder):
             remove(inside(self.path, *name.split("/")))
 
     def recover(self, task: str = "*") -> None:
-        """Store the files that a lost worker saved, and remove its folder; "*" means all tasks, when no worker runs."""
+        """Store the files of a lost worker, and remove its folder; "*" means all tasks, for use when no worker runs."""
         for scratch in self.path.glob(f"{SCRATCH}/{task}"):
             there = RunFolder(scratch)
             if there.path == scratch:  # it is no link
@@ -263,10 +263,10 @@ class RunLedger(RunFolder):
                 shutil.rmtree(scratch, ignore_errors=True)
 
     def finish(self, row: Row) -> Row:
-        """Store a finished cell (first its own file, then its line in `results.jsonl`), and return the stored row.
+        """Store a result row (first its own file, then its line in `results.jsonl`), and return the stored row.
 
-        A kill loses neither. A power failure may lose the lines of the last tenth of a second, and their cells run
-        again.
+        A killed process loses neither. A power failure may lose the lines of the last tenth of a second; these results
+        are computed again.
         """
         row = row.model_copy(update={"files": digests(self.cell(row.cell), _CELL_FILES)})
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)
@@ -276,7 +276,7 @@ class RunLedger(RunFolder):
         return row
 
     def arrange(self, rows: Iterable[Row]) -> None:
-        """Sort the lines of `results.jsonl` into the order of these rows, which is that of a single worker."""
+        """Sort the lines of `results.jsonl` into the order of `rows`, in which a single worker would write them."""
         wanted = [line(row) for row in rows]
         if [data.decode() for data in lines_of(self.results)] != wanted or self._flushed:
             self._write_lines(wanted)  # and flushed
@@ -285,7 +285,7 @@ class RunLedger(RunFolder):
         write_bytes(self.results, "".join(f"{text}\n" for text in lines).encode())
 
     def _lines(self) -> tuple[list[str], list[str]]:
-        """The whole lines of `results.jsonl`, and sentences on what is wrong with the others."""
+        """The complete lines of `results.jsonl`, and sentences on the faults of other lines."""
         whole, mended = [], []
         for number, data in enumerate(lines_of(self.results), start=1):
             try:
@@ -300,7 +300,7 @@ class RunLedger(RunFolder):
 
 
 def _no_locks(descriptor: int) -> str:
-    """Why this system cannot lock a file, in a sentence; empty if it can."""
+    """A sentence that says why this system cannot lock a file; empty if it can."""
     try:
         if fcntl is None:
             return ""

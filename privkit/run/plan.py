@@ -1,4 +1,6 @@
-"""The cells of a run and their order. A cell's id is a versioned hash of the fields that change its result."""
+"""The cells (defense, attack, seed) of a run and their order. A cell's id is a hash of the fields that change its
+result.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _ID_VERSION = 4  # raised whenever the same fields would give another answer
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One combination of defense, attack and seed."""
+    """One cell of an audit's plan: a combination of defense, attack and seed."""
 
     id: str
     model_id: str  # of the defended model, which cells with other attacks share
@@ -33,21 +35,21 @@ class Cell:
 
     @property
     def in_words(self) -> str:
-        """The cell in words, with all options, which its id does not show."""
+        """The cell's defense, attack and seed in words, with all options, which its id does not show."""
         return f"{self.defense.label} / {self.attack.label}, seed {self.seed}"
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells of a run, ordered by seed, then protocol, then defense, with the baseline first.
+    """All cells (defense, attack, seed) of a run, ordered by seed, then protocol, then defense, the baseline first.
 
-    An attack that is not planned on the undefended model gets a twin there: a cell with the same attack on this model,
-    which runs only if the attack fails on a defense.
+    An attack that is planned only on defenses also gets a cell on the undefended model (its twin), which runs only if
+    the attack fails on a defense.
     """
     return [cell for seed in config.seeds for cell in _of_seed(config, seed)]
 
 
 def cell_counts(config: AuditConfig) -> tuple[int, int]:
-    """Number of cells that are always computed, and number of twins; both are the same for every seed."""
+    """Total numbers of cells (defense, attack, seed) that always run, and of undefended ones run only if needed."""
     twins = [bool(cell.twin_of) for cell in _of_seed(config, config.seeds[0])]
     return len(config.seeds) * twins.count(False), len(config.seeds) * twins.count(True)
 
@@ -57,7 +59,7 @@ def _of_seed(config: AuditConfig, seed: int) -> list[Cell]:
 
 
 def _on(config: AuditConfig, defense: Component, seed: int) -> list[Cell]:
-    """The cells of one defense and seed; for the undefended model, first the planned cells, then the twins."""
+    """One defense's and seed's cells, one per attack; on the undefended model, those run only if needed come last."""
     own = [_cell(config, defense, attack, seed) for attack in config.attacks_on(defense)]
     if defense.name != "none":
         return own
@@ -110,25 +112,24 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
 
 
 def short_hash(fields: dict[str, Any]) -> str:
-    """Ten hex digits that identify JSON-able fields."""
+    """Ten hex digits that identify a JSON object."""
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:10]
 
 
 class Schedule:
-    """The cells of a run that have no row yet, in the order of the plan, except that some cells wait for others.
+    """The cells (defense, attack, seed) of a run without a result, in the plan's order; some wait for others.
 
     A cell waits while another cell trains its model. Control experiments use the first seed's images, so a later seed's
     cell waits for the first seed's cell with the same defense and attack. A cell also waits while another cell begins
-    the same attack, because both would run the control experiments; if no other cell can begin, it does not wait. A
-    twin (the same attack on the undefended model) waits until its attack failed on a defense; if it failed on none, the
-    twin never begins.
+    the same attack, because both would run the control experiments, unless no other cell can begin. A twin (the same
+    attack on the undefended model) begins only after its attack has failed on a defense.
 
     Args:
         cells: the plan.
-        done: ids of the cells that have a row.
+        done: ids of the cells that have a result.
         known: labels of attacks whose control experiments may be stored.
-        trained: function that says whether the model with an id is finished.
-        lost: function that says whether the attack of a cell with a row failed, so that its twin is needed.
+        trained: function from a model's id to whether the model is finished.
+        lost: function from a cell's id to whether its attack failed, so that the twin is needed.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Schedule:
         self._of_a_kind = grouped(cells, lambda cell: (cell.defense.label, cell.attack.label))
 
     def take(self) -> Cell | None:
-        """Begin the next cell and return it; None if all remaining cells have begun or wait."""
+        """Mark the next cell (defense, attack, seed) as begun, and return it; None if all others have begun or wait."""
         able = (cell for cell in self._left if not self._waits(cell))
         first = next(able, None)
         if first is None or not self._begun_elsewhere(first):
@@ -155,13 +156,13 @@ class Schedule:
         return self._begin(next((cell for cell in able if not self._begun_elsewhere(cell)), first))
 
     def finish(self, cell: Cell) -> None:
-        """Note that a cell has a row."""
+        """Note that a cell (defense, attack, seed) has a result."""
         self._done.add(cell.id)
         self._known.add(cell.attack.label)
         self._release(cell)
 
     def again(self, cell: Cell) -> None:
-        """Note that a cell ended without a row and must begin again."""
+        """Note that a cell (defense, attack, seed) ended without a result and must begin again."""
         insort(self._left, cell, key=lambda one: self._order[one.id])
         self._release(cell)
 
@@ -174,17 +175,17 @@ class Schedule:
         return cell
 
     def _release(self, cell: Cell) -> None:
-        """Note that a cell no longer trains its model or begins its attack."""
+        """Note that a cell (defense, attack, seed) no longer trains its model or begins its attack; others may."""
         for held, name in ((self._training, cell.model_id), (self._beginning, cell.attack.label)):
             if held.get(name) == cell.id:
                 del held[name]
 
     def _begun_elsewhere(self, cell: Cell) -> bool:
-        """Whether another cell runs the control experiments of this attack."""
+        """Whether another cell is running the control experiments of this cell's attack."""
         return cell.attack.label in self._beginning and cell.attack.label not in self._known
 
     def _waits(self, cell: Cell) -> bool:
-        """Whether a cell must not begin, because another cell must end first or because it is not needed."""
+        """Whether a cell (defense, attack, seed) must not begin: another must end first, or it is not needed."""
         if cell.model_id in self._training or not self._needed(cell):
             return True
         for first in self._of_a_kind[cell.defense.label, cell.attack.label]:
@@ -195,7 +196,7 @@ class Schedule:
         return False
 
     def _needed(self, cell: Cell) -> bool | None:
-        """Whether a cell must be computed, a twin only if its attack failed on a defense; None if not known yet."""
+        """Whether an attack must run: on the undefended model, only if it failed on a defense. None if unknown yet."""
         if not cell.twin_of or any(map(self._lost, self._done.intersection(cell.twin_of))):
             return True
         return False if self._done.issuperset(cell.twin_of) else None

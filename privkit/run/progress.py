@@ -1,4 +1,4 @@
-"""Progress: a live line in a terminal, plain lines elsewhere, or events for programs."""
+"""Shows progress as a live line in a terminal, as plain lines elsewhere, or as events for programs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ _SILENCE = 30.0  # seconds after which a log hears of a stage that is still runn
 
 
 class Progress:
-    """Shows a run while it works."""
+    """Base of the displays that show the progress of a run."""
 
     def note(self, text: str) -> None:
-        """Show one line that stays."""
+        """Show one line permanently."""
 
     def cell(self, number: int, total: int, name: str) -> None:
-        """Report that cell `number` of `total` begins; numbers start at 1 and include cells of earlier commands."""
+        """Report that cell (defense, attack, seed) `number` of `total` begins, from 1, over all commands of the run."""
 
     def ended(self, status: str) -> None:
-        """Note that the cell ended: "done", "not_applicable" or "error"."""
+        """Note how a cell (defense, attack, seed) ended: "done", "not_applicable" or "error"."""
 
     def stage(self, name: str, unit: str = "epochs") -> None:
-        """Note that a stage of the cell begins; its steps are counted in `unit`."""
+        """Note that training or an attack begins; its steps are counted in `unit`."""
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Note `done` of `total` steps of the stage, with the newest value of its curve, if it has one."""
+        """Note that `done` of `total` steps of a training or attack are finished, with the newest value of its
+        curve.
+        """
 
 
 class Silent(Progress):
@@ -39,7 +41,7 @@ class Silent(Progress):
 
 
 def duration(seconds: float) -> str:
-    """Seconds in a reader's unit.
+    """A time in words.
 
     >>> duration(4.2), duration(75), duration(7300)
     ('4 s', '1 min 15 s', '2 h 1 min')
@@ -53,7 +55,7 @@ def duration(seconds: float) -> str:
 
 
 class Lines(Progress):
-    """Plain lines for logs and CI: one per stage and cell, and one every `_SILENCE` seconds in a long stage."""
+    """Plain lines for logs and CI: one per training and attack, and one every `_SILENCE` seconds if these take long."""
 
     def __init__(self) -> None:
         self._begun = self._cell_start = self._start = self._heard = perf_counter()
@@ -71,11 +73,11 @@ class Lines(Progress):
         self.begun(self._cell)
 
     def begun(self, cell: str) -> None:
-        """Print a line that a cell begins."""
+        """Print a line that a cell (defense, attack, seed) begins."""
         self.note(cell)
 
     def ended(self, status: str) -> None:
-        """Print a line with the cell's time, and an estimate for the other cells from the average time."""
+        """Print the time of a cell (defense, attack, seed), and the estimated time for the remaining ones."""
         now, finished = perf_counter(), self._number - self._first + 1
         left = (now - self._begun) / finished * (self._total - self._number)
         rest = f", about {duration(left)} left" if self._number < self._total else ""
@@ -94,7 +96,7 @@ class Lines(Progress):
 
 
 class _Bar(Lines):
-    """A live line in a terminal: the cell, its stage and the stage's steps; finished cells stay as lines above it."""
+    """A live line in a terminal with the current defense, attack and steps; finished results stay as lines above it."""
 
     def __init__(self, live: Any) -> None:
         super().__init__()
@@ -104,7 +106,7 @@ class _Bar(Lines):
         self._live.console.print(terminal(text), highlight=False, markup=False)
 
     def begun(self, cell: str) -> None:
-        """Show the cell in the live line."""
+        """Show the cell (defense, attack, seed) in the live line."""
 
     def stage(self, name: str, unit: str = "epochs") -> None:
         from rich.markup import escape
@@ -119,7 +121,7 @@ class _Bar(Lines):
 
 
 class Events(Progress):
-    """One JSON object per line on standard output, such as {"event": "cell", …}; NaN and infinity are strings."""
+    """Prints one JSON object per line on standard output, such as {"event": "cell", …}; NaN and inf become strings."""
 
     def note(self, text: str) -> None:
         event("note", text=text)
@@ -138,13 +140,13 @@ class Events(Progress):
 
 
 def event(kind: str, **fields: object) -> None:
-    """Print an event."""
+    """Print one event as a JSON line."""
     print(terminal_json(json.dumps({"event": kind, **fields})), flush=True)
 
 
 @contextmanager
 def progress_display() -> Iterator[Progress]:
-    """The progress display that suits standard error."""
+    """A block with the progress display that suits standard error: live, or plain lines."""
     if not sys.stderr.isatty():
         yield Lines()
         return

@@ -1,4 +1,4 @@
-"""Provenance of a run's numbers: versions, source revision, device and threads."""
+"""The provenance of a run's numbers: versions, source revision, device and threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def default_threads() -> int:
 
 
 def manifest(config: AuditConfig, *, threads: int) -> Manifest:
-    """Describe a run before it starts."""
+    """Make the manifest that describes a run, before the run starts."""
     return Manifest(
         privkit=privkit.__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -67,7 +67,7 @@ def manifest(config: AuditConfig, *, threads: int) -> Manifest:
 
 
 def circumstances(device: str, threads: int) -> Provenance:
-    """Provenance that all numbers of this process share: privkit and its libraries, device, threads, processes."""
+    """The provenance that all numbers of this process share: versions of privkit and libraries, device, threads."""
     from privkit.training.distributed import joined_processes
 
     packages = {
@@ -99,7 +99,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 def _changed(folder: str) -> int:
-    """Time of the last installation into a folder of the Python path, or removal from it; 0 if it does not exist."""
+    """Time of the last installation into a folder of the Python path, or removal; 0 if the folder does not exist."""
     try:
         return os.stat(folder or ".").st_mtime_ns
     except OSError:
@@ -108,13 +108,13 @@ def _changed(folder: str) -> int:
 
 @cache
 def _distributions(path: tuple[tuple[str, int], ...]) -> Mapping[str, list[str]]:
-    """The distributions of each top-level module; to read all installed packages takes a quarter of a CPU second."""
+    """The distributions of each top-level module; cached, since reading them takes a quarter of a CPU second."""
     return packages_distributions()
 
 
 @cache
 def _git_revision() -> str:
-    """Commit of privkit's own checkout, and whether it was changed; "none" for an installed wheel."""
+    """The commit of privkit's own checkout, and whether files were changed; "none" for an installed wheel."""
     home = Path(privkit.__file__).resolve().parent.parent
     if not (home / ".git").exists():
         return "none"
@@ -131,7 +131,7 @@ def _git_revision() -> str:
 
 
 def _version(package: str, module: str) -> str | None:
-    """The installed version; None if there is none. If another version is loaded, it is named as well."""
+    """The installed version, and the loaded version if it differs; None if the package is not installed."""
     try:
         installed = version(package)
     except PackageNotFoundError:

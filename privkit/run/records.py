@@ -1,4 +1,4 @@
-"""Records of a run on disk: its manifest, its rows, its verdict, and the names of its files."""
+"""The records of a run on disk: manifest, result rows, verdict, and file names."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def line(row: Row) -> str:
-    """A row as its line in `results.jsonl`."""
+    """The line of a result row in `results.jsonl`."""
     return sealed(row.model_dump(mode="json"))
 
 
 def parse_row(data: bytes | str, **identity: str) -> Row:
-    """A row from its record; `Broken` if the record is damaged, or of another cell or schema version."""
+    """A result row parsed from its record; `Broken` if it is damaged or has another `identity` or schema version."""
     return _parse(Row, data, **identity)
 
 
 def read_row(cell: Path) -> Row | None:
-    """The row in a cell's folder; None if the cell is unfinished, a `DamagedFile` if the row is damaged or wrong."""
+    """The result row in the folder `cell`; None if there is none yet, a `DamagedFile` if it is damaged or wrong."""
     path = cell / "result.json"
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else parse_row(data, cell=cell.name)
@@ -55,7 +55,7 @@ def read_row(cell: Path) -> Row | None:
 
 
 def seconds_of(cell: Path) -> float | None:
-    """The seconds of a cell's last computation, from its log; None if there is no such log."""
+    """The seconds of a result's last computation, from its log; None if there is no such log."""
     times: list[float] = []
     try:
         lines = read_bytes(cell / LOG, MOST_TEXT).decode(errors="replace").splitlines()
@@ -70,7 +70,7 @@ def seconds_of(cell: Path) -> float | None:
 
 
 def holds(home: Path) -> bool:
-    """Whether the folder of a model or a cell contains something from which a run can continue."""
+    """Whether the folder of a model or a result has files from which a run can continue."""
     return any((home / name).exists() for name in (TRAINED, TRIALS, "training.ckpt", "attack.ckpt"))
 
 
@@ -78,9 +78,9 @@ def read_manifest(path: Path) -> Manifest | None:
     """The manifest of a run folder; None if there is none.
 
     Raises:
-        OtherVersionRun: if it has another schema version.
-        RunFolderError: if it is damaged or not privkit's. The message does not advise to delete files, since the folder
-            may be somebody else's.
+        OtherVersionRun: if the manifest has another schema version.
+        RunFolderError: if the manifest is damaged or not privkit's. The message does not advise to delete files, since
+            they may be somebody else's.
     """
     file = root(path) / "manifest.json"
     try:
@@ -103,11 +103,11 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a run folder in the order of its plan, read without resuming the run.
+    """All result rows of a run folder in the order of its plan, read without resuming the run.
 
     Raises:
-        RunFolderError: if it is not a run folder.
-        DamagedFile: if a line is damaged, belongs to no cell of this run, or contradicts another line.
+        RunFolderError: if `path` is not a run folder.
+        DamagedFile: if a line is damaged, belongs to no planned result of this run, or contradicts another line.
     """
     manifest = read_manifest(path)
     if manifest is None:
@@ -131,7 +131,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
-    """The manifest of a run folder and all its rows, as `read_rows`; an `UnfinishedRun` if no cell is finished."""
+    """The manifest and all result rows of a run folder, as in `read_rows`; an `UnfinishedRun` if there are no rows."""
     manifest, rows = read_manifest(path), read_rows(path)
     if manifest is None or not rows:
         raise UnfinishedRun(f"{path} holds no finished cell; repeat the run's command to go on with it")
@@ -139,7 +139,7 @@ def finished_rows(path: Path) -> tuple[Manifest, list[Row]]:
 
 
 def lines_of(results: Path) -> list[bytes]:
-    """The lines of `results.jsonl`; empty without such a file."""
+    """The lines of `results.jsonl`; empty if the file does not exist."""
     try:
         return read_bytes(results, MOST_TEXT).splitlines()
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def lines_of(results: Path) -> list[bytes]:
 
 
 class _OtherVersion(Broken):
-    """An intact record of another schema version."""
+    """An intact record with another schema version."""
 
 
 def _parse(kind: type[_Model], data: bytes | str, **identity: str) -> _Model:
@@ -167,7 +167,7 @@ def _parse(kind: type[_Model], data: bytes | str, **identity: str) -> _Model:
 
 
 def _other_version(data: bytes | str) -> object | None:
-    """The schema version of a whole JSON object; None if it names no version or the current one.
+    """The schema version of a JSON object, if it differs from the current one; None otherwise.
 
     Records of the first versions had no checksum.
     """
@@ -187,7 +187,7 @@ EVIDENCE, EVIDENCE_PAGE = "evidence.json", "evidence.html"
 
 
 def verdict_of(manifest: Manifest, rows: Sequence[Row], gates: Sequence[Gate]) -> Verdict:
-    """The verdict on the rows that a run has so far."""
+    """The verdict on the result rows that a run has so far."""
     also = manifest.config.get("also", [])
     parts = [manifest.config, *(also if isinstance(also, list) else [])]
     protocols = [part.get("protocol") for part in parts if isinstance(part, dict)]
@@ -203,7 +203,7 @@ def write_verdict(run: Path, verdict: Verdict) -> None:
 
 
 def read_verdict(run: Path, manifest: Manifest) -> Verdict | None:
-    """The stored verdict; None if the run has not begun, a `DamagedFile` if the verdict is damaged or another run's."""
+    """The stored verdict; None if nothing was computed, a `DamagedFile` if the verdict is damaged or of another run."""
     record = read_record(run / VERDICT, run=manifest.fingerprint)
     try:
         return None if record is None else Verdict.model_validate(record)
@@ -224,6 +224,6 @@ def last_verdict(run: Path) -> Verdict:
 
 
 def stored_gates(run: Path, manifest: Manifest) -> tuple[Gate, ...]:
-    """The user's gates of the last command on a run."""
+    """The user's gates (pass/fail conditions) of the last command on a run."""
     verdict = read_verdict(run, manifest)
     return () if verdict is None else tuple(map(Gate.parse, verdict.gates))

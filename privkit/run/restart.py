@@ -1,4 +1,4 @@
-"""A stage that cannot continue from its saved state starts over."""
+"""Starts a stage (training or attack) over if it cannot continue from its saved state."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ _OTHER_FAULTS = (
 
 
 def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], None]) -> _Result:
-    """The result of `stage`. If it fails on a saved state, the state is removed and the stage runs once more.
+    """The result of `stage`. If the stage fails on a saved state, the state is removed and the stage runs once more.
 
-    An intact saved state may still not fit this stage: another architecture, missing keys, wrong shapes. The cause does
-    not matter, since the stage can start over.
-
-    Each call of `stage` makes new networks; it continues from `saved` if that exists, and otherwise begins anew.
+    An intact saved state may still not fit the stage, because of another architecture, missing keys or wrong shapes.
+    Each call of `stage` creates new networks; it continues from the file `saved` if it exists, and otherwise starts
+    from the beginning.
 
     >>> or_anew(lambda: "result", Path("/none"), print)
     'result'

@@ -1,4 +1,4 @@
-"""The code behind a number: hashes of privkit's source and of every user module that takes part."""
+"""The code behind a result: hashes of privkit's source and of every user module that takes part."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _seen: dict[str, tuple[object, str]] = {}
 
 @cache
 def own_source() -> str:
-    """SHA-256 of all Python files of privkit, as they were at the first call in this process.
+    """SHA-256 of all Python files of privkit, computed at the first call in this process.
 
     >>> len(own_source())
     64
@@ -60,8 +60,8 @@ def own_source() -> str:
 class Sources(NamedTuple):
     """The provenance of modules.
 
-    `code` gives the SHA-256 of each module's file. `files` gives that of weights and of environment variables ($NAME)
-    that the code names. `installed` are the packages that the modules import.
+    `code` holds the SHA-256 of each module's file. `files` holds the SHA-256 of weights and of environment variables
+    ($NAME) that the code names. `installed` holds the packages that the modules import.
     """
 
     code: dict[str, str]
@@ -73,8 +73,8 @@ def sources(named: Iterable[str]) -> Sources:
     """Hashes of modules and of all modules that they import, and the installed packages that they import.
 
     Imports are found anywhere in the source, and in the objects of a loaded module. privkit, the standard library and
-    `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A file of weights counts if a
-    text in the source names it and it is in the module's or the current folder.
+    `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A weights file is hashed if a
+    string in the source names it and it lies in the module's or the current folder.
 
     Raises:
         UsageError: if a file was edited after this process imported it, since the running code then differs from the
@@ -115,9 +115,9 @@ def sources(named: Iterable[str]) -> Sources:
 
 
 def files_read(made_of: Provenance) -> dict[str, str]:
-    """SHA-256, by name, of files that the code was observed to read in this process and its provenance does not list.
+    """Name -> SHA-256, for files that the code was observed to read in this process, beyond those in its provenance.
 
-    Names are relative to the current folder if possible. A file that was edited since raises a `UsageError`.
+    Names are relative to the current folder if possible. A file edited after the reading raises a `UsageError`.
     """
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}
@@ -133,7 +133,7 @@ def files_read(made_of: Provenance) -> dict[str, str]:
 
 
 def _source(name: str, digest: str) -> Path | None:
-    """The path of a module's source; a `UsageError` if it changed since the command began."""
+    """The path of a module's source file; a `UsageError` if it changed since the command began."""
     path = _file(name, sys.modules.get(name))
     if path is not None and content(str(path)) != digest:
         raise UsageError(f"{path} was edited while this command ran; start it anew, and edit no file while it runs")
@@ -141,7 +141,7 @@ def _source(name: str, digest: str) -> Path | None:
 
 
 def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
-    """The provenance of a command, with the present content of the files that a stored number's code read."""
+    """The provenance of a command, with the current content of the files that the code of a stored result read."""
     names = [name for name in there.files if name not in here.files and not name.startswith("$")]
     now = {name: content(name) for name in names}
     found = {name: digest for name, digest in now.items() if digest != ABSENT or there.files[name] == ABSENT}
@@ -149,7 +149,7 @@ def as_it_is_now(there: Provenance, here: Provenance) -> Provenance:
 
 
 def _file(name: str, module: ModuleType | None) -> Path | None:
-    """The path of a module's source; None for built-in modules, namespaces and names of other things."""
+    """The path of a module's source file; None for built-in modules, namespaces, and names that are no modules."""
     if module is not None:
         file = getattr(module, "__file__", None)
         return Path(file) if file else None
@@ -191,12 +191,12 @@ def _tree(path: Path) -> ast.AST:
 
 @lru_cache(maxsize=64)
 def _parsed(source: bytes) -> ast.AST:
-    """The syntax tree of a source, cached, since every cell asks for the same few files."""
+    """The syntax tree of a source text, cached, since every result needs the same few files."""
     return ast.parse(source)
 
 
 def _weights(path: Path, tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Files of weights that a source names in a text, with their hashes."""
+    """Weights files that strings in a source name, with their hashes."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(_WEIGHTS):
             for place in (path.parent / node.value, Path(node.value)):
@@ -219,7 +219,7 @@ def _variables(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _computes_imports(tree: ast.AST) -> bool:
-    """Whether a source imports modules by computed names."""
+    """Whether a source imports modules whose names it computes."""
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args)
     return any(_called(node) in _IMPORTS and not isinstance(node.args[0], ast.Constant) for node in calls)
 
@@ -229,7 +229,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
-    """Names that a source file may import, of modules and of attributes."""
+    """Names of modules and attributes that a source file may import."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -247,7 +247,7 @@ def _imports(name: str, path: Path, tree: ast.AST) -> Iterator[str]:
 
 
 def _held(module: ModuleType | None) -> Iterator[tuple[str, ModuleType | None]]:
-    """Modules of the objects in a loaded module, which may not be imported by name."""
+    """Modules to which the objects in a loaded module belong; the source may not import them by name."""
     for value in list(vars(module).values()) if module is not None else ():
         if isinstance(value, ModuleType):
             yield value.__name__, value

@@ -19,8 +19,8 @@ _SIGNALS = tuple(
 class Stopped(BaseException):
     """A signal stopped the command.
 
-    It is no `KeyboardInterrupt`, which the command-line library turns into a silent exit. It is no `Exception`, so that
-    a stopped cell does not count as a failed one.
+    This is no `KeyboardInterrupt`, which the command-line library would turn into a silent exit, and no `Exception`, so
+    that a stopped computation does not count as a failed one.
     """
 
     def __init__(self, number: int) -> None:
@@ -35,7 +35,7 @@ class Stopped(BaseException):
 
     @property
     def sentence(self) -> str:
-        """What happened, what is kept and how to continue."""
+        """A message with the signal, the kept results, and how to continue."""
         by = "Ctrl-C (SIGINT)" if self.signal == signal.SIGINT else self.signal.name
         kept = self.kept or "files that were finished before stay as they are"
         return f"stopped by {by}; {kept}; go on with: {command()}"
@@ -70,7 +70,7 @@ def heeded() -> Iterator[None]:
 
 @contextmanager
 def keeping(kept: Callable[[], str]) -> Iterator[None]:
-    """A block that supplies `Stopped` with a sentence on what is kept, if a signal stops the block."""
+    """A block that gives `Stopped` a sentence on the kept results if a signal stops the block."""
     try:
         yield
     except Stopped as stopped:
@@ -79,11 +79,12 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
-    """A sentence on how many cells a stopped run has finished.
+    """A sentence on how many cells (defense, attack and seed) a stopped run has finished.
 
     Args:
-        planned: number of cells that are always computed.
-        twins: number of further cells, on the undefended model, each computed only if its attack fails on a defense.
+        planned: number of cells that always run.
+        twins: number of further cells on the undefended model, each of which runs only if its attack fails on a
+            defense.
 
     >>> finished_cells(Path("absent"), 4)
     'nothing was begun'

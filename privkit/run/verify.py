@@ -38,7 +38,7 @@ Found = TypeVar("Found")
 
 @dataclass
 class _Examination:
-    """The result of checking a run folder."""
+    """The result of checking a run folder: checked files, faults, leftover temporary files, and the verdict."""
 
     run: Path  # the folder
     checked: list[str] = field(default_factory=list)  # files that were checked, by their path in the run
@@ -66,14 +66,14 @@ class _Examination:
         self.faults.append((self._name(path), f"{what}; {cure}"))
 
     def reads(self, path: Path, problem: Exception | None, cure: str) -> None:
-        """Note a checked file and its problem, if it has one."""
+        """Note that a file was checked, and its problem, if any, with a remedy."""
         self.checked.append(self._name(path))
         if problem is not None:
             said = str(problem).removeprefix("the checkpoint ").replace(f"{path} ", "")
             self.fault(path, said.partition(";")[0], cure)
 
     def found(self, path: Path, cure: str, read: Callable[[], Found | None]) -> Found | None:
-        """The content of a file, which is noted; None if it is missing or damaged."""
+        """The content of a file, which counts as checked; None if the file is missing or damaged."""
         try:
             found = read()
         except PrivkitError as error:
@@ -84,11 +84,11 @@ class _Examination:
         return found
 
     def record(self, path: Path, cure: str, **identity: str) -> dict[str, object] | None:
-        """The fields of a record; None if it is missing or damaged."""
+        """The fields of a record file; None if the file is missing or damaged."""
         return self.found(path, cure, partial(read_record, path, **identity))
 
     def listed(self, home: Path, files: object, cure: str) -> None:
-        """Check the files that a record lists, each against its checksum."""
+        """Compare each file that a record lists with its checksum."""
         files = files if isinstance(files, dict) else {}
         wrong = dict(altered(home, files))
         for name in files:
@@ -101,10 +101,10 @@ class _Examination:
 def examine(run: Path) -> _Examination:
     """Check a whole run folder without changing it.
 
-    No other command may work on the folder meanwhile, because a file that is being written looks missing.
+    No other command may use the folder at the same time, because a file that is being written looks missing.
 
     Raises:
-        RunFolderError: if it is not a run folder, or has a schema version that this privkit does not read.
+        RunFolderError: if `run` is not a run folder, or has a schema version that this version of privkit cannot read.
     """
     examination = _Examination(run=root(run))
     home, manifest = examination.run, None
@@ -132,7 +132,7 @@ def examine(run: Path) -> _Examination:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of a folder without temporary ones; empty if there is no folder."""
+    """The files of a folder, without temporary files; empty if the folder does not exist."""
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name))
@@ -167,7 +167,7 @@ def _models(examination: _Examination) -> None:
 
 
 def _gone(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
-    """Note records that a finished cell needs and that are missing."""
+    """Note missing records that a finished cell (defense, attack and seed) needs."""
     needed: dict[Path, None] = {}
     for cell in manifest.cells:
         if cell.cell in rows and rows[cell.cell].status == "done":
@@ -215,7 +215,7 @@ def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str,
 
 
 def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
-    """Check the verdict against the rows, and the report against the verdict."""
+    """Check the verdict against the result rows, and the report against the verdict."""
     path = examination.run / VERDICT
     stored = examination.found(path, f"delete it and {_REPEAT}", lambda: read_verdict(examination.run, manifest))
     if stored is None:
@@ -231,7 +231,7 @@ def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]
 
 
 def _evidence(examination: _Examination, manifest: Manifest) -> None:
-    """Check the evidence and its page, and whether the run is unchanged since it was written."""
+    """Check the evidence and its page, and whether the run changed after the evidence was written."""
     path = examination.run / EVIDENCE
     found = examination.record(path, _EVIDENCE, run=manifest.fingerprint)
     if found is None:

@@ -1,4 +1,4 @@
-"""The amount of work of a run: named budgets, and the tuning of attacks."""
+"""Budgets, which set the numbers of records and epochs of a run, and the settings of tuning."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Passes = Annotated[int, Ge(0), Le(_MOST)]
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Checked):
-    """The amount of work of a run. If a dataset is too small, its records are divided in the same proportions."""
+    """The numbers of records and epochs of a run. If a dataset is too small, its records are divided proportionally."""
 
     private: _Images  # the client's training images
     auxiliary: _Images  # the adversary's images
@@ -38,7 +38,7 @@ class Budget(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(Checked):
-    """Settings of the tuning, which chooses attacks' fields on the adversary's own records only."""
+    """Settings of the tuning, which chooses attack parameters on the adversary's own records only."""
 
     # number of tried sets of values, including the attack as given
     trials: Annotated[int, Ge(1), Le(_MOST), "to mount attacks as they are given, leave tune out"] = 20
@@ -68,7 +68,7 @@ _DOUBLINGS = 2
 
 
 def as_escalation(given: int | None, budget: Budget) -> int:
-    """How often a failing attack's work may be doubled, at most; by default 0 in runs of very few epochs.
+    """The largest number of times that a failing attack's budget is doubled; by default 0 in runs of very few epochs.
 
     >>> as_escalation(None, BUDGETS["quick"]), as_escalation(None, BUDGETS["smoke"]), as_escalation(1, BUDGETS["smoke"])
     (2, 0, 1)
@@ -79,7 +79,7 @@ def as_escalation(given: int | None, budget: Budget) -> int:
 
 
 def as_budget(given: Any) -> tuple[str, Budget]:
-    """The name of a preset, and the preset with the user's changes: "small:epochs=3" or {name="small", epochs=3}.
+    """The name of a budget, and the budget with the user's changes: "small:epochs=3" or {name="small", epochs=3}.
 
     >>> as_budget("smoke:epochs=3")[1].epochs
     3
@@ -96,6 +96,6 @@ def as_budget(given: Any) -> tuple[str, Budget]:
 
 
 def as_tuning(given: Any) -> Tuning:
-    """The tuning of attacks, from its options."""
+    """Tuning settings from a user's text or table."""
     tuning: Tuning = specify("tune", Tuning, as_options("tune", given))
     return tuning

@@ -30,7 +30,7 @@ _SILENT = ("gates", "recording", "settings", "remarks")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The parts of a run, from the names that a user gave or from a recording."""
+    """The dataset, model, defenses and protocols of a run, from names that a user gave or from a recording."""
 
     dataset: Component  # the private dataset
     model: Component  # the network that is split
@@ -53,22 +53,22 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 class AuditConfig(ExecutionSettings):
     """Everything that a run depends on; the settings of its execution are inherited.
 
-    A field is the checked value of the setting with the same name in `privkit.settings.table` (`attacks` is from
-    `attack`, `held` from `parts`). These fields differ:
+    Each field holds the checked value of the setting of the same name in `privkit.settings.table` (`attacks` that of
+    `attack`, `held` that of `parts`). These fields differ:
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
-        attacks: the attacks to mount on each defense; empty if all are in `automatic`.
-        automatic: further attacks that `--attack auto` mounts on a defense, by the defense's label.
-        remarks: a sentence for each defense that `auto` has not measured, by its label.
-        also: the same run for defenses under other protocols, one configuration for each protocol; see `parts`.
+        attacks: the attacks on each defense; empty if all are in `automatic`.
+        automatic: further attacks that `--attack auto` chooses for a defense, by the defense's label.
+        remarks: a sentence for each defense for which `auto` has no measurements, by the defense's label.
+        also: configurations of the same run for defenses under other protocols, one for each protocol; see `parts`.
         auxiliary: source of the adversary's images: "disjoint" (same distribution), "training" (the client's training
             images, the patch-shuffling paper's worst case), "candidates" (disjoint images and the attacked ones) or
             another dataset.
         victims: the attacked images; None for "test" under auxiliary="training", as in the paper, else "private".
         recording: a recording of a training, which replaces the training; None to train.
-        settings: the settings from which `privkit.settings.resolve.resolve` made this configuration, as JSON; empty if
-            it was made otherwise.
+        settings: the settings from which `privkit.settings.resolve.resolve` made this configuration, as JSON; empty
+            without `resolve`.
     """
 
     defenses: tuple[Component, ...]
@@ -97,19 +97,19 @@ class AuditConfig(ExecutionSettings):
     remarks: Mapping[str, str] = field(default_factory=dict)
 
     def attacks_on(self, defense: Component) -> tuple[Component, ...]:
-        """The attacks to mount on one of the defenses, each once."""
+        """The attacks on one of the defenses, each listed once."""
         return distinct((*self.automatic.get(defense.label, ()), *self.attacks))
 
     @property
     def every_attack(self) -> tuple[Component, ...]:
-        """The attacks to mount on any defense, each once."""
+        """The attacks on any defense, each listed once."""
         return distinct(attack for defense in self.defenses for attack in self.attacks_on(defense))
 
     @property
     def parts(self) -> tuple[AuditConfig, ...]:
         """The run as one configuration for each protocol.
 
-        `defenses`, `protocol` and `training` of the run itself are those of its first part.
+        The run's own `defenses`, `protocol` and `training` equal those of the first configuration.
         """
         return (self, *self.also)
 
@@ -124,7 +124,7 @@ class AuditConfig(ExecutionSettings):
         return self.victims or ("test" if self.auxiliary == "training" else "private")
 
     def answers(self) -> dict[str, Any]:
-        """The fields that change a result, as JSON, under their names in manifests."""
+        """The fields that can change a result, as JSON, under their names in manifests."""
         silent = {*_SILENT, *(each.name for each in fields(ExecutionSettings))}
         own = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in silent}
         own |= {"victims": self.attacked, "queries": None if self.queries == ANY_QUERIES else self.queries}
@@ -133,7 +133,7 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the fields that change a result; a run folder belongs to one such hash."""
+        """Hash of the fields that can change a result; a run folder belongs to one such hash."""
         return hashlib.sha256(json.dumps(self.answers(), sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -45,10 +45,10 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 
 
 def check_parts(settings: Mapping[str, Any]) -> None:
-    """Refuse unknown names of parts, unknown options and wrong values, before `registry.parse` would.
+    """Refuse unknown names, options and values of parts (defenses, attacks, …), before `registry.parse` would.
 
-    `registry.parse` also checks what the index lacks: a plug-in's options, and rules between options. A refusal is a
-    `UsageError` with the nearest existing name.
+    `registry.parse` also checks a plug-in's options, and rules between options. A refusal is a `UsageError` with the
+    nearest existing name.
 
     >>> check_parts({"defense": ["none", "batch_shuffle:kep=0.5"]})
     Traceback (most recent call last):
@@ -71,7 +71,7 @@ def check_parts(settings: Mapping[str, Any]) -> None:
 
 
 def own_table(kind: str) -> Mapping[str, str]:
-    """A table of the registry, "module:object" by name, with a program's additions if its module is imported."""
+    """A table of the registry, name -> "module:object", with a user's additions if its module is imported."""
     module, _, name = TABLES[kind].partition(":")
     if module in sys.modules:
         table: Mapping[str, str] = getattr(sys.modules[module], name)
@@ -81,7 +81,7 @@ def own_table(kind: str) -> Mapping[str, str]:
 
 @cache
 def _literal(module: str, name: str) -> dict[str, str]:
-    """A table read from the source of its module, since an import might import torch."""
+    """A table read from the source text of its module, because importing the module might import torch."""
     place = Path(privkit.__file__).parent.joinpath(*module.split(".")[1:])
     path = place.with_suffix(".py") if place.with_suffix(".py").is_file() else place / "__init__.py"
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -92,13 +92,13 @@ def _literal(module: str, name: str) -> dict[str, str]:
 
 @cache
 def indexed() -> dict[str, dict[str, dict[str, Any]]]:
-    """The content of `INDEX`."""
+    """The parsed index file `parts.json`."""
     parts: dict[str, dict[str, dict[str, Any]]] = json.loads(INDEX.read_text(encoding="utf-8"))
     return parts
 
 
 def _annotation(text: str) -> Any:
-    """The type of an annotation, from its text in the index.
+    """The type that an annotation's text in the index stands for.
 
     >>> _annotation("Annotated[float, Gt(gt=0)] | None")
     typing.Optional[typing.Annotated[float, Gt(gt=0)]]
@@ -107,7 +107,7 @@ def _annotation(text: str) -> Any:
 
 
 def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
-    """Check that privkit's own dataset, model and other parts that read records have the same domain."""
+    """Check that dataset, model and other parts of privkit that read records have the same domain, such as images."""
     dataset, domain = _of_domain("datasets", settings.get("dataset"))
     if domain is None:
         return
@@ -127,13 +127,13 @@ def _check_domains(settings: Mapping[str, Any], augment: str) -> None:
 
 
 def _of_domain(kind: str, given: Any) -> tuple[str, str | None]:
-    """The name of a dataset or model and its domain, which is None if the part is not privkit's."""
+    """The name of a dataset or model, and its domain; the domain is None if the part is not privkit's."""
     name = "" if given is None or (kind == "models" and is_pair(given)) else name_and_options(kind, given)[0]
     return name, indexed()[kind].get(name, {}).get("domain")
 
 
 def _check_part(setting: str, kind: str, given: Any) -> None:
-    """Check one part, or the stages of a chain: first the name, then the options."""
+    """Check one part (a defense, attack, …), or the stages of a chain: first the name, then the options."""
     if setting == "defense" and (stages := stages_given(given)) is not None:
         for stage in stages:
             _check_part(setting, kind, stage)

@@ -1,4 +1,4 @@
-"""The protocol of each defense: the run's, the defense's own, or the one that its mixing needs."""
+"""Chooses the protocol of each defense: the defense's own, the run's, or the one that its mixing needs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Part = tuple[Component, tuple[Component, ...]]
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """A user's defense as one table or several, without its own protocol, and this protocol (None if it has none).
+    """Split a user's defense (one table, or several for a chain) into the defense and the protocol that it names, or
+    None.
 
-    A chain has one protocol, which any of its stages may name.
+    A chain has one protocol, named by any of its stages.
 
     >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
@@ -34,7 +35,7 @@ def _split_protocol(given: Any) -> tuple[Any, Any]:
 
 
 def _with_protocol(label: str, protocol: str) -> str:
-    """The label of a defense that names its own protocol; in a chain, the first stage names it.
+    """The label of a defense with its own protocol added; in a chain, the protocol is added to the first stage.
 
     >>> _with_protocol("gaussian_noise:sigma=2.0@mixer+masking", "sl")
     'gaussian_noise:sigma=2.0,protocol=sl@mixer+masking'
@@ -47,10 +48,10 @@ def _with_protocol(label: str, protocol: str) -> str:
 def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
     """Defenses grouped by protocol, in the order in which the protocols first occur.
 
-    A defense runs under the protocol that it names, otherwise under the run's. If there is neither, it gets `cutmixsl`
-    if it mixes several clients, and `sl` if not. Every protocol gets the undefended baseline, since results under one
-    protocol say little about another. A baseline that names no protocol gets the first defense's. An unknown name, or a
-    group that its protocol cannot fill, raises a `UsageError`.
+    A defense runs under the protocol that it names, else under the run's. Without either, it gets `cutmixsl` if it
+    mixes several clients, else `sl`. Every protocol gets its own undefended baseline, since results do not carry over
+    between protocols. A baseline without a protocol gets that of the first defense. An unknown name, or a group that
+    its protocol cannot fill, raises a `UsageError`.
 
     Args:
         protocol: the run's protocol as the user names it, or None.
@@ -85,7 +86,7 @@ def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
 
 
 def _with_baseline(protocol: Component, defenses: Sequence[Component], baseline: Component, *, main: bool) -> Part:
-    """The defenses with the undefended model under the same protocol; the sizes of their groups are checked."""
+    """The defenses and the undefended model under one protocol; group sizes are checked."""
     for defense in defenses:
         protocol.spec.check_group(defense.name, defense.spec.group)
     if baseline.to_json() in [defense.to_json() for defense in defenses]:

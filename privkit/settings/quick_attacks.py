@@ -1,4 +1,6 @@
-"""`--attack auto`: for each defense, the strongest quick attack under query, weights, many passes, and both."""
+"""`--attack auto`: for each defense, the strongest quick attack with queries, weights, many passes, and all of
+these.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +26,18 @@ AMONG_CANDIDATES = ("nearest_record:repeats=64", "nearest_record:repeats=64,pass
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The attacks that `auto` mounts on one defense."""
+    """The attacks that `--attack auto` chooses for one defense, with a remark."""
 
     attacks: tuple[str, ...]  # their names as on the command line
     remark: str = ""  # a sentence, if the table lacks this defense with these options
 
 
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
-    """The attacks that `auto` mounts.
+    """Choose the attacks of `--attack auto` for one defense.
 
-    The table lists single defenses, mostly with their default options. For other options, the attacks that identified
-    the most records in the registry of settings come first, then the table's attacks on the defense. For a chain, or
-    for options in neither list, the table's attacks on the stages (or the defense) come first, then the general list.
+    A table lists attacks for single defenses, mostly with default options. For other options, the attacks that
+    identified the most records in the registry come first, then the table's attacks. For a chain, or for options in
+    neither list, the table's attacks on the stages (or the defense) come first, then a general list.
 
     Args:
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
@@ -72,7 +74,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
 @cache
 def _strongest() -> dict[str, tuple[str, ...]]:
-    """The attacks that `auto` mounts on a defense according to the table, by the defense's label."""
+    """The attacks for each defense in the table of `auto`, by the defense's label."""
     found: dict[str, dict[ThreatModel, str]] = {}
     with TABLE.open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
@@ -87,7 +89,7 @@ def _strongest() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _registered() -> dict[str, tuple[str, ...]]:
-    """The attacks that identified the most records under a defense in the registry, by the defense's label."""
+    """The attacks that identified the most records under each defense of the registry, by the defense's label."""
     from privkit.reports.registry import REGISTRY
 
     found: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""A recording that replaces parts of a run: its configuration, its tables, and the choice of `auto`."""
+"""Configuration from a recording: replacements for dataset, model and defense, and the attacks of `auto`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAME = "recorded"  # in ids and configurations, of each part that a recording s
 
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
-    """One part of a run that a recording replaces."""
+    """One part of a run (dataset, model, protocol or defense) that a recording replaces."""
 
     name: ClassVar[str] = _NAME
     domain: ClassVar[str] = IMAGES.name
@@ -37,12 +37,12 @@ class Recorded:
     builders: tuple[str, ...] = ()  # modules that build its segments
 
     def imports(self) -> Iterable[str]:
-        """The user modules whose source takes part."""
+        """The user's modules whose source code takes part in a run of this recording."""
         return self.builders
 
 
 def _recorded_source(recording: Recording) -> Source:
-    """The parts of a run that come from a recording instead of a user's names."""
+    """Dataset, model, defense and protocol of a run, taken from a recording."""
     described = recording.description
     builders = [segment.builder for segment in (described.lower, described.upper) if segment is not None]
     modules = tuple(filter(None, (builder.partition(":")[0] for builder in builders)))
@@ -65,7 +65,7 @@ def _recorded_source(recording: Recording) -> Source:
 
 
 def sufficient_attacks(recording: Recording) -> Chosen:
-    """The attacks that `auto` mounts: those of its attacks on this defense for which the recorded data suffice.
+    """The attacks of `--attack auto` on this defense for which the recorded data suffice.
 
     Raises:
         UsageError: if the data suffice for no attack.

@@ -1,4 +1,4 @@
-"""From settings (TOML and flags) to the configuration of an audit; unknown names are errors."""
+"""Turns settings (TOML and flags) into the configuration of an audit; unknown names are errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _OF_TRAININGS = ("data_root", "download", "tune")
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a configuration file; unknown keys are errors with a suggestion.
 
-    A file may name a `preset` (a paper's settings); the file's own settings replace those of the preset.
+    A file may name a `preset` (a paper's settings); settings in the file take precedence over the preset.
     """
     try:
         settings = parse_toml(read_text(path))
@@ -67,7 +67,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def resolve(settings: Mapping[str, Any]) -> AuditConfig:
-    """Turn settings (with names of `table.SETTINGS`; absent ones take their defaults) into a configuration.
+    """Turn settings, named as in `table.SETTINGS`, into a configuration; absent settings take their defaults.
 
     Raises:
         UsageError: if a setting is unknown or not allowed; the message is one sentence.
@@ -116,9 +116,9 @@ def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """Settings as the manifest stores them for other workers, whose environment may name another data root.
+    """The settings that the manifest stores, because a worker's environment may name another data root.
 
-    For an audit of a recording they are the user's settings, otherwise all settings with defaults (`given`).
+    For a recording these are the user's settings, otherwise all settings with defaults (`given`).
     """
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
@@ -141,7 +141,7 @@ def _source(settings: Mapping[str, Any], asked: AuditSettings) -> Source:
 
 
 def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: AuditSettings) -> None:
-    """Refuse what can be refused without torch: wrong names, options and domains, and settings without effect."""
+    """Refuse wrong names, options and domains, and settings without effect, without importing torch."""
     for text in asked.metric:
         if isinstance(text, str) and text in METRICS:
             raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
@@ -167,7 +167,7 @@ def _is_none(defense: Any) -> bool:
 
 
 def _check_recorded(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that would describe a training, and a folder without a valid `recording.json`."""
+    """Refuse settings of a training, which a recording replaces, and a folder without a valid `recording.json`."""
     from privkit.recording.schema import FILE, description, description_file
 
     beside = {name for name, setting in SETTINGS.items() if setting.recorded}
@@ -227,7 +227,7 @@ def _check_domain(config: AuditConfig) -> None:
 
 
 def _skipping(dataset: Component) -> Component:
-    """The dataset, with the option to leave out bad rows."""
+    """The dataset with the option that leaves out bad rows switched on."""
     if getattr(dataset.spec, "skip_bad_rows", None) is not None:
         beside = "," if ":" in dataset.label else ":"
         given = dataset.label if dataset.spec.skip_bad_rows else f"{dataset.label}{beside}skip_bad_rows=true"
@@ -240,7 +240,7 @@ def _skipping(dataset: Component) -> Component:
 
 
 def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...]:
-    """Names of the parts that the adversary holds; every release that is split must have each of these parts."""
+    """Names of the parts of a release that the adversary holds; every defense that splits must have these parts."""
     names = tuple(dict.fromkeys(given))
     split = [defense for defense in defenses if defense.spec.storages]
     if names and not split:
@@ -256,7 +256,7 @@ def _held(given: Sequence[Any], defenses: Sequence[Component]) -> tuple[str, ...
 
 
 def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ...]:
-    """The user's metrics, whose columns gates may name; a `UsageError` if two share a name, or a gate's is missing."""
+    """The user's metrics. A `UsageError` if two share a name, or a gate (pass/fail condition) names an unknown one."""
     from privkit.metrics.own import PREFIX, check_metric, column
 
     metrics: dict[str, Component] = {}
@@ -282,7 +282,7 @@ def _metrics(given: Sequence[Any], gates: Sequence[Gate]) -> tuple[Component, ..
 
 
 def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
-    """The tuning of attacks, or None; a `UsageError` if no attack can be tuned, or optuna is not installed."""
+    """The tuning of attack parameters, or None; a `UsageError` without a tunable attack, or without optuna."""
     if plan is None:
         return None
     from privkit.attacks.search_space import why_untuned
@@ -298,7 +298,7 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
 def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
     """The attacks that the user named.
 
-    `all` stands for every attack but constant guesses, which are floors of every row; `auto` depends on the defense.
+    `all` means every attack except constant guesses, which every result includes anyway; `auto` depends on the defense.
     """
     every = [name for name in part_table("attacks") if name not in CONSTANT_ATTACKS]
     named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
@@ -306,7 +306,7 @@ def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
 
 
 def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ...]:
-    """Attacks that `auto` adds on each defense because of the model or, if there are none, of the protocol."""
+    """Attacks that `auto` adds on each defense for the model or, if the model adds none, for the protocol."""
     from privkit.parts.threats import threat
 
     named = getattr(model.spec, "quick_attacks", ()) or getattr(protocol.spec, "quick_attacks", ())
@@ -322,7 +322,7 @@ def _automatic(
     shared: bool,
     beside: Sequence[str],
 ) -> dict[str, Any]:
-    """The configuration's fields on the attacks that `auto` mounts on each defense, or on its recording."""
+    """The configuration's fields for the attacks that `auto` chooses for each defense or recording."""
     domain = domain_of(dataset)
     chosen = {defense.label: instead or choose(defense, domain, shared=shared) for defense in defenses}
     mounted = {
@@ -333,7 +333,7 @@ def _automatic(
 
 
 def _auxiliary(given: Any, dataset: Component) -> str:
-    """The source of the adversary's images; the private dataset itself is refused, since its parts would be mixed."""
+    """The source of the adversary's images. The private dataset itself is refused, since it contains private images."""
     if given in OF_THE_DATASET:
         return str(given)
     named = parse("datasets", given)
@@ -352,10 +352,10 @@ def _place(dataset: Component) -> Path | None:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Check an attack's declarations, and give it its share of the budget's epochs, unless its label names epochs.
+    """Check an attack's declarations, and set its epochs from the budget unless its label names epochs.
 
     Raises:
-        UsageError: if the attack of a plug-in breaks the contract.
+        UsageError: if the attack of a plug-in breaks the contract of `privkit.attacks.base`.
     """
     from privkit.attacks.declaration import check_declared
 

@@ -1,4 +1,4 @@
-"""The check that dataset, model and all other parts that read records have one domain, such as images."""
+"""Checks that dataset, model and all other parts that read records have one domain, such as images."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def model_for(dataset: Component, given: Any) -> Component:
 
 
 def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Iterable[str]) -> UsageError:
-    """The error for a model that reads records of another domain than the dataset's.
+    """The error for a model whose records have another domain than the dataset.
 
     Args:
         fitting: names of models that read the dataset's domain.
@@ -60,7 +60,7 @@ def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Ite
 def check_same_domain(
     dataset: str, domain: str, *, auxiliary: str, other: str, augment: str, features: Sequence[str]
 ) -> None:
-    """Refuse attacks, datasets and networks of another domain."""
+    """Refuse an auxiliary dataset, augmentation or feature network of another domain than the dataset."""
     if other != domain:
         raise UsageError(
             f"auxiliary={auxiliary} holds {KINDS[other].noun}, and {dataset} holds {KINDS[domain].noun}; name a "

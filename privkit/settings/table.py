@@ -1,4 +1,4 @@
-"""The table of an audit's settings. Flags, keys of files, checks and the page of settings follow from it."""
+"""The table of an audit's settings, from which flags, keys of files, checks and the page of settings are generated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DATA_ROOT_VARIABLE = "PRIVKIT_DATA"
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting, or one flag of the command."""
+    """One setting of an audit, or one flag of the command."""
 
     name: str  # key of a configuration file and keyword in Python; the flag writes it with hyphens
     help: str  # what it means, in one sentence
@@ -60,28 +60,28 @@ class Setting:
 
     @property
     def otherwise(self) -> str:
-        """What applies if the setting is absent, in words; empty if its help says so."""
+        """The behavior without this setting, in words; empty if the setting's help says it."""
         default = self.default or ""
         return self.absent or (", ".join(map(str, default)) if isinstance(default, list) else str(default))
 
     @property
     def text(self) -> str:
-        """The help of the flag: a sentence, and in brackets what applies without the flag."""
+        """The help of the flag: a sentence, and in brackets the behavior without the flag."""
         return self.help + (f" [{self.otherwise}]" if self.otherwise else "")
 
 
 def _setting(help_: str, **more: Any) -> Any:
-    """A field that declares a setting of the field's name; `more` are attributes of `Setting`."""
+    """Declare a setting; the dataclass field gives its name, and `more` sets attributes of `Setting`."""
     return field(default_factory=lambda: more.get("default"), metadata={"help": help_, **more})
 
 
 def _how(help_: str, **more: Any) -> Any:
-    """A setting that does not change results."""
+    """Declare a setting that changes no results."""
     return _setting(help_, answer=False, **more)
 
 
 def _flag(help_: str, **more: Any) -> Any:
-    """A flag that cannot stand in a file."""
+    """Declare a flag that is not allowed in a configuration file."""
     return _how(help_, file=False, **more)
 
 
@@ -229,7 +229,7 @@ class ExecutionSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandFlags:
-    """Flags on where the settings of one command come from, and what the command does."""
+    """Flags that say where one command's settings come from, and what the command does."""
 
     preset: str | None = _flag("A paper's own settings (privkit papers lists them); --config and flags override them.")
     config: Path | None = _flag("TOML file with these settings; flags override it.", kind=Path)
@@ -269,12 +269,12 @@ class CommandFlags:
 
 
 def settings_of(declared: type) -> tuple[Setting, ...]:
-    """The settings that a class declares, in their order."""
+    """The settings that a class declares, in order of declaration."""
     return tuple(Setting(name=each.name, **{"check": _check_of(each), **each.metadata}) for each in fields(declared))
 
 
 def _check_of(declared: Field[Any]) -> Callable[[Any], Any]:
-    """The check of a setting that does not declare one."""
+    """The default check of a setting, from its type."""
     if declared.metadata.get("kind") is bool:
         return of_type(declared.name, bool, "true or false")
     return as_many if declared.metadata.get("many") else lambda given: given
@@ -289,7 +289,7 @@ DEFAULTS: dict[str, Any] = {n: each.default for n, each in SETTINGS.items() if e
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with defaults for those that are absent or None; a `UsageError` for an unknown name."""
+    """The settings, with default values for absent ones and for None; a `UsageError` for an unknown name."""
     for key in settings:
         if key not in SETTINGS:
             raise unknown("setting", str(key), KEYS)
@@ -297,7 +297,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
-    """The settings that a class declares, each checked; a `UsageError` for the first one that is not allowed.
+    """An instance of the class, with each of its settings checked; a `UsageError` for the first value not allowed.
 
     >>> checked(ExecutionSettings, {"cell_memory": "4GiB"}).cell_memory
     4294967296
@@ -309,7 +309,7 @@ def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
 def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as JSON, stored in the manifest for the workers of a run.
 
-    Trusted modules are left out, because a file must not name them; the command of each worker names them.
+    Trusted modules are left out for security; the command of each worker names them.
     """
     return {key: _plain(value) for key, value in settings.items() if value is not None and SETTINGS[key].file}
 

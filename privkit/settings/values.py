@@ -1,4 +1,4 @@
-"""Checks of single settings: a value of a flag, of TOML or of Python becomes one checked form."""
+"""Checks of single settings: each turns a value from a flag, a TOML file or Python into its final form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def of_type(name: str, kinds: type | tuple[type, ...], what: str) -> Callable[[Any], Any]:
-    """A check of a setting's type.
+    """A function that checks a setting's type and returns the value.
 
     >>> of_type("download", bool, "true or false")("no")
     Traceback (most recent call last):
@@ -38,7 +38,7 @@ def of_type(name: str, kinds: type | tuple[type, ...], what: str) -> Callable[[A
 
 
 def as_folder(name: str) -> Callable[[Any], Path]:
-    """A check of a setting that is a folder; `~` is the user's home."""
+    """A function that turns a setting into a folder; `~` is the user's home."""
     checked = of_type(name, (str, Path), "the path of a folder")
     return lambda given: Path(checked(given)).expanduser()
 
@@ -49,7 +49,7 @@ def as_many(value: Any) -> Sequence[Any]:
 
 
 def as_options(what: str, given: Any) -> dict[str, Any]:
-    """Options as a table, from a table or its text."""
+    """Options as a table, from a table or a text such as "a=1,b=2"."""
     if isinstance(given, str):
         return read_options(given, given, what)
     if not isinstance(given, Mapping):
@@ -58,7 +58,7 @@ def as_options(what: str, given: Any) -> dict[str, Any]:
 
 
 def as_seeds(given: Any) -> tuple[int, ...]:
-    """Whole numbers ≥ 0, each once."""
+    """Seeds: whole numbers ≥ 0, each once."""
     seeds = as_many(given)
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
@@ -76,7 +76,7 @@ def as_seconds(given: Any) -> float:
 
 
 def as_memory(given: Any) -> int:
-    """The number of bytes that a text such as 4GiB means.
+    """Bytes, from a text such as 4GiB.
 
     >>> as_memory("500MiB"), as_memory("2G")
     (524288000, 2147483648)
@@ -88,7 +88,7 @@ def as_memory(given: Any) -> int:
 
 
 def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], int]:
-    """A check of a setting that is a whole number from `least` to `most`."""
+    """A function that checks that a setting is a whole number from `least` to `most`."""
 
     def checked(given: Any) -> int:
         if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
@@ -156,7 +156,7 @@ def as_features(given: Any) -> tuple[str, ...]:
 
 
 def as_gates(given: Any) -> tuple[Gate, ...]:
-    """Gates, which are conditions on the rows."""
+    """Gates: conditions on results, under which a run passes or fails."""
     from privkit.reports.gate import GateError, must_agree
 
     gates = tuple(_gate(text) for text in as_many(given))

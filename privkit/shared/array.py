@@ -1,4 +1,4 @@
-"""The array type of everything computed in double precision."""
+"""The type of all arrays in double precision."""
 
 from __future__ import annotations
 

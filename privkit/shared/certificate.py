@@ -1,4 +1,4 @@
-"""A certificate states a proven claim; accountants return it, and rows, tables and the page show it."""
+"""The certificate, which states a proven claim; accountants return it, and results, tables and the report show it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class Certificate:
     Attributes:
         kind: "nothing", "permutation_count" or "differential_privacy".
         statement: the claim in one sentence, with its limits.
-        standing: "proven" if privkit ran the mechanism, or was asked only about the mechanism; "declared" if a user
-            claims that the release came from this mechanism (docs/explanation/claims.md).
-        epsilon: smallest proven ε ≥ 0, in nats; `inf` if nothing is proven for any δ < 1.
+        standing: "proven" if privkit ran the mechanism, or was asked about a mechanism alone; "declared" if a user
+            claims that a release came from this mechanism (docs/explanation/claims.md).
+        epsilon: smallest proven ε ≥ 0, in nats; infinite if nothing is proven for any δ < 1.
         delta: the δ of this ε; None if ε is infinite.
         lower: a proven lower bound on the same ε at the same δ, if one is known.
         method: the method that gave `epsilon`, in words.
-        order: the Rényi order used; None if none was used.
-        at_grid_edge: whether this order is the first or last that was tried, so that a wider grid may give a smaller ε.
-        relation: neighboring relation; None if no differential privacy is claimed.
-        unit: unit in which neighbors differ (a record or a client); None if no differential privacy is claimed.
+        order: the Rényi order of the bound; None if the method uses none.
+        at_grid_edge: whether `order` is the first or last order tried, so that a wider range may give a smaller ε.
+        relation: neighboring relation, such as replace-one; None if no differential privacy is claimed.
+        unit: what neighbors differ in, a record or a client; None if no differential privacy is claimed.
         covers: "release" (the smashed data, and labels if they are sent) or "labels" alone.
         sound: False for a formula that is reproduced as published although it is not a bound.
         objection: the reason in one sentence, if `sound` is False.
-        quantities: named numbers behind the statement (log10 of counts, shares, the calibrated σ), JSON-able.
-        assumptions: what must hold for the statement, one sentence each.
+        quantities: named numbers behind the statement, such as log10 of counts, shares, or the calibrated σ.
+        assumptions: conditions of the statement, one sentence each.
         source: paper and equation.
         versions: versions of the libraries that took part in the computation.
     """
@@ -66,7 +66,7 @@ class Certificate:
         """The same claim with the standing "declared", because it rests on a user's statement.
 
         Args:
-            *assumptions: sentences on who claims it, and what was measured.
+            *assumptions: sentences that say who claims it, and what was measured.
 
         >>> Certificate(kind="permutation_count", statement="16! orders").declared("it says so").statement
         'declared, not proven: 16! orders'

@@ -1,4 +1,4 @@
-"""A lower bound on ε that follows from an attack's success; audits return it, and rows show it."""
+"""A lower bound on ε from an attack's success; audits return it, and result rows show it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from math import inf
 
 @dataclass(frozen=True, kw_only=True)
 class EmpiricalBound:
-    """A lower bound on ε, supported by an attack's scores.
+    """A lower bound on ε from an attack's scores.
 
     Attributes:
-        epsilon: the bound. A mechanism with (ε′, δ)-DP for a smaller ε′ gives such scores with probability at most 1 −
-            confidence. A bound of 0 carries no information.
+        epsilon: the lower bound, ≥ 0. An (ε′, δ)-DP mechanism with a smaller ε′ gives scores this good with probability
+            at most 1 − confidence. 0 carries no information.
         delta: the δ of the bound.
-        confidence: probability over the draw of the scores that the bound holds.
-        canaries: number of scores on which the bound rests, of members and of non-members.
+        confidence: probability in (0, 1), over the random scores, that the bound holds.
+        canaries: number of scores behind the bound, of members and non-members together.
         inserted: number of these scores that belong to members.
-        threshold: least score that was guessed "member" for the bound; None if there were no guesses.
-        guesses: numbers of "member" and "non-member" guesses (`epsilon_one_run`); None for other methods.
+        threshold: smallest score that was guessed "member"; None if there were no guesses.
+        guesses: numbers of "member" and "non-member" guesses, for the method `epsilon_one_run`; None for other methods.
         mu: lower bound on μ of a Gaussian trade-off curve; None if it was not computed.
-        curve_epsilon: ε that the accountant charges for the curve that was found; it is compared with the claim. None
-            if it equals `epsilon`. It may be larger, since a mechanism may lose less than it is charged.
-        method: description of the computation.
-        assumed: the unchecked family of trade-off curves on which `epsilon` rests, in a few words; empty if it holds
-            for every (ε, δ)-DP mechanism, and None if this is unknown.
-        assumptions: what must hold, one sentence each.
+        curve_epsilon: the accountant's ε for the trade-off curve that the scores support, which is compared with the
+            claim; None if it equals `epsilon`. It may be larger, since an accountant may overestimate a mechanism's ε.
+        method: name of the computation, in words.
+        assumed: the family of trade-off curves that `epsilon` assumes without a check; empty if `epsilon` holds for
+            every (ε, δ)-DP mechanism, None if this is unknown.
+        assumptions: conditions of the bound, one sentence each.
         sound: False if the number is reproduced as published although it is unproven.
         objection: the reason in one sentence, if `sound` is False.
         source: paper and theorem.
-        claimed: the claimed ε; inf if nothing is claimed.
-        ceiling: the largest bound that this number of canaries can reach, whatever their scores; None if not computed.
-        statement: the bound beside the claim, in a sentence; empty without a claim.
+        claimed: the claimed ε; infinite if nothing is claimed.
+        ceiling: the largest bound that this number of canaries can give for any scores; None if it was not computed.
+        statement: a sentence that compares the bound with the claim; empty without a claim.
     """
 
     epsilon: float
@@ -59,12 +59,12 @@ class EmpiricalBound:
 
     @property
     def held(self) -> float:
-        """The ε that is compared with the claimed ε."""
+        """The lower bound that is compared with the claimed ε: `curve_epsilon` if given, else `epsilon`."""
         return self.epsilon if self.curve_epsilon is None else self.curve_epsilon
 
     @property
     def refuted(self) -> bool:
-        """Whether the bound refutes the claim with its confidence; if so, the audit fails."""
+        """Whether the bound refutes the claim at its confidence, so that the audit fails."""
         return self.held > self.claimed
 
     @property

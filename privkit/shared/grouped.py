@@ -1,4 +1,4 @@
-"""Grouping of things by a key."""
+"""Groups objects by a key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Thing = TypeVar("Thing")
 
 
 def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
-    """The things by key; keys and things keep the order in which they come.
+    """Key -> things with this key; keys and things keep their order.
 
     >>> grouped(["ab", "b", "ac"], lambda word: word[0])
     {'a': ['ab', 'ac'], 'b': ['b']}

@@ -12,9 +12,9 @@ class Interval:
     """A value with its confidence interval.
 
     Attributes:
-        n: number of trials, records or seeds behind it.
-        confidence: joint confidence of both limits, in (0, 1).
-        method: name of the method behind the limits; "exact" for a number that is not an estimate.
+        n: number of trials, records or seeds behind the value.
+        confidence: probability in (0, 1) that both limits hold.
+        method: name of the method that gave the limits; "exact" for a number that is no estimate.
     """
 
     value: float
@@ -29,10 +29,10 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
     """The share of hits among independent trials with its exact interval; a ValueError without trials.
 
     Args:
-        hits: number of hits, 0..trials. A trial with several dependent parts counts as its share of hits; the interval
-            is then rounded outwards.
+        hits: number of hits, 0..trials. A trial with several dependent parts counts with its share of hits; the
+            interval then rounds the number outwards.
         trials: number of trials, n ≥ 1.
-        confidence: joint confidence of both limits, in (0, 1).
+        confidence: probability in (0, 1) that both limits hold.
 
     Source: Clopper and Pearson 1934, computed by scipy `binomtest`.
     """
@@ -50,7 +50,7 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
 
 @lru_cache(maxsize=4096)
 def _exact(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Both limits, cached, because scipy needs milliseconds for them and a run asks for the same counts often."""
+    """Both limits, cached, because scipy needs milliseconds for each pair and a run repeats the same counts."""
     from scipy.stats import binomtest
 
     limits = binomtest(hits, trials).proportion_ci(confidence_level=confidence, method="exact")

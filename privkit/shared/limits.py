@@ -1,4 +1,4 @@
-"""The limits of a certificate on any attack, in true and false positive rates, as on the axes of a ROC curve."""
+"""The limits that a certificate sets to any attack, as true and false positive rates on a ROC curve."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NO_USE = "proves nothing of use"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The proven limits of any test of "this record" against "another record", from the whole trade-off curve.
+    """The proven limits on any test of "this record" against "another record", from the whole trade-off curve.
 
-    The same curve bounds reconstruction. If a guess without the release succeeds with probability κ, an attack succeeds
-    with at most the true positive rate at the false positive rate κ. This guess may use everything that the certificate
-    does not cover, such as unprotected labels and all other records.
+    The same curve bounds reconstruction. Let κ be the success probability of the best guess without the release. Then
+    an attack succeeds at most with the true positive rate at the false positive rate κ. The guess may use everything
+    that the certificate does not cover, such as unprotected labels and all other records.
 
     Source: Dong, Roth and Su 2022 (trade-off curves); Kaissis et al. 2023, "Bounding data reconstruction attacks with
     the hypothesis testing interpretation of differential privacy" (reconstruction).
@@ -34,8 +34,9 @@ class Limits:
     true_positives: tuple[float, ...]  # [A] the largest true positive rate at each of them
 
     def at(self, false_positive_rate: float) -> float:
-        """The largest true positive rate at a false positive rate in [0, 1]; between two tabulated rates, the value at
-        the larger one."""
+        """The largest possible true positive rate at a false positive rate in [0, 1]. Between two tabulated rates, it
+        is the value at the larger rate.
+        """
         return self.true_positives[bisect_left(self.false_positives, false_positive_rate)]
 
     @property
@@ -50,17 +51,17 @@ class Limits:
 
 
 def _up(rate: float) -> str:
-    """A rate, rounded up to three digits. Packages of `shared` import no others, so that `rounding` is out of reach."""
+    """A rate as text, rounded up to three digits. (Files of `shared` import no others, so `rounding` is not used.)"""
     return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(rate)))):.3g}"
 
 
 def of_use(epsilon: float, delta: float, limits: Limits | None) -> bool:
-    """Whether a proven bound keeps every attack's true positive rate below .99 at a false positive rate of .01.
+    """Whether a proven bound keeps every attack's true positive rate below 0.99 at a false positive rate of 0.01.
 
     Args:
         epsilon: the proven ε at `delta`, ≥ 0 or infinite.
         delta: δ in [0, 1).
-        limits: limits of the whole trade-off curve; None if only ε at δ is known.
+        limits: limits from the whole trade-off curve; None if only ε at δ is known.
 
     Source: Kairouz, Oh and Viswanath 2015, Theorem 2.1 (the region of one ε and δ).
 

@@ -1,7 +1,7 @@
-"""The table of all measures of how close a guess is, with the direction, range and display of each.
+"""The table of all measures of how close a guess is to a record, with direction, range and display of each.
 
-A measure is computed in the code of its records (`privkit/domains/<domain>`) or its goal (`privkit/audit/goals`). Code
-that reads a finished run needs only this table, and does not load torch.
+Measures are computed in `privkit/domains/<domain>` or `privkit/audit/goals`. Code that reads a finished run needs only
+this table, without torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One measure of how close a guess is."""
+    """One measure of how close a guess is to a record."""
 
     name: str  # its column in rows, tables and gates
     title: str = ""  # its name in sentences, charts and cards; empty for `name`
@@ -40,7 +40,7 @@ class Measure:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A guess at a record that needs no release. An attack must do better than this."""
+    """A guess at a record without the release, such as the mean image. A successful attack must be closer."""
 
     name: str  # key of the guess in a row's `floors`
     title: str  # its name in tables
@@ -54,7 +54,7 @@ class Floor:
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
-    """One kind of record: its measures, its floors, and the defaults of a run."""
+    """One kind of record (such as images): its measures, its guesses without a release, and a run's defaults."""
 
     name: str  # of the domain, which datasets, models and attacks name
     noun: str  # the plural noun of sentences, which a row's `records` has
@@ -256,7 +256,7 @@ CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mo
 
 
 def measure(name: str) -> Measure:
-    """A measure by its name. An undeclared measure, such as a plug-in's, has its name as the title.
+    """A measure by its name. For an undeclared measure, such as a plug-in's, the name is also the title.
 
     >>> measure("ssim").title, measure("matched_ssim").within, measure("sharpness").heading
     ('SSIM', (-1.0, 1.0), 'sharpness')
@@ -266,7 +266,7 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str, protocol: str = "") -> str:
-    """The title of a floor in tables, with the protocol of its records; an undeclared guess keeps its own name.
+    """The title of a guess without a release in tables, with its protocol if given; an undeclared guess keeps its name.
 
     >>> floor_title("mid_grey"), floor_title("loudest", "sl")
     ('mid-grey', 'loudest (sl)')
@@ -275,9 +275,9 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether the scores of a floor differ between protocols, to the third decimal.
+    """Whether a guess without a release has different scores under different protocols, to three decimals.
 
-    They may differ because protocols form different batches, so that different records are attacked.
+    Protocols form different batches, so different records may be attacked.
 
     >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
     (True, False, False)
@@ -286,7 +286,7 @@ def differs(values: Mapping[str, float | None]) -> bool:
 
 
 def records_called(noun: str) -> Records | None:
-    """The kind of records with the noun that a row names; None if it is undeclared.
+    """The kind of records for the noun in a result row; None if the noun is undeclared.
 
     >>> records_called("table rows").likeness
     'cells'
@@ -295,9 +295,9 @@ def records_called(noun: str) -> Records | None:
 
 
 def deciding(names: list[str]) -> str:
-    """The measure of a row by which attacks are compared; empty if the row has no measure.
+    """The measure by which attacks are compared, among the measures of a result row; empty if there are none.
 
-    It is the first measure of the row's kind of records or, if all are undeclared, the row's first measure.
+    It is the first measure of the kind of records or, if all are undeclared, the first in `names`.
 
     >>> deciding(["psnr", "mse"]), deciding(["sharpness"]), deciding([])
     ('mse', 'sharpness', '')
@@ -307,7 +307,7 @@ def deciding(names: list[str]) -> str:
 
 
 def likeness(names: list[str]) -> str:
-    """The measure of a row that shows how much guesses reveal; empty if the row has none.
+    """The measure that shows how much guesses reveal, among the measures of a result row; empty if it is missing.
 
     >>> likeness(["mse", "psnr", "ssim"]), likeness(["mse", "psnr"])
     ('ssim', '')

@@ -1,4 +1,4 @@
-"""The source of the adversary's own records."""
+"""The source of the adversary's own records: which data they are drawn from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def hold_attacked(source: str, attacked: str) -> bool:
     """Whether attacked records are among the adversary's own records.
 
     Args:
-        source: source of the adversary's records, one of `OF_THE_DATASET` or the name of a dataset.
+        source: source of the adversary's records: one of `OF_THE_DATASET`, or the name of a dataset.
         attacked: which records are attacked, "private" or "test".
 
     >>> hold_attacked("candidates", "test"), hold_attacked("training", "test"), hold_attacked("training", "private")

@@ -1,4 +1,4 @@
-"""Numbers as text, rounded to the side on which a claim stays true."""
+"""Numbers as text, rounded in the direction in which a claim stays true."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 
 def rounded_up(value: float, digits: int) -> str:
-    """A finite number rounded up to the given number of significant digits; a positive result is at least 1e-300.
+    """A finite number as text, rounded up to the given number of significant digits; if positive, at least 1e-300.
 
     >>> rounded_up(4.3771, 4), rounded_up(1e-5, 3), rounded_up(5e-324, 3)
     ('4.378', '1e-05', '1e-300')
@@ -15,7 +15,7 @@ def rounded_up(value: float, digits: int) -> str:
 
 
 def rounded_down(value: float, digits: int) -> str:
-    """A finite number rounded down to the given number of significant digits.
+    """A finite number as text, rounded down to the given number of significant digits.
 
     >>> rounded_down(4.3778, 4)
     '4.377'

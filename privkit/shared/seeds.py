@@ -1,4 +1,4 @@
-"""Seeds of named streams of randomness; each follows from the run's seed and the stream's name."""
+"""Seeds of named random streams; each seed follows from the run's seed and the stream's name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BLOCK = 1024
 
 
 def derive(seed: int, *names: str | int) -> int:
-    """A seed in [0, 2⁶²) for one named stream, the same on every machine and in every order of execution.
+    """The seed of a named random stream, in [0, 2⁶²); it is the same on every machine and in every order of execution.
 
     >>> derive(0, "train", 3) == derive(0, "train", 3) != derive(0, "train", 4)
     True
@@ -20,10 +20,10 @@ def derive(seed: int, *names: str | int) -> int:
 
 
 def numbered(seed: int, name: str, number: int) -> int:
-    """The seed in [0, 2⁶²) of one of many streams, {} in whose name stands for its number from 0.
+    """The seed in [0, 2⁶²) of one of many numbered streams; {} in `name` stands for the stream's number, from 0.
 
-    It is that of `derive`, unless a smaller number has the same last 32 bits. torch's CPU generator keeps no others, so
-    that two rounds would add the same noise: among 10,000 rounds with a probability of 1 %.
+    It equals the seed from `derive`, unless a smaller number's seed has the same last 32 bits. torch's CPU generator
+    uses only these bits, so two rounds would add the same noise; among 10,000 rounds, this has a probability of 1 %.
 
     >>> numbered(0, "train/{}", 3) == derive(0, "train", 3)
     True

@@ -1,4 +1,4 @@
-"""Threat models: what each adversary may do, and which other threat models' attacks it can also mount."""
+"""Threat models: what each adversary may do, and which weaker threat models it includes."""
 
 from __future__ import annotations
 

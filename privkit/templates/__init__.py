@@ -1,1 +1,1 @@
-"""Templates, one for each kind of part: `privkit new` writes a copy with another name."""
+"""Templates, one for each kind of part (defense, attack, …); `privkit new` writes a copy with another name."""

@@ -1,4 +1,4 @@
-"""Attack `template`: guesses the adversary's image whose release is nearest to each row."""
+"""Attack `template`: guesses the adversary's own image whose release is nearest to the observed one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Sends its own images through the client, and guesses the image whose release is nearest to the observed one.
+    """Sends the adversary's own images to the client, and guesses the one whose release is nearest to the observed one.
 
     Source: your own.
     """
@@ -29,7 +29,7 @@ class Template:
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Guess each image; draw only from `generator`."""
+        """Guess each image [N, C, H, W]; draw random numbers only from `generator`."""
         check_rows(self, observation)
         assert observation.auxiliary is not None
         assert observation.query is not None

@@ -31,11 +31,11 @@ class Template(Defense):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Nothing]:
-        """Defend messages [M, B, ...]; draw noise only from `generator`. The receipt says what is proven."""
+        """Defend messages [M, B, ...]; draw noise only from `generator`. The receipt states what is proven."""
         require_messages(self.name, smashed)
         receipt = Nothing(reason=f"squashed smashed data are released {NOT_DP}")
         return Release(smashed=self.public_transform(smashed), labels=labels), receipt
 
     def public_transform(self, smashed: Tensor) -> Tensor:
-        """The part of `apply` before any random draw, which an adversary can compute, too."""
+        """The part of `apply` before any random numbers, which an adversary can compute, too."""
         return self.bound * (smashed / self.bound).tanh()

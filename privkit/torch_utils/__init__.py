@@ -1,1 +1,1 @@
-"""Helpers around torch for the training core and the attacks; they import nothing else of privkit."""
+"""Helpers for torch, used by training and attacks; they import nothing else of privkit."""

@@ -1,4 +1,4 @@
-"""An alarm that ends a block after some seconds."""
+"""An alarm that ends a block after a time limit."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def alarm(seconds: float, error: Callable[[], BaseException], *, cpu: bool = False) -> Iterator[None]:
-    """Raise an error in a block that takes longer, and again each second after that, since a destructor may swallow it.
+    """Raise an error in a block that takes longer than `seconds`, then each second, as a destructor may swallow it.
 
-    It works only in the main thread of a POSIX system and has no effect elsewhere. The error may be raised anywhere,
-    even inside torch's own `no_grad` before gradients are switched on again; `privkit.torch_utils.undisturbed` restores
-    them.
+    This works only in the main thread of a POSIX system and has no effect elsewhere. The error may be raised anywhere,
+    even inside torch's own `no_grad`; `privkit.torch_utils.undisturbed` switches gradients on again.
 
     Args:
-        error: makes the error; it should not be an `Exception`, which a handler in the block could catch.
-        cpu: whether CPU seconds of the process count, instead of elapsed seconds.
+        error: function that creates the error, preferably no `Exception`, which a handler in the block could catch.
+        cpu: whether to count CPU seconds of the process instead of elapsed seconds.
 
     >>> with alarm(0.01, TimeoutError, cpu=True):
     ...     while True:

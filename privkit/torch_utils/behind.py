@@ -1,4 +1,4 @@
-"""A lower segment whose last part runs after the defense: an adversary with its weights can undo that part."""
+"""A lower segment whose last part runs after the defense. An adversary with its weights can undo that part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 class Behind(nn.Sequential):
-    """A client's deterministic parts in sequence; the last part, a block, reads the defense's release.
+    """A client's deterministic modules in sequence; the last one, a transformer block, reads the defense's release.
 
     >>> whole = Behind(nn.Linear(4, 3), nn.Linear(3, 3))
     >>> whole.front.out_features, whole.block is whole[1]
@@ -21,5 +21,5 @@ class Behind(nn.Sequential):
 
     @property
     def block(self) -> nn.Module:
-        """The block behind the defense: tokens [N, T, D] -> [N, T, D], row by row."""
+        """The block behind the defense: tokens [N, T, D] -> [N, T, D], each record separately."""
         return self[-1]

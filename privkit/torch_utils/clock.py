@@ -1,4 +1,4 @@
-"""The clock that times stages, for rows and for estimates."""
+"""The clock that times training and attacks, for results and for estimates."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ import torch
 def clock(device: torch.device) -> Callable[[], float]:
     """A function that returns this process's CPU seconds over all threads, or elapsed seconds if `device` is a GPU.
 
-    CPU seconds hardly depend on other work on the machine.
+    CPU seconds depend little on other work on the machine.
     """
     return perf_counter if device.type == "cuda" else process_time

@@ -1,4 +1,4 @@
-"""A block that keeps torch's compiler from being loaded, which takes two CPU seconds, if it is not used."""
+"""Avoids loading torch's compiler, which takes two CPU seconds, if it is not used."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NAME = "torch._dynamo"
 
 @contextmanager
 def compiler_unloaded() -> Iterator[None]:
-    """A block in which torch's optimizers do not load the compiler, which they only need to skip their own functions.
+    """A block in which torch's optimizers do not load the compiler; they only exclude themselves from it.
 
-    A small module replaces the compiler. Code that asks for more, such as `torch.compile`, gets the real one.
+    A small module replaces the compiler. Code that needs more of it, such as `torch.compile`, gets the real compiler.
     """
     if _NAME in sys.modules:
         yield

@@ -16,17 +16,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 def along(
     function: Callable[[Tensor], Tensor], shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, chunk: int = 64
 ) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-    """The derivatives of a function of records along directions, by forward differentiation, one pass per direction.
+    """Directional derivatives of a function of records, by forward differentiation, with one pass per direction.
 
     Args:
-        function: function from records [B, *shape] to a tensor [B, ...], such as a module in evaluation mode, whose
-            rows do not depend on each other. It must not draw random numbers.
+        function: function from records [B, *shape] to a tensor [B, ...], such as a module in evaluation mode. Records
+            must not affect each other, and no random numbers may be drawn.
         dtype: type of the function's input.
         chunk: number of directions computed together; each takes the memory of one record's pass.
 
     Returns:
-        A function (record [d], directions [d, k]) -> derivatives [m, k], float64, of the m numbers of the record's
-        output.
+        A function (record [d], directions [d, k]) -> derivatives [m, k], float64, for the m output numbers of the
+        record.
 
     >>> along(lambda x: x.square(), (2,))(np.array([1.0, 3.0]), np.eye(2))
     array([[2., 0.],

@@ -1,4 +1,4 @@
-"""A setting that keeps freed memory in the process, so that a training step does not request the same pages again."""
+"""Keeps freed memory in the process, so that a training step does not request the same pages again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LARGE = 64 * 2**20
 def keep_freed_memory() -> bool:
     """Let glibc keep up to 256 MiB of freed memory, and serve blocks below 64 MiB from it.
 
-    By default glibc returns the pages of a freed feature map to the system, and the next step requests them again,
-    which takes a tenth of a CPU step of a small network. Computed numbers do not change.
+    By default glibc returns the pages of a freed feature map to the system, and the next step requests them again. This
+    takes a tenth of a CPU step of a small network. Computed numbers do not change.
 
     Returns:
-        Whether the C library accepted both settings, which only glibc has.
+        Whether the C library accepted both settings, which exist only in glibc.
     """
     settings = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return settings is not None and bool(settings(_MAP, _LARGE)) and bool(settings(_TRIM, _KEPT))

@@ -13,12 +13,12 @@ def one_cycle(
 ) -> OneCycleLR:
     """A learning rate that rises to `peak` and falls to zero along cosines, over `steps` ≥ 0 steps.
 
-    The schedule has one more step, which is never taken. A rise of exactly one step is left out, because torch divides
-    by the length of the rise minus one step.
+    The schedule has one more step, which is never taken. A rise of exactly one step is left out, because torch would
+    divide by zero.
 
     Args:
         warm_up: share of the steps in which the rate rises, in [0, 1].
-        momentum: whether the momentum (AdamW's β₁) falls while the rate rises, and the other way round.
+        momentum: whether the momentum (AdamW's β₁) falls while the rate rises, and rises while it falls.
 
     Source: Smith and Topin 2017, "Super-convergence"; torch `OneCycleLR`.
     """

@@ -1,4 +1,4 @@
-"""Recognition of out-of-memory errors (of Python, NumPy, torch and the loader), and work in smaller chunks."""
+"""Recognizes out-of-memory errors (of Python, NumPy, torch and the loader), and splits work into smaller chunks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROOM = 32 * 2**20
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception or its cause says that memory ran out, or hardly any memory is left.
+    """Whether an exception or its cause is an out-of-memory error, or less than 32 MiB are left.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     (True, True)
@@ -53,7 +53,7 @@ def _scarce() -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """A few words on how much memory was requested; empty if the error does not say.
+    """A phrase on how much memory was requested; empty if the error does not say it.
 
     >>> shortage(RuntimeError("alloc_cpu.cpp: can't allocate memory: you tried to allocate 800 bytes. Error code 12"))
     'you tried to allocate 800 bytes'
@@ -71,7 +71,7 @@ def shortage(error: BaseException) -> str:
 
 
 def advice(error: BaseException) -> str:
-    """What a user can do against lack of memory, as part of a sentence.
+    """A phrase with the user's options after an out-of-memory error.
 
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     'lower batch_size in --training, end other programs on the GPU, or use --device cpu'
@@ -85,11 +85,11 @@ def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
     """Concatenate the results of `work` on chunks of rows. If memory runs out, chunks are halved.
 
     Args:
-        work: function from a slice of rows to their results [len(slice), ...]; a row's result must not depend on other
+        work: function from a slice of row numbers to results [len(slice), ...]; a row's result must not depend on other
             rows.
 
     Raises:
-        RuntimeError: the error of `work`, if even one row does not fit into memory.
+        RuntimeError: the error of `work`, if a single row does not fit into memory.
     """
     import torch  # whoever reports an error of the command line has not loaded it
 

@@ -1,4 +1,4 @@
-"""Functions that cut images into square patches, and join these again."""
+"""Functions that cut images into square patches, and join patches to images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 def patchify(images: Tensor, patch: int) -> Tensor:
     """Cut images, or feature maps, [..., C, H, W] into row-major patches [..., (H/p)(W/p), p·p·C].
 
-    The sides must be multiples of the patch's side, p ≥ 1 pixels.
+    The sides H and W must be multiples of the patch's side p ≥ 1, in pixels.
 
     >>> import torch
     >>> patchify(torch.arange(16.0).view(1, 1, 4, 4), 2)[0, 1]

@@ -1,4 +1,4 @@
-"""Whether a device computes products in bfloat16."""
+"""Whether a device computes matrix products in bfloat16."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import torch
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes bfloat16 natively; CUDA cards before Ampere only emulate it, slowly."""
+    """Whether the device computes bfloat16 natively. CUDA GPUs before Ampere only emulate it, slowly."""
     return device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def short_by_default(device: torch.device) -> bool:
-    """Whether training on this device uses bfloat16 by default, as on a GPU that has it."""
+    """Whether training on this device uses bfloat16 by default: true on a GPU with native bfloat16."""
     return device.type == "cuda" and computes_bfloat16(device)

@@ -1,4 +1,4 @@
-"""Protection of state that a whole process shares from a user's code: torch's settings, generators, environment."""
+"""Protects state that the whole process shares from a user's code: torch's settings, generators, environment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _set_hooks(before: dict[str, dict[int, Any]]) -> None:
 
 
 def _device() -> torch.device:
-    """The default device, read from a tensor, since older torch raises an error once it was reset to None."""
+    """The default device, read from a new tensor, because older torch raises an error after a reset to None."""
     return torch.empty(0).device
 
 
@@ -113,15 +113,15 @@ _GENERATORS: tuple[_Setting, ...] = (
 
 @contextmanager
 def undisturbed(*, environment: bool = True) -> Iterator[None]:
-    """A block after which shared state of the process is restored, whatever the code inside has set.
+    """A block after which shared state of the process is restored, even if the code inside changed it.
 
-    This state is torch's default type, device and precision, its gradient mode, threads, deterministic algorithms and
-    hooks of all modules; the global generators of torch, numpy and Python; the working folder, the environment, signal
-    handlers, the alarm, the standard streams and filters of warnings. Patched functions stay patched.
+    Restored are torch's default type, device, precision, gradient mode, threads, deterministic algorithms and global
+    module hooks; the global generators of torch, numpy and Python; the working folder, environment, signal handlers,
+    alarm, standard streams and warning filters. Patched functions stay patched.
 
     Args:
-        environment: whether the environment is restored, too. Give False for imports, since a module may set a variable
-            for a library that reads it later.
+        environment: whether environment variables are restored, too. Use False for imports, since a module may set a
+            variable that a library reads later.
 
     >>> with undisturbed():
     ...     torch.set_default_dtype(torch.float64)
@@ -140,7 +140,7 @@ def undisturbed(*, environment: bool = True) -> Iterator[None]:
 
 
 def _differs(read: Callable[[], Any], before: Any) -> bool:
-    """Whether a setting has changed, or can no longer be read, as a working folder that was removed."""
+    """Whether a setting has changed, or can no longer be read (for example a removed working folder)."""
     try:
         return bool(read() != before)
     except OSError:

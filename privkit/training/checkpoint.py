@@ -1,4 +1,4 @@
-"""A checkpoint on disk, for the training core and for attacks alike (it satisfies `privkit.attacks.base.Session`)."""
+"""Checkpoints on disk, for training and attacks. The class satisfies `privkit.attacks.base.Session`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _SECONDS = "seconds of the stage"
 
 
 class Checkpoint:
-    """Saves the state of a long stage from time to time; saving takes at most a fiftieth of the time.
+    """Saves the state of a training or an attack at intervals; saving takes at most a fiftieth of the time.
 
     Args:
         path: the file; None saves nothing.
         report: function called with (done, total, value) after every epoch.
         note: function called before each write, to store the state's provenance.
-        seconds: function that gives the stage's seconds in this process; they are saved with the state.
+        seconds: function that returns the seconds spent so far in this process; they are saved with the state.
 
     Attributes:
-        earlier: seconds of the stage in earlier processes, from the loaded state.
+        earlier: seconds spent in earlier processes, from the loaded state.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Checkpoint:
         self._cost, self._saved_at = 0.0, perf_counter()
 
     def load(self) -> dict[str, Any] | None:
-        """The last saved state, None on a fresh start; StorageError if the file is damaged."""
+        """The last saved state; None without one. StorageError if the file is damaged."""
         state = None if self._path is None else load_state(self._path)
         self.earlier = 0.0 if state is None else state.pop(_SECONDS, 0.0)
         return state
@@ -50,7 +50,7 @@ class Checkpoint:
             self.keep(state)
 
     def keep(self, state: dict[str, Any]) -> None:
-        """Write the state at once. If a training diverges, this stores its last good state."""
+        """Write the state at once. If a training diverges, this keeps its last good state."""
         start = perf_counter()
         if self._path is not None:
             self._note()
@@ -64,10 +64,10 @@ class Checkpoint:
             self._report(done, total, value)
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Always False: a training that is saved here does not go beyond its budget."""
+        """Always False: a training with this checkpoint does not exceed its budget of epochs."""
         return False
 
     def remove(self) -> None:
-        """Remove the checkpoint of a finished stage."""
+        """Remove the checkpoint file after the stage has finished."""
         if self._path is not None:
             remove(self._path)

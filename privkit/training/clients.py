@@ -1,4 +1,4 @@
-"""The clients' side: lower segments, their defense, and helper networks of the defense."""
+"""The clients' side: lower segments, their defense, and the networks that the defense adds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block that clients run after the shuffle, for tokens of size `dim`; public and not trained.
+    """The extra transformer block that clients run after the shuffle, for tokens [..., dim]; weights are public and
+    fixed.
 
     It is T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
 
@@ -52,11 +53,11 @@ class ClientForward:
         labels: the clients' labels, int64 [n, B], or [n, B, L] if records have several.
         release: M messages as the server uses them, after its own stages.
         receipt: record of what the defense did.
-        groups: the client on each seat of each message, int64 [M, k]; −1 on an empty seat.
-        penalty: the defense's term of each client's loss, [M'], or None.
-        arrived: the release that crosses the wire, before the server's own stages; equal to `release` without such
+        groups: the clients mixed into each message, int64 [M, k]; −1 for an empty place.
+        penalty: the term that the defense adds to each client's loss, [M'], or None.
+        arrived: the release that is sent, before the server's own stages; equal to `release` if the server has no
             stages.
-        arrived_groups: `groups` of what arrived.
+        arrived_groups: the same as `groups`, for the messages of `arrived`.
     """
 
     smashed: Tensor
@@ -69,7 +70,7 @@ class ClientForward:
     arrived_groups: Tensor
 
     def seen(self) -> ClientForward:
-        """The messages as the server sees them: on arrival, before its own stages."""
+        """The same round with the messages as they arrive at the server, before the server's own stages."""
         return replace(self, release=self.arrived, groups=self.arrived_groups)
 
 
@@ -78,16 +79,16 @@ class Clients(nn.Module):
 
     Args:
         lowers: the lower segments, stacked.
-        defense: defense on their output, or on the images before them.
-        protocol: protocol, which says who sends in a round, and who is mixed with whom.
+        defense: defense on the segments' output, or on the images before the segments.
+        protocol: protocol, which says which clients send in a round, and which clients are mixed.
         block: the frozen block, or None.
-        companion: the defense's network that each client trains beside the task, stacked, or None.
-        seed: seed of ratios that a mixing defense draws once.
+        companion: the stacked networks that the clients train for the defense beside the task, or None.
+        seed: seed of mixing ratios that are drawn once per run.
 
     Attributes:
         held: names of the parts of a release that the adversary holds; empty for all of them.
         precision: precision of products and convolutions, see `TrainingSpec.precision`.
-        counts_orders: whether a shuffle of their tokens may count its orders; True only if a test shows that tokens
+        counts_orders: whether the certificate of a shuffle may count its orders; True only if a test shows that tokens
             hide their places.
         other_tokens: number of the lower segments' tokens that represent no patch; see `SplitModel`.
         predicts: what the model predicts, "labels" or "texts"; see `SplitModel`.
@@ -132,11 +133,11 @@ class Clients(nn.Module):
 
         Args:
             lower: one client's lower segment; all clients start with its weights.
-            seed: seed of the frozen block, the companion, and ratios that are drawn once.
+            seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.
             protocol: the protocol; None for one client.
             block: the model's first block above the cut, for a defense with frozen_block="first"
-                (`privkit.models.tokens.first_block`). With "auto", a block follows the release only if one is given
-                here.
+                (`privkit.models.tokens.first_block`). With frozen_block="auto", a block follows the release only if
+                `block` is given.
 
         Raises:
             UsageError: if there are too few clients for a mixing group, the defense cannot take the lower segment's
@@ -187,7 +188,7 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def _probe(self, domain: Domain) -> None:
-        """Refuse, before training, segments that cannot be stacked, and shapes that the defense cannot take."""
+        """Refuse, before training, segments that cannot be stacked, and outputs whose shape the defense cannot take."""
         if self.lowers.copies == 1 and self.defense.group == 1:
             return
         training = self.training
@@ -224,9 +225,10 @@ class Clients(nn.Module):
         Args:
             images: the batch of every client that sends, [n, B, C, H, W] in [0, 1].
             labels: labels, int64 [n, B], or 0 and 1 in [n, B, L] if records have several.
-            generator: the only source of randomness of groups and defense.
+            generator: the only source of randomness for groups and defense.
             number: the round's number, 0-based.
-            lowers: another way to evaluate the lower segments, with the same result; None for the segments themselves.
+            lowers: a function that evaluates the lower segments in another way with the same result; None for the
+                segments themselves.
             groups: the mixing groups; None draws the round's groups from `generator`.
         """
         groups = self.groups(number, generator) if groups is None else groups
@@ -301,7 +303,7 @@ class Clients(nn.Module):
         )
 
     def _borne_out(self, step: StageReceipt) -> StageReceipt:
-        """The receipt of a stage; a shuffle hides the order only if tokens are known to hide their places."""
+        """A stage's receipt; a shuffle's receipt claims a hidden order only if tokens hide their places."""
         receipt = step.receipt
         if not isinstance(receipt, Permuted) or not receipt.hides_order:
             return step
@@ -316,16 +318,16 @@ class Clients(nn.Module):
         return run(stages, made, generator, groups, kept)
 
     def _companion(self, smashed: Tensor) -> Tensor:
-        """Apply every client's companion to the client's part of [n·B, ...]."""
+        """Apply each client's network of the defense (see `Defense.companion`) to the client's part of [n·B, ...]."""
         assert self.companion is not None
         guess: Tensor = self.companion(smashed.unflatten(0, (self.companion.copies, -1)))
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """The release of test images [n, B, ...], without the defense if it acts in training only.
+        """The release of test images [n, B, ...]; a defense that acts in training only is left out.
 
-        With `noise_free`, noise is left out, and so are stages that remove noise. `generator` is the defense's
-        randomness.
+        With `noise_free`, noise and stages that remove noise are left out. `generator` gives the defense's random
+        numbers.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -345,13 +347,13 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
-        """The upper segment with the defense's layers before and after it.
+        """The server's segment with the defense's layers before and after it.
 
-        In front are stages that estimate their setting, and an adapter if the release has another shape than the
-        smashed data. Behind are stages that act on logits.
+        Stages that estimate their setting come in front, with an adapter if the release and the smashed data differ in
+        shape. Stages that act on logits come behind.
 
         Raises:
-            UsageError: if a stage cannot be placed there.
+            UsageError: if a stage cannot be placed before or after the segment.
         """
         shape = self.smashed_shape(domain)
         adapter, head = self.defense.adapter(shape, seed), self.defense.head()
@@ -366,7 +368,7 @@ class Clients(nn.Module):
     def client(self, number: int) -> nn.Module:
         """The deterministic part of one client, as one module on records [N, ...].
 
-        It consists of the lower segment, the known part of the defense before and after it (`known_forms`), and the
+        It consists of the lower segment, the deterministic parts of the defense around it (`known_forms`), and the
         frozen block.
         """
         sites = sites_of(stages_of(self.defense))
@@ -378,7 +380,7 @@ class Clients(nn.Module):
 
 
 def _check_kept_labels(defense: Defense) -> None:
-    """If clients keep the labels, refuse stages on the server's logits or loss, and noise on the server's gradients."""
+    """If clients keep the labels, refuse stages on the server's logits, loss, or gradients."""
     for stage in stages_of(defense):
         if stage.head() is not None or type(stage).label_term is not Defense.label_term:
             raise UsageError(f"{stage.name} acts on the server's logits or loss, and with labels=kept it has neither")

@@ -29,12 +29,11 @@ def client_costs(
     seed: int,
     upper: nn.Module | None = None,
 ) -> Costs:
-    """Bytes, multiply-accumulates and peak memory of one client; one round of images is sent to count bytes.
+    """Bytes, multiply-accumulates and peak memory of one client. One round of images is sent to count the bytes.
 
     `upper` is the segment above the cut. In a U-shape, features come down and their gradient goes up even if the lower
-    segment is frozen.
-
-    `rounds_an_epoch` spreads the cost of averaging once per epoch; `seed` is the seed of that round's masks.
+    segment is frozen. If averaging happens once per epoch, its cost is divided by `rounds_an_epoch`. `seed` determines
+    the random masks of the counted round.
     """
     protocol, device = clients.protocol, private.x.device
     rows = torch.arange(protocol.active * spec.batch_size, device=device).view(protocol.active, -1) % len(private)
@@ -80,6 +79,6 @@ def client_costs(
 
 
 def _with_tail(lower: Costs, tail: Costs, features: int) -> Costs:
-    """The costs of both ends of a U-shape; `features` are the bytes that cross the second cut each way for an image."""
+    """The costs of both ends of a U-shape; `features` is the bytes per image and direction at the second cut."""
     ends = {name: getattr(lower, name) + getattr(tail, name) for name in Costs.__dataclass_fields__}
     return Costs(**ends | {"bytes_up": lower.bytes_up + features, "bytes_down": lower.bytes_down + features})

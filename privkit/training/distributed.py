@@ -1,7 +1,7 @@
-"""Training in several processes, each with a batch of every client; gradients are averaged once over all of them.
+"""Training in several processes, each with a batch of every client; gradients are averaged over all processes.
 
-torch's wrapper expects one forward and one backward pass, but the cut splits the backward pass in two. So all gradients
-are averaged by one all-reduce instead.
+torch's DistributedDataParallel expects one backward pass, but the cut splits it in two. So gradients are averaged by
+one all-reduce instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def alone(yes: bool = True) -> Iterator[None]:
 
 
 def leads() -> bool:
-    """Whether this process leads, so that the other processes wait for the trainings that it sends."""
+    """Whether this process leads: it runs the command, and the other processes wait for trainings from it."""
     return _ALONE.get() and joined_processes()[1] > 1
 
 

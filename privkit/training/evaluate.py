@@ -1,4 +1,4 @@
-"""Evaluation of a defended model's task on images outside the training of both sides."""
+"""Evaluates a defended model's task on images that neither side was trained on."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def evaluate(
     stage: tuple[str | int, ...] = ("test",),
     noise_free: bool = False,
 ) -> TaskScores:
-    """Accuracy, MCC and AUC behind the defended release, in whole batches; for predicted texts, only accuracy.
+    """Accuracy, MCC and AUC of the defended model, in whole batches; for predicted texts, only accuracy.
 
-    Stages get the labels of other images, because a stage that leaks the true labels would look accurate.
+    Defense stages get the labels of other images, because a stage that leaks true labels would look accurate.
 
     Images pass through the n clients' lower segments in turn, so the result is a mean over clients.
 
     Args:
         upper: the server's segment; its first output holds the scores of the classes.
-        images: on the clients' device; images that do not fill a last round are left out.
+        images: test images, on the clients' device; images that do not fill a last round are left out.
         batch_size: images per client and round.
-        stage: name of the stage, which determines its randomness.
-        noise_free: whether to leave out the defense's noise, and masks and scaling against it.
+        stage: name of the evaluation, which determines its random numbers together with `seed`.
+        noise_free: whether to leave out the defense's noise, and the masks and scaling that remove noise.
 
     Raises:
-        UsageError: if there are fewer images than a round takes.
+        UsageError: if there are fewer images than one round needs.
     """
     copies = clients.lowers.copies
     count = len(images) // (copies * batch_size) * copies * batch_size

@@ -1,5 +1,6 @@
-"""A step of training as one CUDA graph. A round of many clients starts about a thousand small kernels, and a GPU would
-wait for the host between them; a graph starts them all at once."""
+"""A training step as one CUDA graph. A round of many clients starts about a thousand small kernels, for which a GPU
+would wait; a graph starts them all at once.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +21,14 @@ WARM_UP = 3  # steps before the capture: optimizers and libraries make their buf
 
 
 class Graphed:
-    """A step that is captured at its fourth call and replayed from then on.
+    """A training step that is captured as a CUDA graph at its fourth call and replayed from then on.
 
-    A step that waits for the host cannot be captured and runs without a graph; the last step before the capture shows
-    whether it waits. A replay does not repeat changes that Python code makes outside tensors, so `traceable` says whose
-    code may be captured.
+    A step that waits for the host cannot be captured and runs without a graph; the third call tests this. A replay does
+    not repeat changes that Python code makes outside tensors, so only code that `traceable` accepts is captured.
 
     Args:
         step: function to capture; its shapes must not change.
-        draws: generators from which it draws, besides the global one.
+        draws: generators from which the step draws, besides the global generator.
 
     Source: PyTorch, "CUDA semantics: whole-network capture".
     """
@@ -57,7 +57,7 @@ class Graphed:
             return self._watched(given) if self._calls == WARM_UP else self._plainly(given)
 
     def _plainly(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run a step without a graph on the capture's stream, since gradients stay on the stream of their first use."""
+        """Run a step without a graph on the capture's stream, because gradients stay on their first stream."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             found = self._step(*given)
@@ -65,7 +65,7 @@ class Graphed:
         return found
 
     def _watched(self, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Run a step without a graph, and let torch say whether it waits for the host."""
+        """Run a step without a graph, and detect with torch whether it waits for the host."""
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")

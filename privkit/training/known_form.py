@@ -1,4 +1,4 @@
-"""The fixed part of a stage, applied to each record separately; who knows the clients' code can compute it."""
+"""The fixed part of a stage for each record separately; an adversary who knows the clients' code can compute it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _ROWS = 4
 def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
     """The fixed parts of the stages, in order, each a module [N, ...] -> [N, ...]; stages without one are left out.
 
-    privkit's own stages declare their fixed part by `public_transform`. A user's own stage may lack this declaration or
-    declare a map that it does not apply; a white box would then use a wrong map, and its failure would look like
-    protection. So the stage itself is applied, without the noise that its `noise_fields` scale.
+    privkit's own stages declare their fixed part by `public_transform`. A user's own stage may declare none or a wrong
+    one. A white-box attack would then use a wrong map, and its failure would look like protection. So a user's stage
+    itself is applied, without the noise that its `noise_fields` scale.
 
     Args:
         stages: the stages, all on images or all on smashed data.
@@ -33,19 +33,19 @@ def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
 
 
 class PublicTransform(nn.Module):
-    """A defense's public part, as declared by its author."""
+    """A defense's public deterministic part, as declared by its author."""
 
     def __init__(self, defense: Defense) -> None:
         super().__init__()
         self.defense = defense
 
     def forward(self, smashed: Tensor) -> Tensor:
-        """Rows [N, ...] -> [N, ...]."""
+        """Records [N, ...] -> [N, ...]."""
         return self.defense.public_transform(smashed)
 
 
 class _AsApplied(PublicTransform):
-    """A user's stage applied to each record as one message; if it draws more than noise, its declared public part."""
+    """A user's stage applied to each record as one message, or its declared public part if it draws more than noise."""
 
     def __init__(self, defense: Defense, classes: int) -> None:
         super().__init__(defense)
@@ -65,7 +65,7 @@ class _AsApplied(PublicTransform):
 
     @torch.no_grad()
     def _draws_nothing(self, rows: Tensor) -> bool:
-        """Whether other draws, and other messages, give the same result for artificial records."""
+        """Whether other random draws and other records in the batch leave the result for test records unchanged."""
         draws = Generator().manual_seed(0)
         made = torch.rand(_ROWS, *rows.shape[1:], generator=draws).to(rows)
         try:

@@ -53,7 +53,7 @@ class _Past:
     best: Epoch | None = None
 
     def measure(self, clients: Clients, upper: nn.Module, images: Batch, spec: TrainingSpec, seed: int) -> None:
-        """Add the scores of a finished epoch, and keep its weights if they are the best so far."""
+        """Add the scores of a finished epoch, and keep its weights if they are the best ones so far."""
         number, by = len(self.validation), spec.best_by
         scores = evaluate(
             clients, upper, images, batch_size=spec.batch_size, seed=seed, stage=("validation", number)
@@ -100,16 +100,16 @@ def release_count(
 ) -> ReleaseCount:
     """How often a run releases one record or client.
 
-    After training, each pass over the attacked images has as many whole rounds as they fill. A client with fewer images
-    than a batch sends some of them several times; images are counted by their ids.
+    After training, each pass over the attacked images consists of whole rounds. A client with fewer images than a batch
+    sends some images several times; images are counted by their ids.
 
     Args:
         spec: specification, for the batch size and whether lower segments are frozen.
-        recorded: the attacked images, which cross the wire again after training in whole rounds.
-        passes: how often they cross the wire.
-        others: whether the recorded images differ from the private ones. A record is then released either in training
-            or afterwards, and is charged for the larger number. For a client all rounds count, because its trained
-            segment affects every release.
+        recorded: the attacked images, which are sent again after training in whole rounds.
+        passes: how often the attacked images are sent after training.
+        others: whether the attacked images differ from the private ones. A record is then released either in training
+            or afterwards, so the larger number counts. For a client all rounds count, because its trained segment
+            affects every release.
     """
     protocol = clients.protocol
     total = int(private.sizes.sum())
@@ -164,31 +164,30 @@ def train(
 ) -> Trained:
     """Train both sides on the private images.
 
-    Every epoch draws a fresh order for each client and takes whole batches only, so each message mixes as many images
-    as its receipt says. An epoch's randomness depends only on the seed and the epoch's number, so a restart gives the
-    same bits.
+    Every epoch draws a fresh order for each client and uses whole batches only, so each message has as many images as
+    the defense's receipt says. An epoch's randomness depends only on the seed and the epoch's number, so a restart
+    gives the same bits.
 
-    Under torchrun each of W processes plays a round with B images of every client, and one step averages the gradients
-    of all W rounds. A message has B images for every W, so receipts and accounting do not change.
+    Under torchrun each of W processes computes a round with B images of every client, and one step averages the
+    gradients of all W rounds. Messages still have B images, so receipts and accounting do not change.
 
     Args:
         clients: the clients, on the device of `private`.
         upper: the server's segment, on the same device; stacked for standalone clients.
         private: all clients' images, on the training device.
         epochs: number of epochs, ≥ 0.
-        seed: seed of orders, groups, defense and the segments' own draws, such as dropout.
+        seed: seed of orders, groups, the defense, and random layers such as dropout.
         shares: the images of each client; None for random parts of equal size.
         checkpoint: object that saves the state after an epoch and reports progress.
-        play: function that computes a round; `privkit.wire.transcript.Transcript` also records what crossed the wire.
-        validation: images on which every epoch is evaluated, to keep the best epoch beside the last; they do not affect
-            weights or draws.
-        goes_on: function called before the first release of each epoch, with the epoch's number from 0; training ends
-            when it first returns False. `Ledger.affords` for one epoch's mechanism stops training before a budget is
-            exceeded. If the answer depends on releases, only the certificate of an adaptive ledger is proven, not a
-            receipt's over `release_count`.
+        play: function that computes a round; `privkit.wire.transcript.Transcript` also records the messages.
+        validation: images on which every epoch is evaluated, to keep the best epoch as well as the last; they do not
+            affect the training.
+        goes_on: function called before each epoch with the epoch's number from 0; training ends when it returns False.
+            For example, `Ledger.affords` stops training before a privacy budget is exceeded. If the answer depends on
+            releases, only an adaptive ledger's certificate is proven, not a receipt's certificate.
 
     Raises:
-        UsageError: if there are fewer images than a round takes, or a batch is too small for the defense.
+        UsageError: if there are fewer images than one round needs, or a batch is too small for the defense.
         TrainingDiverged: if a loss or weight is not finite; the message names the first such step and its clients.
     """
     checkpoint = checkpoint or Checkpoint()
@@ -304,14 +303,13 @@ def train(
 
 
 def _average(clients: Clients, upper: nn.Module, weights: Tensor) -> None:
-    """Average the segments that clients train: lower segments, and in a U-shape the last layers."""
     clients.lowers.average(weights)
     if isinstance(upper, UShaped):
         upper.tails.average(weights)
 
 
 def _check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> None:
-    """Refuse, by a `UsageError`, a batch size that the data, the defense or the processes cannot take."""
+    """Raise `UsageError` for a batch size that does not suit the data, the defense or the number of processes."""
     n, defense = clients.protocol.clients, clients.defense
     if images < n * batch * world:
         whose = ("" if n == 1 else f" of {n} clients") + (f" in {world} processes" if world > 1 else "")
@@ -324,7 +322,7 @@ def _check_batch(clients: Clients, batch: int, images: int, world: int = 1) -> N
 
 
 def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
-    """Refuse, by a `UsageError`, labels outside 0..classes−1, and several labels per record for cross-entropy."""
+    """Raise `UsageError` for labels outside 0..classes−1, and for several labels per record under cross-entropy."""
     if several(labels):
         if labels.shape[1] != classes:
             raise UsageError(f"several labels per record must be [N, {classes}], got {list(labels.shape)}")
@@ -339,7 +337,7 @@ def _check_labels(labels: Tensor, classes: int, upper: nn.Module) -> None:
 
 
 def round_order(shares: ClientPartition, protocol: SplitProtocol, batch: int, rounds: int, draws: Generator) -> Tensor:
-    """The order of an epoch: rows of the private images, int64 [steps, clients that send, B]."""
+    """The order of an epoch: numbers of the private images that are sent, int64 [steps, clients that send, B]."""
     if protocol.clients == 1:
         own = shares.of(0).to(draws.device).sort().values
         order = own[torch.randperm(len(own), generator=draws, device=draws.device)]

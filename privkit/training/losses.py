@@ -19,21 +19,21 @@ Outputs = Any
 class OwnLoss(Protocol):
     """An upper segment with a loss of its own, for example over several heads.
 
-    Its `forward` may return several tensors in a tuple or list. The first holds the scores of the classes, for
-    accuracy, MCC and AUC.
+    Its `forward` may return a tuple or list of tensors. The first tensor holds the class scores, from which accuracy,
+    MCC and AUC are computed.
     """
 
     def loss(self, outputs: Outputs, labels: Tensor) -> Tensor:
-        """The loss of each record, [rows].
+        """The loss of each of N records, [N].
 
         Args:
-            outputs: the output of `forward` for these rows.
-            labels: labels, int64 [rows], or float [rows, L] if a defense mixed or noised them, or a record has several.
+            outputs: the output of `forward` for these records.
+            labels: labels, int64 [N], or float [N, L] if a defense mixed or noised them or records have several labels.
         """
 
 
 def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
-    """Binary cross-entropy with logits, averaged over labels, float [rows, L] or int64 [rows] for a single label."""
+    """Binary cross-entropy [N] of logits [N, L], mean over labels; labels are float [N, L], or one int64 label [N]."""
     targets = labels if labels.ndim == 2 else one_hot(labels, logits.shape[-1])
     return binary_cross_entropy_with_logits(logits.float(), targets.float(), reduction="none").mean(1)
 
@@ -48,9 +48,9 @@ def next_tokens(texts: Tensor) -> Tensor:
 
 
 def next_token(logits: Tensor, texts: Tensor) -> Tensor:
-    """Cross-entropy of the next token at each place of texts [rows, T], from logits [rows, T, words].
+    """Cross-entropy loss [N] for predicting the next token at each place of texts [N, T], from logits [N, T, words].
 
-    It is the mean over a text's tokens, and 0 for a text of one token.
+    It is a mean over a text's tokens, and 0 for a text of one token.
 
     Source: Radford et al. 2018, "Improving language understanding by generative pre-training", Eq. 1; here it is
     averaged over a text instead of summed, so that texts have equal weight.
@@ -61,7 +61,7 @@ def next_token(logits: Tensor, texts: Tensor) -> Tensor:
 
 
 def with_loss(upper: nn.Module, name: str) -> nn.Module:
-    """The upper segment with the user's loss, unless it has its own."""
+    """The upper segment with the named loss, unless it has its own loss."""
     if name == "multi_label" and own_loss(upper) is None:
         upper.loss = multi_label  # type: ignore[assignment]
     return upper
@@ -77,7 +77,7 @@ def own_loss(upper: nn.Module) -> Callable[[Outputs, Tensor], Tensor] | None:
 
 
 def class_scores(outputs: Outputs) -> Tensor:
-    """The scores of the classes: the output, or the first of several."""
+    """The class scores: the output itself, or its first tensor."""
     if isinstance(outputs, Mapping):
         outputs = list(outputs.values())
     first: Tensor = outputs[0] if isinstance(outputs, tuple | list) else outputs
@@ -85,12 +85,12 @@ def class_scores(outputs: Outputs) -> Tensor:
 
 
 def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Tensor], Tensor] | None = None) -> Tensor:
-    """The loss of each message, [M], the mean over its records.
+    """The loss of each message, [M], as the mean over its records.
 
     Args:
-        outputs: outputs for M·B rows.
-        labels: labels [M, B]; [M, B, L] if they are mixed or records have several; [M, B, T] for texts. The last two
-            need the segment's own loss.
+        outputs: outputs of the upper segment for M·B records.
+        labels: labels [M, B]; [M, B, L] if they are mixed or records have several labels; [M, B, T] for texts. Several
+            labels and texts need the segment's own loss.
         own: the upper segment's own loss, which must give one value per record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)

@@ -1,4 +1,4 @@
-"""Substitute labels, for records that have none or whose labels no stage may read."""
+"""Substitute labels for records that have no labels, or whose labels the defense must not read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Generator, Tensor
 def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tensor:
     """Random labels for an adversary's own records, int64 of the given shape on the device of `draws`.
 
-    They follow from the state of `draws` and leave it unchanged, so that a stage that reads no labels draws and
-    releases the same bits with any labels. With labels of all zeros, a stage could recognize a query.
+    They are derived from the state of `draws` without changing it, so that a stage that ignores labels releases the
+    same bits with any labels. If all labels were zero, a stage could recognize a query.
 
     >>> draws = Generator().manual_seed(0)
     >>> before = draws.get_state()
@@ -29,7 +29,7 @@ def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tens
 
 
 def of_others(labels: Tensor, seed: int) -> Tensor:
-    """Labels [N, ...] in random order: their frequencies stay, but they belong to other records.
+    """Labels [N, ...] in random order, so that each record gets the label of a random record.
 
     >>> of_others(torch.tensor([0, 0, 1, 2]), 0)
     tensor([0, 0, 2, 1])

@@ -42,7 +42,7 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def step(self) -> None:
-        """Update all weights that were not updated after messages."""
+        """Update all weights, except those that `step_server` updated after each message."""
         average_gradients(p for side in self._weights for p in side)
         for optimizer in self._waiting:
             optimizer.step()

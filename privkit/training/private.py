@@ -1,4 +1,4 @@
-"""DP-SGD of the lower segments: each client clips every record's gradient and adds noise to their sum."""
+"""DP-SGD for the lower segments: each client clips every record's gradient and adds noise to the sum of gradients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NOT_COUNTED = (
 
 
 def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
-    """Raise `UsageError` for private training of a segment that mixes records, or in several processes."""
+    """Raise `UsageError` for private training in several processes, or if records affect each other in the segment."""
     if not spec.private:
         return
     for name, layer in clients.lowers.module.named_modules():
@@ -51,11 +51,11 @@ def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 @contextmanager
 def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
-    """A block in which one round is played; afterwards, `.grad` of the lower segments is the gradient of DP-SGD.
+    """A block for one training round; after it, `.grad` of the lower segments is the gradient of DP-SGD.
 
     For each client it is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B, where g_b is the gradient of record b's own
-    loss over all weights of the segment. Without `private` in the specification, gradients do not change. `draws`
-    generates the noise.
+    loss over all weights of the segment. If the specification has no `private` options, gradients do not change.
+    `draws` generates the noise.
 
     Raises:
         UsageError: if the lower segment cannot be evaluated record by record.
@@ -78,16 +78,16 @@ def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) ->
 
 
 def _own(weight: Tensor) -> Tensor:
-    """Gradients of each record's own loss, rescaled because a message's loss is the mean over its records."""
+    """Per-record gradients, rescaled because a message's loss is the mean over its records."""
     if weight.grad is None:
         return torch.zeros_like(weight)
     return weight.grad * weight.shape[1]
 
 
 def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Sums [n, ...] of the records' gradients by name, each gradient scaled down to norm C = `clip` if it is longer.
+    """Name -> sums [n, ...] of the records' gradients; each record's gradient is first clipped to norm `clip`.
 
-    `gradients` are [n, B, ...] by name, for every record; the norm is over all names together.
+    `gradients` holds [n, B, ...] for each name; the norm is taken over all names together.
     """
     unit = unit_of(clip)
     squared = torch.stack([(value * unit).flatten(2).square().sum(2) for value in gradients.values()]).sum(0)
@@ -96,27 +96,26 @@ def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]
 
 
 def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
-    """The largest number of copies of one record in a batch, since a client with few records repeats them."""
+    """The largest number of copies of one record in a batch; a client with few records repeats them."""
     return ceil(spec.batch_size / int(shares.sizes.min()))
 
 
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
-    """The charge for the lower segments' updates, for one record that takes part in `steps` steps.
+    """The privacy charge for the lower segments' updates, for one record that takes part in `steps` steps.
 
-    Replacing a record changes a step's sum by at most 2C for each copy of it in the batch. The server sees which
-    releases are in a batch, so sampling earns no credit.
+    Replacing a record changes a step's sum by at most 2C for each copy of the record in the batch. The server sees
+    which releases are in a batch, so there is no amplification by subsampling.
     """
     assert spec.noise is not None
     return PrivateUpdates(noise_multiplier=spec.noise / (2 * copies), steps=steps)
 
 
 def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
-    """A receipt's certificate, extended or withdrawn according to how the run trained.
+    """A receipt's certificate, extended by the privacy charge of the training, or withdrawn because of it.
 
-    Noisy updates add `updates_epsilon`: the ε of the updates alone for one record, replace-one, at the same δ, given
-    everything that the server sees. If smashed data are not covered, this is not a claim for the run. The choice of the
-    best epoch withdraws a claim if it depends on raw data, that is, on labels or on client images trained without
-    noise.
+    Noisy updates add the quantity `updates_epsilon`: the replace-one ε of the updates alone for one record, at the same
+    δ, given everything that the server sees. It is no claim for the run if the smashed data are not covered. If the
+    best epoch is chosen on raw data (labels, or clients' images without noise), the claim is withdrawn.
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"

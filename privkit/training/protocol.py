@@ -1,4 +1,4 @@
-"""The protocols of split learning, which say who trains with whom, as one frozen specification."""
+"""Protocols of split learning, which say how clients and server train together, as one frozen specification."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ class SplitProtocol(Checked):
         lower: "own" (each client keeps a lower segment) or "handed_on" (one lower segment goes from client to client,
             and they take turns: sequential SL).
         upper: "shared" (the server's) or "own" (each client trains a whole network alone: standalone).
-        servers: M, the number of upper segments, each trained separately by n/M neighboring clients; 1 for one server.
-        average: when lower segments are averaged with weights d_i: "never", after every "round" or "epoch" (FedAvg).
-        gradient: the cut-layer gradient that a client gets: "unicast" (its own part, masked and scaled), "broadcast"
-            (that of its whole mixing group, the CutMix gradient) or "average" (the mean over all messages, SplitAvg).
-        updates: the server's steps per round: "round" for one step on all messages, or "message" for n steps
-            (CutMixSL's ×n variant), one for each client, on a freshly mixed message of its group whose gradient goes
-            only to this client.
+        servers: M, the number of servers, each with its own upper segment for n/M neighboring clients.
+        average: when lower segments are averaged, weighted by each client's share of the data: "never", after every
+            "round" or "epoch" (FedAvg).
+        gradient: the cut-layer gradient that a client gets: "unicast" (the client's own part, masked and scaled),
+            "broadcast" (the gradient of the client's whole mixing group) or "average" (the mean over all messages,
+            SplitAvg).
+        updates: the server's steps per round: "round" for one step on all messages; "message" for n steps (CutMixSL's
+            ×n variant), one per client. In the latter case each step uses a freshly mixed message of the client's
+            group, and only this client gets the gradient.
         grouping: how mixing groups are formed: "random" (drawn every round), "round_robin" (every client meets every
-            other) or "fixed" (clients with neighboring numbers stay together, on fixed seats).
+            other) or "fixed" (clients with neighboring numbers stay together, in fixed order).
         labels: "sent" (to the server, who computes the loss) or "kept" (a U-shape: each client keeps its labels and the
             network's last layer, receives features and sends their gradient back).
 
@@ -84,8 +86,7 @@ class SplitProtocol(Checked):
 
     @property
     def quick_attacks(self) -> tuple[str, ...]:
-        """Attacks that `--attack auto` mounts on every defense because of this protocol: attacks on labels if clients
-        keep them."""
+        """Attacks that `--attack auto` adds for this protocol: attacks on labels if clients keep the labels."""
         return ("release_clustering",) if self.labels == "kept" else ()
 
     @property
@@ -99,7 +100,7 @@ class SplitProtocol(Checked):
         return 1 if self.lower == "handed_on" else self.clients
 
     def check_group(self, name: str, group: int) -> None:
-        """Raise `UsageError`, with the largest possible group, for a mixing group that this protocol cannot fill."""
+        """Raise `UsageError` if this protocol cannot fill a mixing group of this size; it names the largest size."""
         if group == 1:
             return
         if self.upper == "own":
@@ -121,7 +122,7 @@ class SplitProtocol(Checked):
             )
 
     def unmatched(self, group: int) -> int:
-        """Number of clients in the last, smaller group if k does not divide n; they mix among themselves.
+        """Number of clients in the last, smaller group if k does not divide n, else 0; they mix among themselves.
 
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.
@@ -129,9 +130,9 @@ class SplitProtocol(Checked):
         return self.active % group
 
     def groups(self, group: int, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of round `number` (0-based): the client on each seat, int64 [⌈n/k⌉, k].
+        """Mixing groups of round `number` (0-based): the clients of each group, int64 [⌈n/k⌉, k].
 
-        An empty seat, in the last group only, is −1. Only random grouping draws from `generator`.
+        −1 marks an empty place, in the last group only. Only random grouping draws from `generator`.
 
         >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]
@@ -148,7 +149,7 @@ class SplitProtocol(Checked):
 
 
 def _round_robin(n: int, number: int) -> Tensor:
-    """The circle method: an order of clients in which pairs change every round, until all clients have met.
+    """The circle method: an order of n clients; neighbors form pairs, which change every round until all have met.
 
     >>> {tuple(sorted(pair)) for r in range(5) for pair in _round_robin(6, r).view(-1, 2).tolist()} == {
     ...     (a, b) for b in range(6) for a in range(b)}

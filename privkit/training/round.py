@@ -1,4 +1,4 @@
-"""One communication round: the forward pass across the cut, the server's loss, and the gradient's way back."""
+"""One communication round: the forward pass across the cut, the server's loss, and the gradients that are sent back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ONE_SERVER = SplitProtocol()  # who trains with whom as one message sees it
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The result of one round; gradients are in `.grad` of both sides.
+    """The result of one round; the weights' gradients are in `.grad` of both sides.
 
     Attributes:
         losses: loss of each message, [M], detached.
@@ -50,22 +50,22 @@ def split_round(
 ) -> Round:
     """Forward and backward pass of one round.
 
-    The wire detaches the release. The gradient that comes back enters the *same* graph, so noise, masks and
-    permutations are those of the forward pass.
+    The release is detached at the cut. The returned gradient enters the *same* graph, so the backward pass uses the
+    noise, masks and permutations of the forward pass.
 
     Args:
         upper: the server's segment, or a stack of segments for several servers or standalone clients; for a U-shape,
             with the clients' tails.
         images: images [n, B, C, H, W].
         labels: labels, int64 [n, B].
-        draws: generator of groups and defense.
+        draws: generator of the groups' and the defense's random numbers.
         shares: each client's share d_i of the data, [n]; None for equal shares.
         number: number of the round, 0-based.
         update: the server's optimizer step, called after every message if the protocol has `updates="message"`.
         groups: the mixing groups; None draws the round's groups from `draws`.
 
-    Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client's gradient is that of its own
-    message's loss; the server weights messages by Σ d_i over their members. CutMixSL §3.3, the ×n variant.
+    Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client gets the gradient of its own
+    message's loss; the server weights messages by Σ d_i over their clients. CutMixSL §3.3, the ×n variant.
     """
     protocol = clients.protocol
     if protocol.updates == "message":
@@ -85,7 +85,7 @@ def split_round(
 
 
 def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Outputs:
-    """The servers' outputs, [M·B, ...]: each upper segment evaluates the messages [M, B, ...] of its own clients."""
+    """The servers' outputs [M·B, ...] for messages [M, B, ...]; each upper segment evaluates its clients' messages."""
     if not protocol.stacked:
         return upper(messages.flatten(0, 1))
     outputs = upper(messages.unflatten(0, (protocol.uppers, -1)).flatten(1, 2))
@@ -95,7 +95,7 @@ def answered(upper: nn.Module, messages: Tensor, protocol: SplitProtocol) -> Out
 def _together(
     clients: Clients, upper: nn.Module, release: Release, weights: Tensor | None, protocol: SplitProtocol
 ) -> tuple[Tensor, Tensor]:
-    """One backward pass of all messages: returns losses [M] and the gradient of each message's own loss at the cut."""
+    """One backward pass for all messages: returns the losses [M] and each message's own gradient at the cut."""
     if weights is not None and protocol.servers > 1:  # each server's loss is the mean over its own clients
         weights = (own := weights.view(protocol.servers, -1)).div(own.sum(1, keepdim=True)).flatten()
     arrived = release.smashed.detach().requires_grad_()
@@ -122,9 +122,9 @@ def _together(
 def _through_the_tails(
     clients: Clients, upper: UShaped, release: Release, weights: Tensor, draws: Generator
 ) -> tuple[Tensor, Tensor, SecondCut]:
-    """The round of a U-shape above the first cut: losses [M], the gradient at this cut, and the data of the second.
+    """A U-shape's round above the first cut: the losses [M], the gradient at this cut, and the data at the second cut.
 
-    The client holds the labels, so a defense of returned gradients acts on the gradients that the tails send up.
+    Clients hold the labels, so a defense of returned gradients acts on the gradients that the clients' tails send up.
     """
     arrived = release.smashed.detach().requires_grad_()
     given, messages = arrived.clone(), arrived.shape[:2]
@@ -156,7 +156,7 @@ def _one_by_one(
 ) -> Round:
     """One step of the server for each client, as in the ×n variant.
 
-    Every group mixes anew for each of its members, and the gradient of this message flows only to this member. Without
+    For each client, its group mixes a new message, and the message's gradient flows only to this client. Without
     mixing, every client has its own message. If a client has several messages, the result shows the last one.
     """
     losses, members, groups = [], [], clients.groups(number, draws)
@@ -184,7 +184,7 @@ def _one_by_one(
 
 
 def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:
-    """A hook that keeps only these clients' rows of a gradient [n, B, ...], and sets the others to 0."""
+    """A hook that keeps the rows of a gradient [n, B, ...] that belong to `receivers`, and sets all others to 0."""
     receives = torch.zeros(clients, dtype=torch.bool, device=receivers.device)
     receives[receivers] = True
 
@@ -195,7 +195,7 @@ def _to(receivers: Tensor, clients: int) -> Callable[[Tensor], Tensor]:
 
 
 def message_weights(groups: Tensor, shares: Tensor | None) -> Tensor:
-    """The weight of each message, Σ d_i over its members, [M]; weights sum to 1."""
+    """The weight of each message, [M]: the sum of its clients' shares d_i of the data; weights sum to 1."""
     present = groups >= 0
     if shares is None:
         return present.sum(1) / present.sum()
@@ -208,7 +208,7 @@ def _as(weights: Tensor, like: Tensor) -> Tensor:
 
 
 def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) -> None:
-    """Give every client its cut-layer gradient and propagate it backwards.
+    """Send each client its cut-layer gradient, and propagate the gradient backwards.
 
     Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).
     """
@@ -229,7 +229,7 @@ def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) 
 
 
 def _to_members(gradient: Tensor, sent: ClientForward) -> Tensor:
-    """Copy each message's gradient to all of its members: [M, B, ...] -> [n, B, ...]."""
+    """Copy each message's gradient to all clients in the message: [M, B, ...] -> [n, B, ...]."""
     if len(sent.smashed) == len(gradient):
         return gradient  # mixed before the lower segment, so that one segment made the message
     seats = sent.groups.flatten()

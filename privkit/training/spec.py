@@ -1,4 +1,4 @@
-"""Training of the task: the options of `--training`, and the optimizers and schedules that they name."""
+"""Training options of `--training`, with the optimizers and schedules that they name."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ Scale = Annotated[float, Ge(1e-9), Le(1e9)]  # a norm or a noise of DP-SGD
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSpec(Checked):
-    """How the weights of one side are optimized.
+    """The optimizer and schedule of one side (clients or server).
 
     Attributes:
         optimizer: "adamw", "adam" or "sgd".
         learning_rate: largest rate of the schedule.
-        momentum: momentum of sgd; None for 0.
+        momentum: momentum of sgd in [0, 1); None for 0.
         weight_decay: decoupled for adamw and an L2 term for the others; None for 0.05 with adamw, else 0.
-        schedule: how the rate changes. "one_cycle" rises and falls along cosines. "cosine" rises along a line and falls
-            along a cosine. "multi_step" is multiplied by `decay` at each milestone. "constant" does not change.
-        warm_up: share of the steps in which the rate rises; None for 0.1. For one_cycle and cosine.
+        schedule: how the rate changes. "one_cycle" rises and falls along cosines. "cosine" rises linearly and falls
+            along a cosine. "multi_step" multiplies the rate by `decay` at each milestone. "constant" keeps it.
+        warm_up: for one_cycle and cosine, the share of the steps in which the rate rises; None for 0.1.
         milestones: for multi_step, the numbers of epochs after which the rate falls, ascending.
         decay: for multi_step, the factor at each milestone; None for 0.1.
         lowest_rate: for cosine, the final rate, at most `learning_rate`; None for 0.
@@ -84,18 +84,18 @@ class OptimizerSpec(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSpec(OptimizerSpec):
-    """Options of the training of the task; the budget determines its length.
+    """Options for training the task; the budget sets the number of epochs.
 
     The options of `OptimizerSpec` apply to the lower side.
 
-    Each option has a counterpart `upper_…` for the server; None takes the lower side's value. An option of one
-    optimizer or schedule is taken over only if both sides use this optimizer or schedule.
+    Each option has a counterpart `upper_…` for the server; None copies the lower side's value. An option that belongs
+    to one optimizer or schedule is copied only if both sides use this optimizer or schedule.
 
     Attributes:
         batch_size: B, number of images per message, and so of each client in each round. A batch-level defense mixes
             within a batch.
         freeze_lower: whether the clients' segments keep their initial weights, as in the patch-shuffling paper.
-        fraction: share of the private images that are used; the class shares do not change.
+        fraction: share of the private images that are used for training, with unchanged class shares.
         augment: augmentation at the clients: "none"; "crop", shifts by up to an eighth of the side; "crop_flip", with
             flips; or "histology", also with vertical flips and random colors.
         private: whether lower segments are trained by DP-SGD: each client clips the gradient of every record and adds
@@ -105,9 +105,10 @@ class TrainingSpec(OptimizerSpec):
         loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment with its own
             `loss` keeps it (`privkit.training.losses.OwnLoss`).
         keep: the epoch whose model is evaluated on test images and attacked: the "last", or the "best" on the budget's
-            validation images. Both are stored. "best_test" chooses on the test images themselves: it gives the best
-            accuracy during training, which some papers print and which is not an estimate for new images.
-        best_by: score of the best epoch: "accuracy", "mcc" or "auc"; of equal epochs the first counts.
+            validation images. Both are stored. "best_test" chooses on the test images themselves, as some papers do;
+            its accuracy is no estimate for new images.
+        best_by: score that selects the best epoch: "accuracy", "mcc" or "auc"; the first of equally good epochs is
+            taken.
         precision: precision of products and convolutions: "float32", "bfloat16" (weights and losses stay float32), or
             "auto" for bfloat16 on a GPU that has it and float32 elsewhere. A CPU with avx512_bf16 is about twice as
             fast in bfloat16.
@@ -150,7 +151,7 @@ class TrainingSpec(OptimizerSpec):
             raise ValueError(f"of the upper side, {error}") from None
 
     def _check_private(self) -> None:
-        """Check that DP-SGD has its two numbers and a trained segment, and that the numbers are absent without it."""
+        """Check that DP-SGD has `clip`, `noise` and a trained lower segment, and that both are absent otherwise."""
         given = {name: value for name in ("clip", "noise") if (value := getattr(self, name)) is not None}
         if not self.private and given:
             raise ValueError(f"{' and '.join(given)} belong to private training; add private=true or drop them")
@@ -178,7 +179,7 @@ class TrainingSpec(OptimizerSpec):
         return OptimizerSpec(**chosen)
 
     def check_epochs(self, epochs: int) -> None:
-        """Raise `UsageError` for milestones that a run of this many epochs does not reach."""
+        """Raise `UsageError` for milestones beyond the last of these epochs."""
         for side in (self.lower, self.upper):
             if side.milestones and side.milestones[-1] >= epochs:
                 raise UsageError(
@@ -191,7 +192,9 @@ _DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of one side, at its largest rate; all are elementwise, so stacked copies stay independent."""
+    """The optimizer of one side, at the schedule's largest rate; it is elementwise, so stacked copies are
+    independent.
+    """
     rate = spec.learning_rate
     decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay
     if spec.optimizer == "sgd":
@@ -201,7 +204,7 @@ def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.
 
 
 def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: int, steps: int) -> LRScheduler:
-    """The schedule of one side's rate, stepped after every one of the `steps` of an epoch."""
+    """The learning-rate schedule of one side, stepped after each of the `steps` steps of an epoch."""
     total, warm_up = epochs * steps, WARM_UP if spec.warm_up is None else spec.warm_up
     match spec.schedule:
         case "one_cycle":
@@ -217,7 +220,7 @@ def schedule_of(spec: OptimizerSpec, optimizer: torch.optim.Optimizer, epochs: i
 
 
 def _cosine(step: int, rise: int, total: int, lowest: float) -> float:
-    """The rate over its largest, at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest` at `total`."""
+    """The rate over its maximum at a 0-based step: linear up to 1 at `rise`, then a cosine to `lowest` at `total`."""
     if step < rise:
         return (step + 1) / (rise + 1)
     return lowest + (1 - lowest) * (1 + cos(pi * (step - rise) / max(1, total - rise))) / 2

@@ -20,8 +20,8 @@ from privkit.torch_utils.out_of_memory import ran_out
 class Stacked(nn.Module):
     """n copies of a module that are evaluated in one batched call; every parameter and buffer is stacked, [n, ...].
 
-    Elementwise optimizers such as AdamW update each copy as if it were alone. A single copy gives the module's own
-    results, bit for bit.
+    Elementwise optimizers such as AdamW update each copy independently. A single copy gives the module's own results,
+    bit for bit.
 
     Args:
         module: module to copy; all copies start equal. It may return one tensor or several.
@@ -29,7 +29,7 @@ class Stacked(nn.Module):
 
     Attributes:
         batched: whether copies are evaluated together, by `torch.func.vmap`; otherwise they run one after another.
-        by_record: the weights that `records` yields while it is open.
+        by_record: the per-record weights that `records` yields, while its block is active.
 
     >>> linear = Stacked(nn.Linear(3, 2), 4)
     >>> linear(torch.rand(4, 5, 3)).shape, linear.module.weight.shape
@@ -55,10 +55,11 @@ class Stacked(nn.Module):
 
         Args:
             inputs: batches [n, B, ...]; copy i sees inputs[i].
-            rows: the copy that sees inputs[m] of [M, B, ...], int64 [M]; None for all copies in order.
+            rows: int64 [M], the number of the copy that evaluates inputs[m] of [M, B, ...]; None for all copies in
+                order.
 
         Returns:
-            Outputs [n, B, ...] (or [M, B, ...]); several such tensors if the module returns several.
+            Outputs [n, B, ...] (or [M, B, ...]); several tensors with these leading axes if the module returns several.
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if self.by_record is not None:
@@ -78,7 +79,7 @@ class Stacked(nn.Module):
             return cast(Tensor, call(state, inputs))
 
     def part(self, name: str) -> Stacked:
-        """The stacked copies of a part of the module; they share its weights."""
+        """A part of the module by name, as stacked copies that share its weights."""
         view = Stacked.__new__(Stacked)
         nn.Module.__init__(view)
         view.copies, view.batched, view.by_record = self.copies, self.batched, None
@@ -104,10 +105,10 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """A block in which each record has its own view of the weights, so a backward pass gives each one's gradient.
+        """A block in which each record has its own view of the weights, for per-record gradients.
 
         Yields:
-            The trained weights of the last call, [n, B, ...] by name; gradients are in their `.grad`.
+            The trained weights of the last call, name -> [n, B, ...]; per-record gradients are in `.grad`.
         """
         self.by_record = {}
         try:
@@ -116,7 +117,7 @@ class Stacked(nn.Module):
             self.by_record = None
 
     def _record_by_record(self, state: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        """Inputs [n, B, ...] -> outputs [n, B, ...], every record alone with its own copy of the trained weights."""
+        """Inputs [n, B, ...] -> outputs [n, B, ...]; every record has its own copy of the trained weights."""
         assert self.by_record is not None
         for name, stack in state.items():
             if stack.requires_grad:
@@ -155,7 +156,7 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def average(self, weights: Tensor) -> None:
-        """FedAvg: every copy becomes the weighted mean of all copies, with running statistics; counters stay unchanged.
+        """FedAvg: every copy, with running statistics, becomes the weighted mean of all copies; counters stay.
 
         Args:
             weights: weights of the copies, [n], summing to 1.

@@ -1,7 +1,7 @@
-"""Training with torchrun: the first process runs the whole command, and the others help it to train.
+"""Training with torchrun: the first process runs the whole command, and the other processes help in training.
 
-Only the first process knows when a command trains, since a model may be finished already, and an attack may train its
-own models. So the first process sends each training to all others.
+Only the first process knows when to train, since models may be finished already, and attacks may train their own. So
+the first process sends each training to all others.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def train_together(
     checkpoint: Checkpoint | None = None,
     validation: Batch | None = None,
 ) -> Trained:
-    """Run `train` in all processes that joined; a `UsageError` if a module cannot be sent to them."""
+    """Run `train` in all joined processes; a `UsageError` if a module cannot be sent to them."""
     checkpoint = checkpoint or Checkpoint()
     work: dict[str, Any] = {"clients": clients, "upper": upper, "private": private, "spec": spec}
     work |= {"epochs": epochs, "seed": seed, "shares": shares}
@@ -55,9 +55,10 @@ def train_together(
 
 @contextmanager
 def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator[bool]:
-    """Join the processes that torchrun started, if it did.
+    """Join the processes that torchrun started; without torchrun, this does nothing.
 
-    The first process runs the body. The others skip theirs and take part in its trainings until it ends.
+    The first process runs the block's body. The other processes skip the body and help with the first one's trainings
+    until it ends.
 
     Args:
         device: "cuda", which gives each process its own GPU, or "cpu".
@@ -65,7 +66,7 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
         engine: the run's engine, which must be None under torchrun.
 
     Yields:
-        Whether this process runs the body, which is False in all but the first.
+        True in the first process, which runs the body; False in all others.
 
     Raises:
         UsageError: if there are fewer GPUs than processes, or several workers.

@@ -1,4 +1,4 @@
-"""U-shaped split learning: the last layer and the labels stay at the clients, and the server has the middle."""
+"""U-shaped split learning: the labels and the last layer stay at the clients, and the server has the middle layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SecondCut:
 
 
 class UShaped(nn.Module):
-    """Everything above the first cut: the server's middle, and the tail of each client that sends.
+    """Everything above the first cut: the server's middle layers, and each sending client's tail, its last layers.
 
     Args:
         middle: module from smashed data [N, ...] to features [N, ...].
@@ -40,7 +40,7 @@ class UShaped(nn.Module):
         return self.logits(self.middle(smashed))
 
     def logits(self, features: Tensor) -> Tensor:
-        """Apply each client's tail to its features, [n·B, ...]."""
+        """Apply each client's tail to the client's features, [n·B, ...]."""
         logits: Tensor = self.tails(features.unflatten(0, (self.tails.copies, -1))).flatten(0, 1)
         return logits
 
@@ -50,9 +50,9 @@ def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
     """Cut `upper` a second time: its last layer with weights becomes the tail of each client.
 
     Args:
-        upper: module from smashed data to logits; the tail is removed from it, in place.
-        smashed: smashed data of records, [N, ...], on which results before and after the cut are compared.
-        copies: number n of clients that send in a round; their tails start equal.
+        upper: module from smashed data to logits; its last layer with weights is removed in place.
+        smashed: smashed data of some records, [N, ...], to test that the cut changes no result.
+        copies: number n of clients that send in a round; their tails start with equal weights.
 
     Raises:
         UsageError: if `upper` has its own loss other than `next_token`, is a single layer, or computes more behind its

@@ -1,1 +1,1 @@
-"""The data that cross the cut: views for an attack, receipts for an accountant, truth for the scores."""
+"""Data that cross the cut: views for attacks, receipts for accountants, and the truth for scores."""

@@ -1,4 +1,4 @@
-"""The wire between clients and adversary: only a `View` crosses it."""
+"""The channel between clients and adversary; only a `View` passes through it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRounds:
-    """Recorded rounds: the data that crossed the wire, and information that only the trusted side has."""
+    """Recorded rounds: the data that were sent, and data that only the trusted side knows."""
 
     views: list[View]  # for the adversary, pass after pass
     receipts: list[Receipt]  # for the accountant, one a view
@@ -33,15 +33,15 @@ class RecordedRounds:
 
 @torch.no_grad()
 def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> RecordedRounds:
-    """Send the attacked images over the wire once more after training, in messages of the training's size.
+    """Send the attacked images again after training, in messages as large as in training.
 
     Args:
-        victims: images on the clients' device; their number is a multiple of a round's. In each round, the first
-            `batch_size` belong to client 0, and so on.
+        victims: the attacked images, on the clients' device; a whole number of rounds. In each round, the first
+            `batch_size` images belong to client 0, the next to client 1, and so on.
         batch_size: images per client and round.
-        seed: seed of groups, and of the draws of defense and lower segments.
-        passes: number of times P ≥ 1 that the same images are sent, in the same order, each time with fresh random
-            draws.
+        seed: seed of mixing groups and of all random numbers of defense and lower segments.
+        passes: number P ≥ 1 of times that the same images are sent, in the same order, with fresh random numbers each
+            time.
     """
     edge.eval()
     device, clients = victims.x.device, edge.lowers.copies
@@ -60,9 +60,9 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """The adversary's access to the defended clients: it sends own images in, and gets their release.
+    """A function for queries: it sends the adversary's own images to the defended clients, and returns their release.
 
-    The images get random labels, and labels are not returned.
+    The images get random labels. Labels are not returned.
     """
     lowers = CopiesOnce(edge.lowers)
 
@@ -81,7 +81,7 @@ def black_box_query(edge: Clients) -> Query:
 def shared_lower(edge: Clients) -> nn.Module | None:
     """The lower segment that a white-box adversary knows; None if the clients' segments differ.
 
-    A frozen segment is public, and an averaged one is sent to all clients.
+    A frozen segment is public, and an averaged segment is sent to all clients.
     """
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
     same = all(bool((stack == stack[:1]).all()) for stack in weights)
@@ -92,7 +92,7 @@ def shared_lower(edge: Clients) -> nn.Module | None:
 
 
 def holds_all(edge: Clients) -> bool:
-    """Whether the adversary holds all parts of a release, as the computing server does."""
+    """Whether the adversary holds all parts of a release, like the server that computes on it."""
     return not edge.held or set(edge.defense.storages) <= set(edge.held)
 
 
@@ -104,7 +104,7 @@ class HeldParts(nn.Module):
         self.defense, self.held = edge.defense, edge.held
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Rows [N, ...] -> held parts [N, ...], see `held_parts`."""
+        """Released records [N, ...] -> their held parts [N, ...]; see `held_parts`."""
         return held_parts(rows, self.defense, self.held)
 
 
@@ -115,9 +115,9 @@ def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
 
 
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
-    """Flatten messages [M, B, ...] to rows [M·B, ...]; row m·B + b holds image b of every member of group m.
+    """Flatten messages [M, B, ...] to records [M·B, ...]; record m·B + b holds image b of every client in group m.
 
-    The clients' defense says whether mixing weights are public, and whether the server applies it.
+    The defense determines whether mixing weights are public, and whether the server applies the defense.
     """
     sent = sent.seen()
     smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights
@@ -146,11 +146,11 @@ _TRIALS = 4  # rounds of copies that pass in full: one of them may hold black im
 
 
 class CopiesOnce:
-    """Lower segments, in evaluation mode, that compute a record once if a client's batch has only copies of it.
+    """Lower segments in evaluation mode that compute a record only once if a client's batch has only copies of it.
 
-    This shortcut is wrong for a user's segment that draws random numbers or reads its whole batch, and on a machine
-    that rounds small batches differently. So the first rounds of copies are also computed in full; if a bit differs,
-    all later rounds are computed in full. The defense always gets the whole batch.
+    This is wrong if a user's segment draws random numbers or mixes records of its batch, or if the machine rounds small
+    batches differently. So the first such rounds are also computed in full; if a bit differs, all later rounds are
+    computed in full. The defense always gets the whole batch.
 
     >>> lowers = CopiesOnce(Stacked(torch.nn.ReLU(), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials

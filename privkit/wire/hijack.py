@@ -1,4 +1,4 @@
-"""Clients in training that accept any gradient from their server, to study malicious servers and their detection."""
+"""Clients in training that accept any gradient from the server, to study malicious servers and their detection."""
 
 from __future__ import annotations
 
@@ -40,24 +40,25 @@ too."""
 
 
 class LiveClients:
-    """The clients of one run, from the start of training; a `privkit.attacks.base.TrainingClients`.
+    """The clients of one run from the start of training; implements `privkit.attacks.base.TrainingClients`.
 
-    Images, orders, defenses, averaging and the clients' optimizer are those of the honest training. The learning rate
-    stays at its peak, since the length of a hijack is unknown. A server's defense that changes gradients is not
+    Images, orders, defenses, averaging and the clients' optimizer are as in honest training. The learning rate stays at
+    its peak, since the length of the hijacking is unknown. Defenses by which a server changes gradients are not
     applied.
 
     Args:
         edge: the untrained clients, on the device of the images.
-        shares: the rows of `private` that each client holds.
-        spec: specification of the honest training.
-        guard: measurements of a client that watches for a hijack. It sends wrong labels in a tenth of the rounds and
-            ignores the returned gradients.
-        passes: how often the attacked images cross in `views`.
+        shares: the private images that each client holds.
+        spec: options of the honest training.
+        guard: detector of one client: in a tenth of the rounds it sends wrong labels and does not train on the returned
+            gradients.
+        passes: how often `views` sends the attacked images.
 
     Raises:
-        NotApplicable: if lower segments are not trained, or no single server answers whole releases.
+        NotApplicable: if lower segments are not trained, or if no single server receives whole releases.
 
-    Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: the clients follow the protocol.
+    Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: in which the clients follow the
+    protocol.
     """
 
     def __init__(
@@ -92,9 +93,9 @@ class LiveClients:
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """One round of training; see `privkit.attacks.base.TrainingClients`.
+        """Run one round of training; see `privkit.attacks.base.TrainingClients`.
 
-        If the gradient overflows in a lower segment, an `AttackDiverged` is raised, and weights are unchanged.
+        If the gradient overflows in a lower segment, an `AttackDiverged` is raised, and the weights stay unchanged.
         """
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
@@ -142,7 +143,7 @@ class LiveClients:
 
     @property
     def rounds(self) -> int:
-        """How many rounds were played."""
+        """Number of rounds so far."""
         return self._number
 
     @property
@@ -151,14 +152,14 @@ class LiveClients:
         return self._private.x.device
 
     def views(self) -> list[View]:
-        """The releases of the attacked images by the clients in their present state, pass after pass."""
+        """The clients' current releases of the attacked images, one view per round, pass after pass."""
         recording = record_rounds(
             self._edge, self._victims, batch_size=self._spec.batch_size, seed=self._seed, passes=self._passes
         )
         return recording.views
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizer, number of rounds, and the guard's measurements."""
+        """Weights, optimizer state, number of rounds, and the detector's measurements."""
         return {
             "edge": self._edge.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -167,7 +168,7 @@ class LiveClients:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore this state."""
+        """Restore a state from `state_dict`."""
         self._edge.load_state_dict(state["edge"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._number, self._order = int(state["number"]), None
@@ -176,13 +177,14 @@ class LiveClients:
 
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
-    """A function that applies the defense to the server's own smashed data; see `ImageObservation.imitate`.
+    """A function with which the server applies the clients' defense to its own smashed data; see
+    `ImageObservation.imitate`.
 
     The clients' defense and frozen block are public; only the shape of their lower segments is used.
 
     Returns:
-        None if the defense cannot be imitated: images are mixed or defended before the lower segments, the defense
-            changes the shape, or the server applies it.
+        The function; None if the defense acts on images before the lower segments, changes the shape of smashed data,
+        or is applied by the server.
     """
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
@@ -211,11 +213,11 @@ def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """Train as an honest server, the reference for hijacks and their detection.
+    """Train as an honest server, for comparison with a malicious server and for tests of detection.
 
     Args:
         upper: the server's segment, with the clients' tails for a U-shape; its weights are trained here.
-        seed: seed of the segment's own draws, such as dropout.
+        seed: seed of random layers such as dropout.
 
     Returns:
         The loss of each round, up to the round in which training diverges.

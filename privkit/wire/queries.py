@@ -1,4 +1,4 @@
-"""The adversary's queries, counted and limited by the threat model."""
+"""Counts the adversary's queries, and enforces the threat model's limits on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privkit.torch_utils.seeded import seeded
 
 
 class Queries:
-    """A `privkit.attacks.base.Query` that counts its `rounds` and refuses what the threat model forbids."""
+    """A `privkit.attacks.base.Query` that counts its `rounds` and refuses queries that the threat model forbids."""
 
     def __init__(self, ask: Query, rules: QueryRules) -> None:
         self._ask, self._rules, self.rounds = ask, rules, 0
@@ -37,7 +37,7 @@ class Queries:
 
 
 class CountingSession(Session):
-    """A session that also saves the number of rounds, so that a resumed attack continues the count."""
+    """A session that also saves the number of query rounds, so that a resumed attack continues the count."""
 
     def __init__(self, session: Session, queries: Queries) -> None:
         self._session, self._queries = session, queries

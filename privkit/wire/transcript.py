@@ -1,4 +1,4 @@
-"""Views of the data that cross the cut in training, round by round; the training does not change."""
+"""Records views of the data that cross the cut in training, round by round, without changing the training."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from privkit.wire.channel import answer_of, moved_view
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRound:
-    """One round of training: the views of adversaries, and information for scoring only.
+    """One round of training: the views of possible adversaries, and data used only for scoring.
 
     Attributes:
-        view: the server's view: rows [M·B, ...] as released, public coins, and as `cut_gradient` the gradient that it
-            sends back for each message: the average with gradient=average, otherwise that of the message's own loss.
-        received: the view of each client that sends, in order. Rows [B, ...] are its lower segment's output before the
-            defense. `cut_gradient` is the gradient that reaches this segment, after masks, scales and the defense's
-            backward pass, with the gradient of the client's penalty if there is one. It is None if lower segments are
-            frozen. Empty if images are mixed before the segments.
+        view: the server's view: released records [M·B, ...], public random numbers, and in `cut_gradient` the gradient
+            that the server sends back: the average over messages with gradient=average, else the gradient of each
+            message's own loss.
+        received: the view of each sending client, in order; empty if images are mixed before the lower segments.
+            `smashed` [B, ...] is the output of the client's lower segment before the defense. `cut_gradient` is the
+            gradient that reaches this segment after the defense's backward pass, with the gradient of the client's
+            penalty, if any; None if lower segments are frozen.
         returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
-            the client sent up. Empty otherwise.
-        members: for scoring, the index among the round's images [n, B] on each seat of each row of `view`, int64 [M·B,
-            k]; −1 on an empty seat.
-        labels: for scoring, labels of the round's images, int64 [n·B] or [n·B, L]; rows c·B to (c + 1)·B are client
-            c's.
+            the client sent up. Empty without a U-shape.
+        members: for scoring, the indices (in the round's images) of the images mixed into each released record, int64
+            [M·B, k]; −1 for an empty place.
+        labels: for scoring, labels of the round's images, int64 [n·B] or [n·B, L]; entries c·B to (c + 1)·B belong to
+            client c.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.
-        lower: state dict of the clients' stacked lower segments before the round; None if not kept.
+        lower: state dict of the clients' stacked lower segments before the round; None if it is not kept.
     """
 
     view: View
@@ -55,8 +56,8 @@ class Transcript:
     """A replacement for `split_round` that records each round; arguments, result and weights are the same, bit for bit.
 
     Args:
-        wanted: says whether the round with a number is kept; None keeps all.
-        inputs: whether images and lower segments are kept, too, for a client's attack on the gradients that it gets.
+        wanted: function from a round's number to whether the round is kept; None keeps all rounds.
+        inputs: whether to keep images and lower segments as well, for attacks by a client on its returned gradients.
 
     Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
     """
@@ -77,7 +78,7 @@ class Transcript:
         number: int = 0,
         update: Callable[[], None] | None = None,
     ) -> Round:
-        """One round of training; see `split_round`."""
+        """Run and record one round of training; see `split_round`."""
         if self.wanted is not None and not self.wanted(number):
             return split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
         state = edge.lowers.module.state_dict() if self.inputs else {}
@@ -95,15 +96,15 @@ class Transcript:
 
     @property
     def views(self) -> list[View]:
-        """The server's views."""
+        """The server's view of each kept round."""
         return [played.view for played in self.rounds]
 
     def received(self, client: int) -> list[View]:
-        """One client's views; an `IndexError` if images are mixed before the lower segments."""
+        """One client's view of each kept round; an `IndexError` if images are mixed before the lower segments."""
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """The views of a U-shape's server of one client, with gradients: its release at the first cut, features at the
+        """A U-shape server's views of one client, with gradients: the release at the first cut, or features at the
         second.
         """
         if cut == "second":
@@ -112,7 +113,7 @@ class Transcript:
 
 
 def _of_message(view: View, number: int) -> View:
-    """The view with the rows of one message, which has one client's records."""
+    """The view restricted to one message, which holds one client's records."""
 
     def of_it(rows: Tensor) -> Tensor:
         own: Tensor = rows.unflatten(0, (view.messages, -1))[number]
@@ -125,13 +126,13 @@ def _of_message(view: View, number: int) -> View:
 
 
 def _retain(module: nn.Module, inputs: object, output: Tensor) -> None:
-    """Keep the gradient that arrives at a module's output, without changing it."""
+    """Keep the gradient that arrives at a module's output, without changing the gradient."""
     if output.requires_grad:
         output.retain_grad()
 
 
 def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares: Tensor | None) -> RecordedRound:
-    """A round's record, with rows on the CPU, detached from graphs."""
+    """The record of a round, with tensors on the CPU and detached from graphs."""
     sent, gradient = played.sent, played.cut_gradient.detach().float()
     if edge.protocol.gradient == "average":
         weights = message_weights(sent.groups, shares).to(gradient.dtype)
@@ -160,5 +161,4 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
 
 
 def _kept(value: Tensor) -> Tensor:
-    """A copy on the CPU, detached from graphs."""
     return value.detach().cpu().clone()

@@ -1,4 +1,4 @@
-"""How an audit pursues each goal of an attack: it mounts the attack on a defended model and scores its output.
+"""Attack goals (reconstruct, labels, membership, distinguish): how an audit runs and scores the attacks of each.
 
 `GOALS` maps a goal to "module:object", a `privkit.audit.goals.goal.AuditGoal`.
 """

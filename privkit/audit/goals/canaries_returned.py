@@ -1,5 +1,4 @@
-"""Canaries that are labels: which of two labels was used, by the gradients that come back in rounds without a training
-step."""
+"""Canaries that are labels: an attack guesses which of two labels was used, from returned gradients."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from privkit.wire.transcript import Transcript
 
 
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Canaries are labels: which of two labels did an image have, by the gradient that came back for it?
+    """Canaries are labels: the adversary guesses which of two labels an image had, from the gradient returned for it.
 
     The model is not trained in these rounds, so the result is a lower bound on what a run of the same number of rounds
     reveals.
@@ -53,7 +52,9 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
 def _returned(
     context: TrainedContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
 ) -> tuple[list[View], Tensor]:
-    """Rounds without a step, one view for each time that all images were sent; and either side [times, 2, K, F]."""
+    """Rounds without a training step, one view for each pass over the images, and the gradients expected for either
+    label, [times, 2, K, F].
+    """
     edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims
     upper, device = deepcopy(context.model.upper).eval(), victims.x.device
     own, expected = (
@@ -83,12 +84,12 @@ def _returned(
 def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
-    """What comes back for every row with either label, its mates' labels unknown, [2, M·B, F].
+    """Expected returned gradients [2, M·B, F] for either label of every record, with other labels unknown.
 
     Args:
-        released: [M, B, ...], as the server got it.
-        pair: int64 [2, M, B], the two labels of each row.
-        averaged: whether everybody gets the mean over messages.
+        released: [M, B, ...], the release that the server received.
+        pair: int64 [2, M, B], the two candidate labels of each record.
+        averaged: whether all clients get the mean gradient over messages.
     """
     m, b = released.shape[:2]
     gradients = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b

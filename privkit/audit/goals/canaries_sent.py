@@ -1,5 +1,4 @@
-"""Canaries that are images: their counterparts, how they are sent, and the expected row with and without each
-canary."""
+"""Canaries that are images: their counterparts, how they are sent, and the releases expected with and without them."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ Look = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Sending:
-    """One run of canaries: what is sent, and what the adversary expects."""
+    """One run with canaries: the releases, and the releases that the adversary expects with and without each canary."""
 
     views: list[View]  # what the adversary saw
     rows: Tensor  # int64 [R, K], the row of canary i, or its counterpart, in pass r
@@ -49,7 +48,7 @@ class Sending:
 
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Canaries are images; the counterpart of each is the image that its client releases most differently."""
+    """Canaries are images. The counterpart of each is the image whose release by the same client differs most."""
     edge, victims, size, passes = (
         context.model.edge,
         context.seed_data.victims,
@@ -96,7 +95,7 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
 
 
 def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
-    """Why canaries that are images depend on each other, according to the receipt; empty if they do not.
+    """Why the releases of image canaries depend on each other, according to the receipt; empty if they do not.
 
     >>> from privkit.defenses.base import ONE_RELEASE
     >>> from privkit.defenses.receipts import Nothing
@@ -109,15 +108,15 @@ def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
 
 
 def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """For each canary, the present or the absent content by its coin, [K, ...]."""
+    """For each canary, its own or its counterpart's content, chosen by the canary's coin, [K, ...]."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
-    """For each canary the candidate that its own client releases most differently, int64 [K].
+    """For each canary, the number of the candidate whose release by the same client differs most, int64 [K].
 
     Args:
-        present: [K, ...], the canaries' rows, round by round and in each round client by client.
+        present: [K, ...], the releases of the canaries, round by round and in each round client by client.
         candidates: images [N, C, H, W]; every client tries all of them, each in another order.
         clients: n, the number of clients that differ.
         batch: images per client and round.
@@ -134,16 +133,14 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
 
 
 def tells_where(edge: Clients, images: Tensor) -> bool:
-    """Whether the public random draws determine the weight of each image at each position of each row; a shuffle would
-    hide it.
-    """
+    """Whether public randomness reveals each image's weight at each position of the release, as without a shuffle."""
     if edge.defense.level != "smashed" or not edge.defense.keeps_positions or edge.block is not None:
         return False
     return black_box_query(edge)(images, Generator(images.device).manual_seed(0)).view.weights is not None
 
 
 def seen_alone(edge: Clients, size: int) -> Look:
-    """The release of each image by itself, neither mixed nor masked."""
+    """A function that gives the release of each image alone, neither mixed nor masked."""
 
     @torch.no_grad()
     def look(images: Tensor) -> Tensor:
@@ -155,7 +152,7 @@ def seen_alone(edge: Clients, size: int) -> Look:
 
 
 def _seen_through(query: Query, size: int, draws: Generator) -> Look:
-    """The mean row that each image is released in, over several queries of `size` images per round."""
+    """A function that gives the mean release of each image over several queries of `size` images per round."""
 
     def look(images: Tensor) -> Tensor:
         own = Generator(images.device).manual_seed(int(torch.randint(2**31, (1,), generator=draws)))
@@ -177,12 +174,12 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected rows with each canary and without it, [P, K, ...] each; every other member counts as half present.
+    """The expected releases with each canary and without it, [P, K, ...] each; other canaries count as half present.
 
     Args:
-        views: pass after pass, with public shares.
-        members: int64 [P, seats], the canary on each seat of each row; −1 on an empty one.
-        present: [K, ...], a client's release of a canary by itself, and `absent` of its counterpart.
+        views: one view for each round, pass after pass, with public mixing weights.
+        members: int64 [P, k], the canaries mixed into each released record; −1 for an empty place.
+        present: [K, ...], a client's release of each canary alone; `absent` holds the same for its counterpart.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)
@@ -200,7 +197,7 @@ def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absen
 
 
 def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
-    """The row of each image in each pass, int64 [R, K], from the image on each seat [R, N·k]."""
+    """The number of the released record that contains each image, in each pass over the images, int64 [R, K]."""
     passes, seats = members.shape
     at = torch.arange(passes * seats, device=members.device).view(passes, seats) // mixed
     spare = torch.where(members >= 0, members, count)  # empty seats write to a place of their own
@@ -208,7 +205,7 @@ def rows_of(members: Tensor, count: int, mixed: int) -> Tensor:
 
 
 def noiseless(edge: Clients) -> Clients:
-    """A copy of the clients with negligible noise, to compute the expected rows."""
+    """A copy of the clients with negligible noise, which computes the expected releases."""
     silent = deepcopy(edge).eval()
     silent.defense = edge.defense.noiseless()
     return silent

@@ -1,4 +1,4 @@
-"""What every goal starts from: the recorded wire, what its adversary may know, and the row so far."""
+"""The starting point of every goal: the recorded messages, the adversary's knowledge, and the result row so far."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _REVERSED = "of the reversed scores, since the whole interval of the AUC lies be
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """One cell before the attack; its wire is recorded.
+    """The data of one cell (defense, attack, seed) before the attack, with recorded messages.
 
-    In this base class the methods return None. The context of a trained model returns everything that an adversary may
-    ask for, the context of a recording what was recorded.
+    In this base class the methods return None. The context of a trained model can give an adversary everything; the
+    context of a recording gives only recorded data.
     """
 
     config: AuditConfig  # the run's configuration
@@ -75,14 +75,14 @@ class AttackContext:
         return size
 
     def refuse(self) -> None:
-        """Raise `NotApplicable` if the attack cannot be mounted here, for reasons other than its goal."""
+        """Raise `NotApplicable` if the attack cannot be run here, for reasons other than its goal."""
 
     def checks(self) -> tuple[Check, ...]:
-        """Whether what is claimed was contradicted, and whether the model learned its task."""
+        """Checks whether measurements contradict the privacy claim, and whether the model learned its task."""
         return ()
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences on the model, and on what the attack was given beside what the claim covers."""
+        """Sentences on the model, and on what the attack was given that the claim does not cover."""
         return ()
 
     def lacking(self) -> str:
@@ -90,7 +90,7 @@ class AttackContext:
         return ""
 
     def rounds(self) -> Transcript | None:
-        """Recorded rounds of training with their labels; None if the training can be repeated instead."""
+        """Recorded rounds of training with their labels; None if the training can be run again instead."""
 
     def label_shares(self) -> Tensor:
         """The share of each label among the private records, [L]."""
@@ -108,12 +108,11 @@ class AttackContext:
         return False
 
     def beside_the_release(self) -> str:
-        """What else the server received about records, which attacks on smashed data do not read; empty if there is
-        nothing."""
+        """A sentence on other data about records that the server received and these attacks ignore; else empty."""
         return ""
 
     def keeps_labels(self) -> bool:
-        """Whether the clients of a U-shape keep their labels, so that attacks on labels are the server's."""
+        """Whether the clients of a U-shape keep their labels. Attacks on labels are then attacks by the server."""
         return False
 
     def upper_history(self) -> list[nn.Module] | None:
@@ -129,14 +128,14 @@ class AttackContext:
         """Apply the clients' defense to smashed data; see `ImageObservation.imitate`."""
 
     def defended(self) -> Defended | None:
-        """The clients' defense, for controls; None if the controls have no access to it."""
+        """The clients' defense, for control experiments; None if these have no access to it."""
 
     def generator(self) -> Generator:
-        """The attack's own randomness."""
+        """The generator of the attack's randomness."""
         return Generator().manual_seed(derive(self.cell.seed, "attack", self.cell.attack.name))
 
     def checkpoint(self) -> Checkpoint:
-        """Where the attack saves its state."""
+        """The checkpoint in which the attack saves its state."""
         home = self.folder.cell(self.cell.id)
         note = partial(self.folder.note, self.cell, self.made_of)
         checkpoint = Checkpoint(home / ATTACK_CHECKPOINT, self.progress.step, note, self.spent.attacked)
@@ -150,7 +149,9 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """The attack's control experiments. They run once for each shape of a release and each value of `of` (JSON)."""
+        """Checks from the attack's control experiments; `mount` runs once for each shape of a release and each `of`
+        (JSON).
+        """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
         seed, made_of = self.cell.seed, self.made_of.control
@@ -171,8 +172,7 @@ class AttackContext:
         return checks
 
     def planted(self, mount: Callable[[], tuple[Control, ...]]) -> tuple[Check, ...]:
-        """Controls of an attack that returns scores: the leak is planted in data without the defense, and a check says
-        so."""
+        """Checks from control experiments of an attack that returns scores, on undefended data with a planted leak."""
         checks = self.controls(mount)
         if self.cell.defense.name == "none":
             return checks
@@ -183,39 +183,36 @@ class AttackContext:
         return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 
     def told(self, scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-        """The row's numbers, computed by `told_apart`. The scores themselves are stored for the report's ROC curve and
-        histogram.
-        """
+        """The numbers of `told_apart` for the result row. The scores are stored for the report's ROC curve."""
         path, values = self.folder.cell(self.cell.id) / SCORES, scores.values.double().cpu().numpy()
         write_arrays(path, values=values, positive=positive.cpu().numpy())
         return told_apart(scores, positive, batches)
 
 
 def must_read(attack: AnyAttack, domain: Domain) -> None:
-    """Raise `NotApplicable` for an attack that reconstructs records of other domains."""
+    """Raise `NotApplicable` if the attack reconstructs records of other domains, such as images instead of tables."""
     if not {domain.name, "any"} & set(attack.mounting.domains):
         reads = " and ".join(KINDS[name].noun for name in attack.mounting.domains)
         raise NotApplicable(f"{attack.name} reconstructs {reads}, and these records are {domain.records}")
 
 
 def must_have_one_label(context: AttackContext) -> None:
-    """Raise `NotApplicable` for an attack that reads one label per record if records have several."""
+    """Raise `NotApplicable` if the attack infers one label per record, but records have several."""
     if several(context.seed_data.victims.y):
         name = context.cell.attack.name
         raise NotApplicable(f"{name} reads one label per record, and these records have several each")
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-    """How well scores separate two kinds of examples, as a row's numbers.
+    """How well scores separate positive from negative examples: AUC, advantage and true positive rates.
 
-    Scores may leak in the other direction. The true positive rate and the advantage are those of the reversed scores if
-    the AUC's whole interval lies below 1/2, and `method` says so. Otherwise the attack's own direction stays: to take
-    the better of two directions would make scores without a leak look like a leak. Scores without a leak are reversed
-    in one of forty runs.
+    If the AUC's whole interval lies below 1/2, the true positive rate and the advantage use the reversed scores, and
+    `method` says so. Otherwise the attack's own direction is kept, because the better of two directions would look like
+    a leak even without one. Scores without a leak are reversed in one of forty runs.
 
     Args:
         positive: bool [N], the truth.
-        batches: int [N], the round of each, for one AUC a round; None without rounds.
+        batches: int [N], the round of each example, for one AUC per round; None without rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)
@@ -231,8 +228,8 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
 
 
 def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
-    """Whether the numbers of `told_apart` are better than chance; and 1 − AUC, the error by which it is decided whether
-    the attack gets more work.
+    """Whether the numbers of `told_apart` are better than chance, and the error 1 − AUC, which decides whether the
+    attack gets a larger budget.
     """
     auc = answers["auc"]
     return auc.low > 0.5, 1 - auc.value

@@ -1,4 +1,4 @@
-"""Clients for control experiments: the run's own defense around a lower segment that outputs the record itself."""
+"""Clients for control experiments: the run's defense, with a lower segment that outputs the record itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"}
 
 
 def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:
-    """The defense and protocol of trained clients, for controls; only the shape of their lower segments is used."""
+    """The defense and protocol of trained clients, for control experiments, with the shape of their lower segments."""
     sites = sites_of(stages_of(edge.defense))
     sent = (*sites.images, *sites.smashed)
     undone = frozenset[str]().union(*(stage.effects or () for stage in sent)) & _UNDONE
@@ -55,7 +55,7 @@ def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Def
 
 
 def _unknown(stage: Defense) -> str:
-    """Why a stage cannot be without noise, or why nobody knows what must be undone behind it; empty if all is known."""
+    """Why a stage cannot run without noise, or why its effect cannot be undone; empty if both are possible."""
     if stage.effects is None:
         return f"{stage.name} does not declare its effects"
     if "noises" in stage.effects and not stage.noise_fields:
@@ -64,9 +64,10 @@ def _unknown(stage: Defense) -> str:
 
 
 def _within_bounds(defense: Defense, white: Tensor) -> float:
-    """The factor for records, a power of 1/2, with which a clamp or a norm bound leaves a white image as it is.
+    """A power of 1/2: scaled by this factor, a white image passes the defense's clamp or norm bound unchanged.
 
-    A clamp that cuts images in [0, 1] would leave the control nothing to judge. The factor is 1 where none does this.
+    A clamp that cuts images in [0, 1] would make the control experiment meaningless. Without such a clamp the factor is
+    1.
     """
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
@@ -74,7 +75,7 @@ def _within_bounds(defense: Defense, white: Tensor) -> float:
 
 @dataclass
 class HonestClients:
-    """A defense's release of records; satisfies `privkit.attacks.goals.control_clients.ControlClients`."""
+    """Sends records through the run's defense; satisfies `privkit.attacks.goals.control_clients.ControlClients`."""
 
     edge: Clients
     domain: Domain
@@ -90,8 +91,7 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Build clients as `Clients.build` does, with the defense's noise switched off; `NotApplicable` with the reason
-        if this is impossible.
+        """Build clients as `Clients.build` does, with the defense's noise switched off; `NotApplicable` if impossible.
 
         Args:
             shape: shape of the records, which may be smaller images than the domain's.
@@ -134,13 +134,13 @@ class HonestClients:
         return cls(built.to(device).eval(), own, batch_size)
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
-        """Send records over the wire as attacked records are sent; see `ControlClients.send`."""
+        """Send records in the same way as the attacked records; see `ControlClients.send`."""
         batch = Batch(x=records, y=labels, ids=torch.arange(len(records), device=records.device), domain=self.domain)
         crossed = record_rounds(self.edge, batch, batch_size=self.batch_size, seed=seed, passes=passes)
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of the records that the release contains; all of it if they are not images."""
+        """The part of image records that the release contains; other records are returned whole."""
         if not isinstance(self.domain, Images):
             return apart
         shape = (-1, self.edge.lowers.copies, self.batch_size)
@@ -158,7 +158,9 @@ class HonestClients:
         return torch.stack(parts).flatten(0, 2)
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All numbers that a round's differentiable images [n, B, C, H, W] show in some passes of so many `rounds`."""
+        """All numbers that the server sees of differentiable images [n, B, C, H, W] in `passes` passes of `rounds`
+        rounds.
+        """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)
         labels = drawn_labels(images.shape[:2], edge.classes, draws)

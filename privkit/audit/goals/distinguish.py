@@ -1,4 +1,4 @@
-"""The goal "which of two contents was sent": one run of canaries gives a lower bound on ε, compared with the claim."""
+"""The goal "distinguish": guesses which of two contents was sent for each canary, for a lower bound on ε."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Send every attacked image, or its counterpart, as often as the run sends a record, and guess which of the two was
-    sent."""
+    """Send every attacked image or its counterpart as often as the run sends a record; then guess which one was
+    sent.
+    """
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed
     must_send(context)
@@ -73,8 +74,9 @@ def ask(context: TrainedContext) -> Row:
 
 
 def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
-    """The check that fails the run if the bound exceeds the claim. It is undecided if the bound could never exceed it,
-    and missing without a claim."""
+    """A check that fails if the lower bound exceeds the claimed ε. It is undecided if the bound could never exceed the
+    claim, and empty without a claim.
+    """
     if audit.claimed == inf:
         return ()
     passed = None if audit.idle else not audit.refuted
@@ -82,7 +84,7 @@ def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
 
 
 def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
-    """The bound in words. If there is a claim, the text also says why canaries depend on each other, if they do."""
+    """The bound with a sentence on why canaries depend on each other, if they do and there is a claim."""
     if not shared or found.claimed == inf:
         return found
     weaker = f"; canaries are not independent trials ({shared}), so that this is the weaker bound of one run"
@@ -90,18 +92,18 @@ def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
 
 
 def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
-    """The bound for canaries that exchange one record; a sentence notes if the claim is for a whole client."""
+    """The bound for canaries that are single records; a sentence notes it if the claim protects a whole client."""
     whole = "; one record is exchanged, and the claim is of a whole client" if claim.unit == "client" else ""
     return replace(found, statement=found.statement + whole)
 
 
 class _Distinguish(AuditGoal):
-    """Canaries are sent as often as the run sends a record."""
+    """The goal "distinguish": canaries are sent as often as the run sends a record."""
 
     ask = staticmethod(ask)
 
     def cost(self, attack: CanaryAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Each canary is sent without a training step, which costs a third of one."""
+        """Each canary is sent without a training step, in a third of the time of one step."""
         return Cost(steps=config.budget.epochs * sizes["victims"] / sizes["a_round"] / 3)
 
 

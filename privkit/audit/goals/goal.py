@@ -1,5 +1,4 @@
-"""How an audit pursues a goal: an object that makes its rows, refuses what cannot be attacked, and estimates its
-seconds."""
+"""Base class for attack goals: a goal runs attacks, refuses unsuitable recordings, and estimates time."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """The measured seconds of an attack and of a training step."""
+    """The measured seconds of an attack and of its control experiments."""
 
     seconds: float = 0.0  # for all of it; of an attack that was timed on a rehearsal, at the size of that
     epochs: int = 0  # of training in these seconds, to estimate control experiments; 0 without them
@@ -32,8 +31,8 @@ class Timed:
 
 
 class Cost(NamedTuple):
-    """Cost on one defense: seconds of an attack, seconds of its control experiments, and the number of further training
-    steps that both need.
+    """Cost on one defense: seconds of an attack and of its control experiments, and the number of added training
+    steps.
     """
 
     seconds: float = 0.0
@@ -42,41 +41,40 @@ class Cost(NamedTuple):
 
 
 class AuditGoal:
-    """One goal of attacks. A new goal must define `ask`; everything else has a default.
+    """One goal of attacks, such as reconstruction. A new goal must define `ask`; everything else has a default.
 
-    `escalates` says whether its attacks go on with twice the work if they fail.
+    `escalates` says whether its attacks run again with twice the budget if they fail.
     """
 
     escalates: ClassVar[bool] = False
 
     def ask(self, context: Any) -> Row:
-        """Mount the attack on a defended model (an `AttackContext`), score its output, and return the finished row.
+        """Run the attack on a defended model (an `AttackContext`), score its output, and return the result row.
 
         Raises:
-            NotApplicable: if the attack cannot be mounted; it says why.
+            NotApplicable: if the attack cannot be run; the message says why.
         """
         raise NotImplementedError
 
     def refuse_recording(self, attack: Any, source: Recording) -> None:
-        """Raise `NotApplicable` for an attack that cannot be mounted on a recording."""
+        """Raise `NotApplicable` if the attack cannot be run on this recording."""
         raise NotApplicable(
             f"{attack.name} sends records of its own choice through the training's clients, and a recording has no "
             "clients; audit the model itself with --model"
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """The observation on which a dry run times the attack; None if its time is negligible. It refuses as `ask`
-        does.
+        """The observation on which a dry run times the attack; None if its time is negligible. Errors as in `ask`.
 
         Args:
-            held: the fields of the observation to give, if they are enough to mount the attack.
+            held: the fields of the observation that are supplied, if they are enough for the attack.
         """
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """What an attack costs in a run.
+        """Estimate the cost of an attack in a run.
 
         Args:
-            timed: the attack on a rehearsal.
+            timed: the attack's measured time on random records.
             sizes: number of private, auxiliary, test and attacked records ("victims"), of records in a round over all
                 clients ("a_round"), and of rounds in the whole training ("rounds").
         """
@@ -84,6 +82,6 @@ class AuditGoal:
 
 
 def audit_goal(attack: AnyAttack) -> AuditGoal:
-    """How an audit runs an attack's goal: a built-in one from `GOALS`, or the one that the attack's author defines."""
+    """The audit's object for an attack's goal: a built-in one from `GOALS`, or one that the attack's author defines."""
     found: AuditGoal = load(GOALS.get(attack.goal, attack.goal))
     return found

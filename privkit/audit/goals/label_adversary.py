@@ -1,5 +1,6 @@
-"""The adversary of attacks on labels (a client, the server of a U-shape, parties of a vertical split): what it holds,
-and which label it asks for."""
+"""The adversary in attacks on labels: a client, the server of a U-shape, or parties of a vertical split. This file
+gives its knowledge and the label that it looks for.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def observed(
     known: Tensor,
     cut: Cut,
 ) -> LabelObservation:
-    """What one client, or the server of a U-shape, holds, limited to the fields that the attack declares."""
+    """The observation of one client, or of the server of a U-shape, with only the fields that the attack declares."""
     declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
     data, same_classes = context.seed_data, OF_THE_DATASET
     common = LabelObservation(
@@ -72,11 +73,10 @@ def observed(
 
 
 def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
-    """The second cut of clients that predict texts: one row for each place, whose label is the next token, or −1 for
-    padding.
+    """Splits texts at the second cut into one example for each place; its label is the next token, or −1 for padding.
 
     The scores of all words at all places of an epoch may not fit into memory. So only the first rounds are used, up to
-    `_MOST_SCORES` scores, and a sentence says so if some are left out.
+    `_MOST_SCORES` scores, and the returned sentence says so if some are left out.
     """
     made, left = Transcript(), _MOST_SCORES // words
     for kept in transcript.rounds:
@@ -98,8 +98,7 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
-    """What the adversary's parties of a vertical split hold: their columns, their outputs, and the gradients of these
-    outputs."""
+    """The observation of the adversary's parties in a vertical split: columns, outputs, and outputs' gradients."""
     lower = seen.lower
     numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]
 
@@ -128,8 +127,9 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 
 
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
-    """Rows whose labels the adversary knows, if the attack declares known rows: some of each label, or the first
-    positive row of each round."""
+    """Numbers of the examples whose labels the adversary knows, if the attack uses any: some of each label, or the
+    first positive one of each round.
+    """
     if "known_rows" not in known_to(attack):
         return own[:0]
     if not attack.mounting.labeled:
@@ -138,7 +138,7 @@ def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
 
 
 def _first_positives(positive: Tensor, rounds: Tensor) -> Tensor:
-    """The first positive row of every round that has one."""
+    """The number of the first positive example of every round that has one."""
     rows = positive.nonzero().flatten()
     if not len(rows):
         return rows
@@ -157,7 +157,7 @@ def party(context: AttackContext) -> str:
 
 
 def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[Tensor, Tensor]:
-    """The label of each row of each client, [clients, N], and the round of each row, [N]."""
+    """The label of each record that a client sent, [clients, N], and the round in which it was sent, [N]."""
     clients = len(transcript.rounds[0].received) if transcript.rounds else 0
     read = transcript.rounds[0].received[0].cut_gradient is not None if clients else False
     if not clients or not (read or cut != "own" or not attack.mounting.gradients):
@@ -167,10 +167,10 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """Label of the other record that is mixed with each row, [clients, N]; −1 if no other record is mixed in.
+    """The label of the record that was mixed with each sent record, [clients, N]; −1 if none was mixed in.
 
-    In a mixing group this is the other member's label. Without mixing, the averaged gradient of two clients contains
-    one other record.
+    In a group of two clients, this is the other client's label. Without mixing, it is the label of the other record in
+    the averaged gradient of two clients.
     """
     group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):
@@ -191,7 +191,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label per record, [N]; of several labels [N, L], `positive` if the record has it, otherwise another number.
+    """One label per record, [N]: if records have several labels [N, L], `positive` if the record has it, else another.
 
     >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
     [1, 2]

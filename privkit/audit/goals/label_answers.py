@@ -1,4 +1,4 @@
-"""One answer from an attack on labels: scores of several epochs, and of both cuts of a U-shape, are combined."""
+"""Combines the scores of an attack on labels over several epochs, and over both cuts of a U-shape."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """Three results: the AUC at each cut that every epoch has; the scores of each epoch at the best cut; and these
-    scores pooled over epochs.
+    """The AUC at each cut that all epochs have, each epoch's scores at the best cut, and their pooled scores.
 
-    Epochs are pooled by their `records`; without them the last one counts.
+    Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:
@@ -37,7 +36,7 @@ def best_cut(
 
 
 def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
-    """The last epoch's records, each with its mean score over all epochs, in standard deviations of an epoch."""
+    """Scores of the last epoch's records: for each record the mean over epochs, in standard deviations of an epoch."""
     last, labels, rounds = epochs[-1]
     if len(epochs) == 1:
         return epochs[-1]
@@ -51,7 +50,7 @@ def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
 
 
 def _means(epochs: list[Tensor], records: list[Tensor]) -> Tensor:
-    """The mean over epochs of the last epoch's records' values, [N] or [N, L], standardized within each epoch."""
+    """For each record of the last epoch, the mean over epochs of its values, [N] or [N, L], standardized per epoch."""
     count = 1 + int(torch.cat(records).max())
     sums, times = epochs[-1].new_zeros(count, *epochs[-1].shape[1:], dtype=torch.float64), torch.zeros(count)
     for values, of in zip(epochs, records, strict=True):

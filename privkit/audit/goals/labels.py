@@ -1,6 +1,7 @@
-"""The goal "which label does a record have": attacks on the gradients that cross a cut during training.
+"""The goal "labels": infers the label of each record from the gradients that cross a cut during training.
 
-If labels are sent to the server, a client reads the gradients that come back. In a U-shape the server reads both cuts.
+If labels are sent to the server, a client is the attacker and reads the returned gradients. In a U-shape, the server is
+the attacker and reads both cuts.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Remembered = dict[int, Tensor]
 
 
 def ask(context: AttackContext) -> Row:
-    """Attack the gradients of every client, from recorded rounds or from a repetition of the training."""
+    """Attack the gradients of every client, in recorded rounds or in a repeated training."""
     attack: LabelAttack = context.cell.attack.spec
     seed_data = context.seed_data
     cuts, many = _mountable(context)
@@ -105,7 +106,7 @@ def ask(context: AttackContext) -> Row:
 
 
 def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
-    """The cuts at which an attack reads gradients, and the number of labels it chooses from."""
+    """The cuts at which an attack reads gradients, and the number of labels from which it chooses."""
     attack: LabelAttack = context.cell.attack.spec
     context.refuse()
     cuts: tuple[Cut, ...] = ("second", "first") if context.keeps_labels() else ("own",)
@@ -128,9 +129,9 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
 
 @dataclass(frozen=True)
 class _Answered:
-    """What an attack said in each epoch, the labels of the rows that count, and how often it was right.
+    """An attack's scores in each epoch, the true labels of the scored records, and the resulting accuracies.
 
-    `auc` is what each cut gave, of which the larger one is in `answers`.
+    `auc` holds the AUC of each cut; the larger one is in `answers`.
     """
 
     by_epoch: list[Asked]
@@ -140,7 +141,7 @@ class _Answered:
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:
-    """The sentence on what the server of a U-shape read, and where.
+    """A sentence with the AUC at each cut that the server of a U-shape read.
 
     >>> _both_cuts({"second": 0.98, "first": 0.5}).partition(": ")[2]
     'AUC 0.980 at the second cut, 0.500 at the first one; the row has the larger'
@@ -152,9 +153,9 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
-    """The share of right labels, if the attack names a label for each row; empty if it asks for one label only.
+    """The share of correctly inferred labels; empty if the attack looks for one label only.
 
-    With `clusters`, also after the best renaming of labels, which is not computed for words: there are too many.
+    With `clusters`, also the share after the best renaming of labels. Texts go without it: they have too many words.
     """
     if scores.of_labels is None:
         return {}
@@ -171,7 +172,7 @@ def _at_cuts(
     stage: Stages,
     of_epoch: tuple[Tensor, Remembered] | None = None,
 ) -> dict[Cut, Asked]:
-    """The attack's result at each cut where it can be mounted, see `asked`; its `NotApplicable` if it can at none."""
+    """The attack's result (see `asked`) at each cut where it can run; a `NotApplicable` if it can run at none."""
     found: dict[Cut, Asked] = {}
     reasons: list[NotApplicable] = []
     for cut in cuts:
@@ -192,12 +193,12 @@ def asked(
     of_epoch: tuple[Tensor, Remembered] | None = None,
     cut: Cut = "own",
 ) -> Asked:
-    """Score, label and round of every attacked row of every client.
+    """The score, label and round of every attacked record of every client.
 
     Args:
-        of_epoch: the record of each row of each client, [clients, N], and the state of earlier epochs, which the first
-            epoch fills; None if only one epoch is attacked.
-        cut: where gradients are read: a client's "own", or one of the two that the server of a U-shape sees.
+        of_epoch: the ids [clients, N] of the records sent in this epoch, and the state of earlier epochs, which the
+            first epoch fills; None if only one epoch is attacked.
+        cut: where gradients are read: "own" at a client, "first" or "second" at the server of a U-shape.
     """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
@@ -233,12 +234,11 @@ def asked(
 
 
 def _transcript(attack: LabelAttack, wanted: Callable[[int], bool] | None = None) -> Transcript:
-    """A transcript of rounds, with the inputs of the clients if the attack reads them."""
     return Transcript(wanted, inputs="lower" in known_to(attack))
 
 
 def _repeated(attack: LabelAttack, context: TrainedContext) -> Transcript:
-    """The epoch's rounds; those of the last model are kept for the next attack that asks for its labels."""
+    """The rounds of the attacked epoch, recorded in a repeated training; cached for the next attack on this model."""
     reader = attack.name if is_own_part(attack) else ""  # it may change in place what the next attack reads
     key = (str(context.folder.origin), context.cell.model_id, attack.epoch, "lower" in known_to(attack), reader)
     if key not in _KEPT:
@@ -260,9 +260,9 @@ _KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one repla
 def _each_epoch(
     cuts: Sequence[Cut], attack: LabelAttack, context: TrainedContext, stage: Stages
 ) -> tuple[list[dict[Cut, Asked]], list[Tensor]]:
-    """The attack's results in each epoch, and the record of each score; only one epoch's rounds are in memory.
+    """The attack's results in each epoch, and the ids of the scored records; only one epoch's rounds are in memory.
 
-    A client knows which of its own records it sends, so an augmentation hides nothing from it.
+    A client knows which of its own records it sends, even if they are augmented.
     """
     transcript, steps = _transcript(attack), context.steps
     found: list[dict[Cut, Asked]] = []
@@ -284,7 +284,7 @@ def _each_epoch(
 
 
 def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) -> Tensor:
-    """The rows of the records whose labels a client knew in its first epoch, which are `known` there.
+    """The numbers, in this epoch, of the records with labels known to a client in the first epoch (then `known`).
 
     >>> before: Remembered = {}
     >>> sent = torch.tensor([5, 8]), torch.tensor([8, 5])
@@ -295,14 +295,14 @@ def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) 
 
 
 class _Labels(AuditGoal):
-    """Labels are asked of what comes back to clients, so that the training is repeated if it was not recorded."""
+    """The goal "labels": attacks gradients, so the training is repeated if its rounds were not recorded."""
 
     escalates: ClassVar[bool] = True
 
     ask = staticmethod(ask)
 
     def refuse_recording(self, attack: LabelAttack, source: Recording) -> None:
-        """Refuse a recording of several clients, without labels, or without what the attack reads."""
+        """Refuse a recording of several clients, without labels, or without other data that the attack reads."""
         described = source.description
         if described.clients > 1 or described.mixed > 1:
             raise NotApplicable(f"{attack.name} reads the rounds of one client, and several were recorded together")
@@ -318,7 +318,7 @@ class _Labels(AuditGoal):
             )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> LabelObservation | None:
-        """What one client, or the server at one cut, holds; None for attacks that do not train."""
+        """The observation of one client, or of the server at one cut; None for attacks without training."""
         attack: LabelAttack = context.cell.attack.spec
         if not hasattr(attack, "epochs"):
             return None
@@ -331,10 +331,10 @@ class _Labels(AuditGoal):
         return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The training is repeated; each client is attacked, in one epoch or in all, and at both cuts of a U-shape.
+        """The cost of repeating the training and attacking each client, in one or all epochs, at a U-shape's both cuts.
 
-        An attack that reads gradients learns from all rows; any other attack learns from the few rows whose labels it
-        knows. Both controls have few rows, too.
+        An attack that reads gradients learns from all records; any other attack learns from the few records with known
+        labels. Both control experiments use few records.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)

@@ -1,4 +1,4 @@
-"""The goal "was this image trained on": members are released private images, non-members are test images."""
+"""The goal "membership": guesses which images were trained on. Members are private images, non-members test images."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from privkit.training.round import answered
 
 
 def ask(context: TrainedContext) -> Row:
-    """Attack the membership of equally many released images and test images.
+    """Run a membership inference attack on equally many released private images and test images.
 
-    Members and non-members go through the model together in a random order, so a defense that mixes a batch mixes
-    members with others.
+    Members and non-members go through the model in one random order, so a defense that mixes a batch mixes both kinds.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
@@ -72,7 +71,7 @@ def ask(context: TrainedContext) -> Row:
 
 
 def released(context: TrainedContext) -> Tensor:
-    """Rows of the private images that training released at least once, ascending, int64 on their device.
+    """Numbers of the private images that training released at least once, ascending, int64 on their device.
 
     The orders of all epochs are drawn again from the seed. Some images are never released: those left over at the end
     of every epoch, those that no client holds, and those that their client never reached.
@@ -85,7 +84,7 @@ def released(context: TrainedContext) -> Tensor:
 
 
 def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
-    """The deployed model: images through one of the clients' segments each, in turn, as test images go."""
+    """The deployed model as a function. Images go through the clients' segments in turn, as test images do."""
     edge = model.edge
 
     @torch.no_grad()
@@ -104,9 +103,9 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 
 
 def _fit(context: TrainedContext) -> Fit:
-    """Trains a model of the same kind on given images and, up to the real one's number, on the adversary's others.
+    """Trains a shadow model on given images, filled up to the real model's number with other images of the adversary.
 
-    It holds no attacked image: an attack that looked into it would find none.
+    The returned function holds no attacked image, so an attack that looks into it finds none.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size
@@ -132,14 +131,14 @@ def _fit(context: TrainedContext) -> Fit:
 
 
 class _Membership(AuditGoal):
-    """Members are asked of the trained model, and shadow models are trained."""
+    """The goal "membership": attacks the trained model, possibly with shadow models."""
 
     escalates: ClassVar[bool] = True
 
     ask = staticmethod(ask)
 
     def cost(self, attack: MembershipAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The training of the shadow models; without shadow models, one pass of all candidates."""
+        """The cost of training the shadow models; without shadow models, of one pass over all candidates."""
         return Cost(steps=sizes["rounds"] * attack.mounting.shadow_models or 2 * sizes["victims"] / sizes["a_round"])
 
 

@@ -1,4 +1,4 @@
-"""Reconstruction of records: the guesses are compared with the truth, the floors and the attack's untrained start."""
+"""Reconstruction of records: guesses are compared with the truth, constant guesses and the attack's untrained start."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _CLOSEST = 5  # columns of a table that the row names
 
 
 def ask(context: AttackContext) -> Row:
-    """Attack the recorded wire and score the guesses."""
+    """Attack the recorded messages and score the guesses."""
     attack: ImageAttack = context.cell.attack.spec
     seed_data, size, mounting = context.seed_data, context.round_size, attack.mounting
     must_be_mountable(context)
@@ -131,7 +131,7 @@ def ask(context: AttackContext) -> Row:
 
 
 def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) -> tuple[Check, ...]:
-    """A finding if own records are as close as the guesses, once both are matched to the truth."""
+    """A finding if the adversary's own records, matched to the truth, are as close to it as the matched guesses."""
     own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
     if own is None or first.name not in matched or first.higher_is_closer is None:
         return ()
@@ -140,7 +140,7 @@ def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) 
 
 
 def _uncontrolled(defense: Defended | None) -> str:
-    """Why controls cannot show that an attack undoes a user's own defense (it does not declare what to undo)."""
+    """A sentence if control experiments cannot show that an attack undoes a user's own defense; else empty."""
     if defense is None or not (defense.own and defense.why_not):
         return ""
     cure = "declare effects, and noise_fields where it adds noise"
@@ -149,7 +149,7 @@ def _uncontrolled(defense: Defended | None) -> str:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The result of an attack, its observation, and its scores if the truth is known."""
+    """The output of an attack, its observation, and its scores if the truth is known."""
 
     result: Reconstruction
     observation: ImageObservation
@@ -158,7 +158,7 @@ class _Outcome:
 
 
 def _judged(outcome: _Outcome) -> tuple[bool, float]:
-    """Whether guesses beat the constant guesses, and their error; True if there is nothing to compare with."""
+    """Whether guesses beat the constant guesses, and their error. True if there are no scores to compare."""
     row = outcome.row
     if row is None or (found := finished_grade(row)) is None:
         return True, 0.0
@@ -166,7 +166,7 @@ def _judged(outcome: _Outcome) -> tuple[bool, float]:
 
 
 def must_be_mountable(context: AttackContext) -> None:
-    """Raise `NotApplicable` if no attack, or at least not this one, can be mounted on these records."""
+    """Raise `NotApplicable` if no attack, or not this attack, can be run on these records."""
     attack = context.attack
     must_read(attack, context.seed_data.splits.domain)
     context.refuse()
@@ -185,7 +185,9 @@ def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 
 
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
-    """How much of the shuffle the attack undid, and a sentence on its floors; empty without a shuffle."""
+    """How much of the shuffle the attack undid, and a sentence with the shares if no token is moved; empty without a
+    shuffle.
+    """
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
     known = [found for found in orders if found is not None]
@@ -219,8 +221,8 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
-    """The round in which a watching client would have detected the hijack, and whether it would also raise an alarm in
-    honest training.
+    """A sentence on the round in which a client would have detected the hijacking, and whether it would also raise a
+    false alarm in honest training.
     """
     guard = clients.guard
     if guard is None or not guard.scores:
@@ -279,20 +281,20 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
-    """Store what the row summarises: every record's metrics, and the first records beside their guesses."""
+    """Store the metrics of every record, and the first records with their guesses."""
     values = {f"{alignment}_{name}": array for alignment, metrics in scores.items() for name, array in metrics.items()}
     path, shown = context.folder.cell(context.cell.id) / PICTURES, _shown(victims, result.images, context)
     write_arrays(path, ids=victims.ids.cpu().numpy(), **values, **shown)
 
 
 def _keep_unscored(context: AttackContext, records: Tensor) -> None:
-    """Store all guesses if the truth is unknown: images as pictures, other records as they are."""
+    """Store all guesses if the truth is unknown: images as pictures, other records as numbers."""
     guesses, pictures = records.cpu().numpy(), isinstance(context.seed_data.splits.domain, Images)
     write_arrays(context.folder.cell(context.cell.id) / GUESSES, guess=_to_uint8(guesses) if pictures else guesses)
 
 
 def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
-    """The first images, their guesses and the floors as pictures; records of other domains as lines of text."""
+    """The first images, their guesses and the constant guesses as pictures; records of other domains as text."""
     domain = victims.domain
     if not isinstance(domain, Images):
         both = {"truth": victims.x, "guess": guess}
@@ -313,14 +315,14 @@ def _to_uint8(images: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 class _Reconstruct(AuditGoal):
-    """Guesses at records, of a training or of a recording."""
+    """The goal "reconstruct": guesses records from a training or a recording."""
 
     escalates: ClassVar[bool] = True
 
     ask = staticmethod(ask)
 
     def refuse_recording(self, attack: ImageAttack, source: Recording) -> None:
-        """Any recording can be attacked."""
+        """Do nothing: any recording can be attacked."""
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> ImageObservation | None:
         """The observation to time the attack on; None for constant guesses."""
@@ -330,10 +332,10 @@ class _Reconstruct(AuditGoal):
         return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The time of the rehearsal, scaled by the numbers of own and attacked records.
+        """The measured time, scaled by the numbers of the adversary's and the attacked records.
 
-        Controls are a short version on few records, and an even shorter one on noise. For the history of the server's
-        segment, the training is repeated.
+        Control experiments are a short run on few records and a shorter one on noise. An attack that reads the history
+        of the server's segment needs the training once more.
         """
         played = played_by(records := min(sizes["auxiliary"], CONTROL_IMAGES), sizes["a_round"])
         epochs = getattr(as_control(attack, records - played, sizes["a_round"]), "epochs", None)
@@ -347,8 +349,9 @@ class _Reconstruct(AuditGoal):
 
 
 def _scaled(attack: ImageAttack, timed: Timed, own: float, victims: float, a_round: int) -> float:
-    """Seconds of an attack with so many own and attacked records, from its rehearsal; a hijack's are those of its
-    rounds, which are as many for any number of records."""
+    """Seconds of an attack, scaled from a timed trial to `own` and `victims` records. A hijacking attack scales with
+    its rounds only, whose number is fixed.
+    """
     larger = max(own / timed.records, victims / timed.victims)
     return timed.seconds * (a_round / timed.victims if "clients" in attack.needs else larger)
 

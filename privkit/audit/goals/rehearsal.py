@@ -1,4 +1,4 @@
-"""A cell before its training: an untrained model, and a few rounds of random records."""
+"""Times an attack before training: an untrained model, and a few rounds of random records."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _NONE: Any = None
 
 @dataclass(frozen=True, kw_only=True)
 class Rehearsal(TrainedContext):
-    """The context in which a dry run times an attack: it has no run folder and no row, and trains one epoch."""
+    """The context in which a dry run times an attack. It has no run folder and no result row, and trains one epoch."""
 
     records: RandomPool  # random ones like those of the dataset
     device: torch.device  # of the model
 
     @classmethod
     def of(cls, config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Rehearsal:
-        """A cell without an attack, with the smallest batch size that the defense and batch normalization allow."""
+        """A rehearsal without an attack, with the smallest batch that the defense and batch normalization allow."""
         one = pools.train.take(np.zeros(1, dtype=np.int64))
         edge, upper, _ = assemble(config, defense.spec, one.domain, pools.classes, 0)
         unused = ("seed_data", "folder", "log", "made_of", "spent", "recording", "certificate", "row", "release_count")
@@ -57,7 +57,7 @@ class Rehearsal(TrainedContext):
         return self.config.training.batch_size
 
     def sized(self, batch_size: int) -> Rehearsal:
-        """The same cell with another number of records per client and round."""
+        """The same rehearsal with another number of records per client and round."""
         clients = self.config.protocol.spec.clients
         own = self.records.take(np.arange(ROUNDS * clients * batch_size)).to(self.device)
         rows = torch.arange(len(own)).view(clients, -1)
@@ -76,7 +76,7 @@ class Rehearsal(TrainedContext):
         return replace(self, config=replace(self.config, training=training), seed_data=seed_data)
 
     def attacked(self, attack: Component) -> Rehearsal:
-        """A copy of this cell with an attack, which may change the copy's model and records."""
+        """A copy of this rehearsal with an attack, which may change the copy's model and records."""
         edge, upper = deepcopy((self.model.edge, self.model.upper))
         model, passes = DefendedModel(edge=edge.eval(), upper=upper.eval(), known={}), attack.spec.mounting.passes
         seed_data, cell = self.seed_data.copied(), replace(self.cell, attack=attack)
@@ -89,5 +89,5 @@ class Rehearsal(TrainedContext):
         return super().lower() if protocol.active == 1 or protocol.average != "never" or frozen else None
 
     def upper_history(self) -> list[nn.Module] | None:
-        """One state of the server's segment, since no training is repeated."""
+        """The current server's segment as its only past state, since a dry run repeats no training."""
         return None if (upper := self.upper()) is None else [upper]

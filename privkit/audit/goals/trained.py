@@ -1,4 +1,4 @@
-"""A cell whose model privkit trains. Its adversary can be given anything from the training."""
+"""The context of a model that privkit trains. Its adversary can be given anything from the training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _HISTORY = 16  # states of the server's segment that an attack may hold, the tra
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedContext(AttackContext):
-    """One cell, its model trained and its wire recorded, before the attack."""
+    """The data of one cell (defense, attack, seed) before the attack, with a trained model and recorded messages."""
 
     model: DefendedModel  # the trained clients and server
     release_count: ReleaseCount  # how often the run released what belongs to one record
@@ -48,14 +48,14 @@ class TrainedContext(AttackContext):
 
     @property
     def steps(self) -> int:
-        """Number of rounds in an epoch of training; if clients take turns, that of all clients together."""
+        """Number of rounds in an epoch of training, over all clients if they take turns."""
         protocol, held = self.config.protocol.spec, int(self.seed_data.shares.sizes.sum())
         rounds = rounds_an_epoch(held, protocol.clients, self.config.training.batch_size)
         steps: int = rounds * (protocol.clients // protocol.active)
         return steps
 
     def order(self, epoch: int) -> Tensor:
-        """Private records that an epoch of training sends, drawn again: int64 [steps, clients that send, B]."""
+        """The private records that an epoch of training sends, drawn again from the seed: int64 [steps, clients, B]."""
         shares, protocol = self.seed_data.shares, self.model.edge.protocol
         batch = self.config.training.batch_size * joined_processes()[1]
         rounds = rounds_an_epoch(int(shares.sizes.sum()), protocol.clients, batch)
@@ -67,7 +67,7 @@ class TrainedContext(AttackContext):
         must_send(self)
 
     def checks(self) -> tuple[Check, ...]:
-        """Checks of a claim that rests on a user's own stage, and of the accuracy if the task is to name one label."""
+        """Checks of a claim that rests on a user's own stage, and of the accuracy if each record has one label."""
         claim, test, accuracy = declaration_check(self.certificate), self.seed_data.splits.test, self.row.accuracy
         if accuracy is None:
             return claim
@@ -99,8 +99,9 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment; None if the adversary holds only parts of a release, or if the clients hold the last
-        layer."""
+        """The server's segment; None if the adversary holds only parts of a release, or if clients hold the last
+        layer.
+        """
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
     def keeps_labels(self) -> bool:
@@ -115,8 +116,9 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """A sentence if the server of a U-shape also received the gradients of the next token at each place; else
-        empty."""
+        """A sentence if a U-shape's server also received gradients that depend on the next token at each place; else
+        empty.
+        """
         if not texts_return(self.config, self.model.edge):
             return ""
         return (
@@ -125,8 +127,7 @@ class TrainedContext(AttackContext):
         )
 
     def upper_history(self) -> list[nn.Module] | None:
-        """Copies of the server's segment at evenly spaced moments before the end of training; the training is repeated
-        for this."""
+        """Copies of the server's segment at evenly spaced moments of the training, which is repeated for this."""
         if self.upper() is None:
             return None
         config, total = self.config, self.config.budget.epochs * self.steps
@@ -145,7 +146,7 @@ class TrainedContext(AttackContext):
         return black_box_query(self.model.edge)
 
     def clients(self) -> LiveClients:
-        """The clients before training, one of which watches for a hijack."""
+        """The clients before training; one of them checks for a hijacking server."""
         edge, _, _ = untrained(self.config, self.cell, self.seed_data)
         seed_data, seed = self.seed_data, self.cell.seed
         return LiveClients(
@@ -160,9 +161,10 @@ class TrainedContext(AttackContext):
         )
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """The row's certificate and limits if an attack led the clients through so many rounds of training.
+        """The certificate and limits for the result row if a hijacking attack trained the clients for `rounds` rounds.
 
-        Empty if the honest training has as many, or if nothing is claimed of the release. Whole epochs are charged.
+        Empty if the honest training has at least as many rounds, or if the release has no claim. The accountant counts
+        whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"

@@ -1,1 +1,1 @@
-"""Images: datasets of pictures and their checks."""
+"""Images: their domain, and datasets of pictures."""

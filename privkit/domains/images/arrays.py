@@ -14,7 +14,7 @@ from privkit.domains.images.domain import scale_of
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPool:
-    """A pool in memory."""
+    """Images in memory; see `Pool`."""
 
     # [N, H, W] or [N, H, W, C]: uint8 in 0..255, uint16 in 0..65535, booleans, or floats in [0, 1]
     images: NDArray[np.generic]

@@ -14,7 +14,7 @@ _AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 
 
 def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
-    """Shift every image at random; some kinds also mirror it with probability one half or change its colors.
+    """Shift every image at random. Some kinds also mirror it with probability one half, or change its colors.
 
     Args:
         images: images, float [N, C, H, W] or [M, B, C, H, W].
@@ -25,7 +25,7 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
         Images of the same shape; with "none" the same tensor, without a random draw.
 
     Raises:
-        UsageError: for another kind, or for "histology" of images without colors.
+        UsageError: if the kind is unknown, or for "histology" on images without colors.
 
     Source: crop and flip as in He et al. 2016 §4.2 (four pixels of 32); "histology" as in Mabuchi and Ishikawa, Patch
     SplitNN, §4.2 on PCam.
@@ -68,13 +68,13 @@ def check_colors(kind: str, channels: int) -> None:
 
 
 def _mirrored(pixels: Tensor, generator: Generator) -> Tensor:
-    """Pixel numbers [n, side], each row reversed with probability one half."""
+    """Pixel numbers [n, side]; each row is reversed with probability one half."""
     flip = torch.rand(len(pixels), 1, generator=generator, device=generator.device) < 0.5
     return torch.where(flip, pixels.flip(1), pixels)
 
 
 def _shifted(n: int, side: int, generator: Generator) -> Tensor:
-    """Pixel numbers of n sides, int64 [n, side], each side shifted by up to an eighth; numbers outside mean zeros."""
+    """Pixel numbers of n image sides, int64 [n, side], each shifted by up to an eighth; outside numbers mean zeros."""
     most = side // 8
     shift = torch.randint(-most, most + 1, (n, 1), generator=generator, device=generator.device)
     return shift + torch.arange(side, device=generator.device)

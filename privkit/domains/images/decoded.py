@@ -1,4 +1,4 @@
-"""Pictures that torchvision decodes one by one when taken: the centre square, resampled, with values in [0, 1]."""
+"""Pictures that torchvision decodes when they are taken: centre square, resampled, values in [0, 1]."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class _NotOnScale(DataError):
 
 
 def _unit_pixels(picture: Image, size: int, channels: int) -> NDArray[np.float32]:
-    """The centre square of a picture, resampled to float32 [size, size, channels] in [0, 1]; one channel is grey.
+    """The centre square of a picture, resampled to float32 [size, size, channels] in [0, 1]; channels = 1 means grey.
 
     16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
-    floats are taken unchanged. If values do not fit this scale, a `_NotOnScale` names a file format that fits.
+    floats are taken unchanged. If values do not fit this scale, the error `_NotOnScale` names a suitable file format.
     """
     from PIL import Image, ImageOps
 
@@ -60,7 +60,7 @@ Size = Annotated[int, Ge(1), Le(1024)]
 
 @dataclass(frozen=True, kw_only=True)
 class _DecodedPool:
-    """A torchvision dataset whose pictures are decoded when taken: centre square, resampled to size×size."""
+    """A torchvision dataset whose pictures are decoded when they are taken: centre square, resampled to size×size."""
 
     dataset: Any  # gives (PIL image, target) by index
     labels: NDArray[np.int64]  # the class number of each picture, [N]; or [N, L] of 0 and 1, several labels per picture
@@ -102,7 +102,7 @@ class _DecodedPool:
         )
 
     def _check_sides(self, row: np.int64, sides: tuple[int, int]) -> None:
-        """Refuse a picture enlarged to more than twice its size: most of it is interpolated, and easy to recover."""
+        """Refuse a picture enlarged to more than twice its size, because interpolated pixels are easy to recover."""
         if 2 * min(sides) < self.size:
             raise DataError(
                 f"picture {row} ({self.file(self.dataset, int(row))}) is {sides[0]}×{sides[1]} pixels, too small for "
@@ -111,7 +111,7 @@ class _DecodedPool:
 
 
 def open_picture(path: str) -> Any:
-    """A decoded picture in its own mode; torchvision's loader would convert it to 8-bit color and clip 16-bit grey."""
+    """A decoded picture in its own mode; torchvision's loader converts it to 8-bit color and clips 16-bit grey."""
     from PIL import Image
 
     with open(path, "rb") as file:
@@ -131,15 +131,15 @@ def decoded_pools(
     validation: Any = None,
     grey: bool = False,
 ) -> Pools:
-    """Pools of a dataset that torchvision decodes picture by picture.
+    """The training, test and validation parts of a dataset that torchvision decodes picture by picture.
 
     Args:
-        train: dataset that gives (PIL image, target) by index.
-        test: the same for the test part; None if there is no official one.
-        file: returns the file of a row of the dataset, for errors.
-        labels: returns the labels of a part, [N], or 0 and 1 in [N, L]; a ValueError if N is not its number of
-            pictures.
-        grey: whether pictures have one channel, their brightness.
+        train: dataset that returns (PIL image, target) for an index.
+        test: the same for the test part; None if there is no official test part.
+        file: function that returns the file of a picture by its index, for error messages.
+        labels: function that returns the labels of a part, [N], or 0 and 1 in [N, L]; a ValueError if N differs from
+            the number of pictures.
+        grey: whether pictures are converted to one channel, the brightness.
     """
     channels = 1 if grey else 3
 

@@ -25,10 +25,10 @@ _DARK = 0.25
 
 
 def scale_of(images: NDArray[np.generic]) -> float:
-    """The divisor of a user's array: 255 for uint8, 65535 for uint16, 1 for booleans and floats.
+    """The divisor that brings a user's array to [0, 1]: 255 for uint8, 65535 for uint16, 1 for booleans and floats.
 
     Raises:
-        DataError: for other kinds of numbers and for shapes other than [N, H, W] and [N, H, W, C].
+        DataError: for other number types, and for shapes other than [N, H, W] and [N, H, W, C].
     """
     scales = {"uint8": 255.0, "uint16": 65535.0, "bool": 1.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
     if images.dtype.name not in scales:
@@ -47,7 +47,7 @@ def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
     """Check a user's array, [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W], and move its channels last.
 
     Raises:
-        DataError: for shapes, kinds of numbers and ranges that `scale_of` and `check_images` refuse.
+        DataError: for shapes, number types and ranges that `scale_of` or `check_images` refuses.
     """
     if images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS:
         images = images.transpose(0, 2, 3, 1)
@@ -85,7 +85,7 @@ def check_images(x: Tensor) -> None:
 def clipping_warning(x: Tensor) -> str:
     """A warning if pictures look clipped at white or use only a small part of their scale; otherwise empty.
 
-    Every reconstruction of such pictures looks close, because constant areas are easy to guess.
+    Constant areas are easy to guess, so every reconstruction of such pictures looks close.
     """
     if not len(x):
         return ""
@@ -119,7 +119,7 @@ class Images:
 
     @classmethod
     def of(cls, x: Tensor) -> Images:
-        """The domain of these images; a `DataError` if `x` does not hold images."""
+        """The domain of the images `x`; a `DataError` if `x` does not hold images."""
         check_images(x)
         _, c, h, w = x.shape
         return cls(shape=(c, h, w))
@@ -138,7 +138,7 @@ class Images:
         return torch.rand(count, *self.shape, generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Black, white, fine and coarse checkerboards with their negatives, a step, gray and black-and-white noise."""
+        """Extreme images: black, white, checkerboards and their negatives, a step, gray or black-and-white noise."""
         _, h, w = self.shape
         y, x = torch.arange(h).unsqueeze(1), torch.arange(w)
         fine, coarse = ((y // side + x // side) % 2 for side in (1, max(1, h // 4)))
@@ -149,7 +149,7 @@ class Images:
         return torch.cat([torch.stack(drawn).float().unsqueeze(1).expand(-1, *self.shape), noise])
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Records of another image dataset: resized by area, and converted between grey and color."""
+        """Images of another image dataset, resized by area, and converted between grey and color."""
         if not isinstance(given, Images):
             raise UsageError(f"{given.records} cannot stand in for images; name auxiliary data of images")
         channels, height, width = self.shape
@@ -170,7 +170,7 @@ class Images:
         return {"mid_grey": torch.full_like(auxiliary[0], 0.5), "mean_image": auxiliary.mean(0)}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """The image metrics of guess n against image n; SSIM is left out for images that are too small."""
+        """The image metrics of each guess against its image; SSIM is left out if images are too small."""
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:

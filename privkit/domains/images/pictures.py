@@ -1,4 +1,4 @@
-"""Datasets of picture files, through torchvision: decoded when taken, centre square, resampled."""
+"""Datasets of picture files through torchvision: decoded when taken, cut to the centre square, and resampled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class CelebA(Checked):
-    """CelebA faces; the label is one of the 40 attributes, or all of them are labels.
+    """CelebA faces; the label is one of the 40 attributes, or all 40 attributes are labels.
 
     Attributes:
         attribute: name of the attribute, as in list_attr_celeba.txt; "all" gives each face several labels, for
@@ -70,7 +70,7 @@ class CelebA(Checked):
 class LfwPeople(Checked):
     """Labeled Faces in the Wild, deep-funneled; the label is the person.
 
-    The official test part has other people than the training part, so parts are drawn from the training part alone.
+    The official test part shows other people than the training part, so all parts are drawn from the training part.
 
     Attributes:
         size: side in pixels.
@@ -91,7 +91,7 @@ class LfwPeople(Checked):
         advice = "put the official file there by hand: LFW can no longer be downloaded"
 
         class Extracted(LFWPeople):  # type: ignore[misc]  # torchvision has no types
-            """The dataset with its lists and pictures extracted; the archive of the pictures is not required."""
+            """A torchvision dataset that needs only the extracted lists and pictures, not the pictures' archive."""
 
             def _check_integrity(self) -> bool:
                 return True  # the lists are checked below
@@ -114,7 +114,7 @@ class LfwPeople(Checked):
 class Pcam(Checked):
     """PatchCamelyon: 262,144 + 32,768 histology patches, 96×96 colour, 2 classes. Needs h5py.
 
-    Its official validation part of another 32,768 is used if its files are there.
+    The official validation part of another 32,768 patches is used if its files exist.
 
     Attributes:
         size: side in pixels.
@@ -140,7 +140,7 @@ class Pcam(Checked):
                 return f"camelyonpatch_level_2_split_{_PCAM_PARTS[part]}_{kind}.h5"
 
             def labels(dataset: Any) -> NDArray[np.int64]:
-                """The labels of a part, read at once; torchvision would read them patch by patch."""
+                """The labels of a part, read at once, because torchvision would read them patch by patch."""
                 with h5py.File(folder / file(dataset._split, "y")) as content:
                     return np.asarray(content["y"]).reshape(-1).astype(np.int64)
 
@@ -195,10 +195,10 @@ class ImageFolder(Checked):
 
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
-    """Folders of pictures, one folder per class; errors call their path `called`.
+    """The parts of a dataset of picture folders, one folder per class; error messages call the path `called`.
 
     Args:
-        folders: folder of the training part and, if there is one, of the test part; their classes have the same names.
+        folders: the folder of the training part and optionally of the test part, with the same class names.
     """
     from torchvision import datasets
 
@@ -221,10 +221,11 @@ def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Checked):
-    """ImageNet of 2012: 1,281,167 + 50,000 pictures of 1,000 classes; the validation part is the test part.
+    """ImageNet of 2012: 1,281,167 + 50,000 pictures of 1,000 classes; the official validation part serves as test part.
 
-    It reads train/<WordNet id>/ and val/<WordNet id>/. If a folder is missing, torchvision unpacks its official archive
-    into the data root; this needs the devkit's archive, too. Classes are numbered in the order of their WordNet ids.
+    Pictures are read from train/<WordNet id>/ and val/<WordNet id>/. If a folder is missing, torchvision unpacks the
+    official archive into the data root, which also needs the devkit's archive. Classes are numbered in the order of
+    their WordNet ids.
 
     Attributes:
         size: side in pixels after centre cropping.

@@ -1,4 +1,4 @@
-"""Official datasets that fit into memory, through torchvision: CIFAR, MNIST and their relatives."""
+"""Official datasets that fit into memory, through torchvision: CIFAR, MNIST and similar ones."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class FashionMnist:
 
 
 def _open_cifar(name: str, dataset: Any, root: Path, download: bool, advice: str, classes: int) -> Pools:
-    """CIFAR-10 and its relatives: files of batches, each with an official MD5, under <root>/<base folder>."""
+    """Open CIFAR-10 or CIFAR-100: batch files, each with an official MD5, under <root>/<base folder>."""
     files = [*map(tuple, dataset.train_list + dataset.test_list), (dataset.meta["filename"], dataset.meta["md5"])]
     with one_sentence(name, root, advice):
         if download:
@@ -112,7 +112,7 @@ def _open_cifar(name: str, dataset: Any, root: Path, download: bool, advice: str
 
 
 def _array_pools(part: Callable[[bool], Any], classes: int) -> Pools:
-    """Pools of a dataset that torchvision holds in memory as `.data` and `.targets`."""
+    """The training and test parts of a dataset that torchvision holds in memory as `.data` and `.targets`."""
     pools = []
     for train in (True, False):
         dataset = part(train)
@@ -126,7 +126,7 @@ def _array_pools(part: Callable[[bool], Any], classes: int) -> Pools:
 
 
 def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Pools:
-    """MNIST and its relatives: four idx files under <root>/<class name>/raw."""
+    """Open MNIST or Fashion-MNIST: four idx files under <root>/<class name>/raw."""
     inside = f"{dataset.__name__}/raw"
     root = need_root(name, root, inside)
     folder = root / inside
@@ -147,7 +147,7 @@ def _open_idx(name: str, dataset: Any, root: Path | None, download: bool) -> Poo
 
 
 def _is_idx(path: Path, dimensions: int) -> bool:
-    """Whether this is an idx file of bytes that is as long as its header says."""
+    """Whether this is an idx file of bytes whose length agrees with its header."""
     start = 4 + 4 * dimensions
     with path.open("rb") as handle:
         header = handle.read(start)

@@ -1,1 +1,1 @@
-"""Table rows: their domain, and tables of real records."""
+"""Table rows: their domain, and datasets of tables."""

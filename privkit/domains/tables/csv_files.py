@@ -1,4 +1,4 @@
-"""CSV files of a user: they are read as columns of words, and columns of numbers are converted."""
+"""Reads a user's CSV files as columns of text, and converts columns of numbers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def csv_columns(
     """The columns of a CSV file with a header.
 
     Args:
-        file: name of the file inside the root, plain or compressed by gzip (.gz); UTF-8, also with a byte-order mark.
-        needed: pairs of a dataset's option and the column that it names; the file must have these columns.
-        filled: columns in which no cell may be empty, if the file has them.
-        skip_bad: whether bad rows are left out: rows with missing or extra cells, or an empty cell in `filled`.
+        file: name of the file inside the root, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
+        needed: pairs of a dataset's option and the column that this option names; the file must have these columns.
+        filled: columns in which no cell may be empty.
+        skip_bad: whether to leave out bad rows, which have missing or extra cells or an empty cell in `filled`.
 
     Returns:
-        The cells by column, and a sentence on rows that were left out, if any.
+        Column -> cells, and at most one sentence, on the rows that were left out.
 
     Raises:
-        DataError: if the file, a needed column or all rows are missing, two columns have one name, a row is bad, or the
-            file is not CSV.
+        DataError: if the file is missing or not CSV, if a needed column or all rows are missing, if two columns have
+            one name, or if a row is bad.
     """
     path = root / file
     # spreadsheets begin a file with a byte-order mark, which is part of no name
@@ -79,7 +79,7 @@ def dense_and_categorical(
 
 
 def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
-    """Refuse a label column whose values differ almost from record to record, as in ids or measurements.
+    """Refuse a label column with nearly as many values as records, such as ids or measurements.
 
     Raises:
         DataError: if there are 20 labels or more, and fewer than two records per class.
@@ -92,7 +92,7 @@ def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
 
 
 def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """A sentence on each categorical column of which more than half of the cells are numbers.
+    """A sentence for each categorical column of which more than half of the cells are numbers.
 
     >>> nearly_dense({"age": ["30", "", "40", "N/A"], "city": ["Rome", "4", "Bonn"]})
     ("the column 'age' is categorical: 1 of its 4 cells is not a number, such as 'N/A'; empty it for a dense column",)

@@ -21,17 +21,17 @@ _CLOSE = 0.05  # a dense cell counts as recovered if the guess is off by at most
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """Rows of one table, float32 [N, D + K]: D dense columns in [0, 1], then the ids of K categorical ones.
+    """Rows of one table, float32 [N, D + K]: D dense columns in [0, 1], then the category ids of K categorical columns.
 
-    Ids are whole numbers from 0, which float32 holds exactly; a model embeds them and computes nothing with them. See
-    `Domain`.
+    Ids are whole numbers from 0, which float32 holds exactly; a model only embeds them. See `Domain`.
 
     Attributes:
         dense: names of the dense columns.
         ranges: public (low, high) of each dense column, scaled to [0, 1].
         categorical: names of the categorical columns.
         values: the categories of each categorical column, by id; they are public.
-        parties: number (from 0) of the party that holds each column, dense columns first; empty if one holds all.
+        parties: number (from 0) of the party that holds each column, dense columns first; empty if one party holds all
+            columns.
 
     >>> cars = Tables(dense=("mpg",), ranges=((10.0, 50.0),), categorical=("cylinders",), values=(("4", "8"),))
     >>> cars.shown(torch.tensor([[0.5, 1.0]]))
@@ -73,7 +73,7 @@ class Tables:
 
     @property
     def column_sizes(self) -> tuple[int, ...]:
-        """Number of categories of every column, 0 for a dense one."""
+        """Number of categories of every column; 0 for a dense column."""
         return (*(0 for _ in self.dense), *self.sizes)
 
     def check(self, x: Tensor) -> None:
@@ -98,7 +98,7 @@ class Tables:
         return x
 
     def extremes(self, generator: Generator) -> Tensor:
-        """Rows with all dense columns low or high and first or last categories, and random corners of the domain."""
+        """Extreme rows: all dense columns low or high, with first or last categories; and random corners."""
         corners = torch.randint(2, (10, *self.shape), generator=generator).float()
         corners[0], corners[1] = 0, 1
         most = torch.tensor([1.0] * len(self.dense) + [size - 1.0 for size in self.sizes])
@@ -133,8 +133,7 @@ class Tables:
         return {"column_mean": guess}
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Share of recovered cells, share of recovered categories, and mean absolute and squared error of dense
-        cells."""
+        """Scores [N]: shares of recovered cells and categories, and mean absolute and squared error of dense cells."""
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs().double().cpu().numpy()
         right = self._right(off)
@@ -147,12 +146,12 @@ class Tables:
         return values
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The share of wrong cells of each guess when compared with each row; see `Domain.distances`."""
+        """The share of wrong cells of each guess compared with each row, [G, N]; see `Domain.distances`."""
         rows, guesses = (records.cpu().double().numpy() for records in (truth, guess))
         return np.stack([1 - self._right(np.abs(rows - one)).mean(1) for one in guesses])
 
     def _right(self, off: Values) -> NDArray[np.bool_]:
-        """Which cells are recovered, from the errors [N, D + K]."""
+        """Which cells count as recovered, bool [N, D + K], from the errors `off`."""
         d = len(self.dense)
         return np.concatenate([off[:, :d] <= _CLOSE, off[:, d:] < 0.5], axis=1)
 
@@ -160,7 +159,7 @@ class Tables:
         return [", ".join(f"{name}={cell}" for name, cell in self._cells(row)) for row in x.cpu().tolist()]
 
     def columns(self, truth: Tensor, guess: Tensor) -> dict[str, float]:
-        """Mean absolute error of each dense column, as a share of its range, and error rate of each categorical one."""
+        """For each column: the mean absolute error as a share of its range (dense), or the error rate (categorical)."""
         d = len(self.dense)
         off = (truth - guess.to(truth.device)).abs()
         errors = torch.cat([off[:, :d].mean(0), (off[:, d:] >= 0.5).float().mean(0)]).tolist()

@@ -1,4 +1,4 @@
-"""Tables of several parties about the same people, joined by an id."""
+"""Tables of several parties about the same people, joined by an id column."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _Columns = dict[str, tuple[str, ...]]
 class PartyFiles:
     """Several CSV files in the data root, one per party, with columns of the same people, joined by an id column.
 
-    Records that a party lacks are left out and counted in the row of an audit. The order of the rows in a file does not
-    matter, since records are sorted by id. Ids themselves are not a column of a record. `vertical` gives each party the
-    columns of its file; a file that holds only ids and labels is not a party. The choice of dense columns, their
-    ranges, and the categories follow from the joined records, and are taken as public.
+    Records that a party lacks are left out; an audit's results report their number. The order of rows in a file does
+    not matter. Ids are not a column of a record. The model `vertical` gives each party the columns of its file; a file
+    with only ids and labels is not a party. The choice of dense columns, their ranges, and the categories follow from
+    the joined records, and are taken as public.
 
     Attributes:
         files: names of two or more files inside the data root, each as `table_file` reads it.
         id: column of the id in every file; ids are compared as text.
         label: column of the label, in one of the files.
-        skip_bad_rows: whether rows with missing or extra cells are left out. The row of an audit says how many.
+        skip_bad_rows: whether rows with missing or extra cells are left out. An audit's results report their number.
 
     Source: privkit's own. Published vertical splits assume joined records; Vepakomma et al. 2018, "Split learning for
     health", §2.
@@ -95,7 +95,7 @@ class PartyFiles:
             raise DataError(f"{self.name}: no file has a column {self.label!r}; name one of {known} with label=…")
 
     def _joined(self, tables: Mapping[str, _Columns]) -> tuple[dict[str, list[str]], str]:
-        """The columns of all parties for the ids that all parties hold, and the sentence that counts these ids."""
+        """The joined columns of all parties, for the ids that every party has, and a sentence that counts these ids."""
         places = [{number: row for row, number in enumerate(table[self.id])} for table in tables.values()]
         common = sorted(set.intersection(*map(set, places)))
         if not common:

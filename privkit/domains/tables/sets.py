@@ -1,4 +1,4 @@
-"""Datasets of tables: dense columns are scaled and categories are numbered."""
+"""Datasets of tables. Dense columns are scaled, and categories are numbered."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def table_pools(
     notes: tuple[str, ...] = (),
     parties: Mapping[str, int] | None = None,
 ) -> Pools:
-    """A dataset of labelled rows.
+    """Build a dataset of labelled table rows.
 
     Args:
-        dense: numbers [N] by column; NaN means a missing number and becomes the column's median.
-        categorical: words [N] by column; a missing word is the category "".
+        dense: column -> numbers [N]; NaN marks a missing number and becomes the column's median.
+        categorical: column -> words [N]; a missing word is the category "".
         labels: the class of each row; classes are numbered in alphabetical order.
-        parties: party by column, if several parties hold the columns; see `Tables`.
+        parties: column -> party number, if several parties hold the columns; see `Tables`.
 
     >>> pools = table_pools({"mpg": np.array([10.0, 30.0, np.nan])}, {"fuel": ["gas", "oil", "gas"]}, ["a", "b", "a"])
     >>> pools.train.x.tolist()
@@ -121,16 +121,16 @@ class AutoMpg:
 class TableFile:
     """A user's table: a CSV file with a header in the data root.
 
-    A column whose cells are all numbers or empty is dense; any other is categorical. Every column but the label is part
-    of a record, unless `ignore` names it (name ids there). Ranges and categories come from the whole file and are taken
+    A column is dense if all its cells are numbers or empty, otherwise categorical. A record consists of all columns
+    except the label and those in `ignore` (such as ids). Ranges and categories come from the whole file and are taken
     as public.
 
     Attributes:
-        file: name of the file inside the data root, as it is or compressed by gzip (.gz); UTF-8.
+        file: name of the file inside the data root, plain or gzip (.gz); UTF-8.
         label: column of the label.
         ignore: columns that are not part of a record.
-        skip_bad_rows: whether rows with missing or extra cells, or without a label, are left out. The row of an audit
-            says how many.
+        skip_bad_rows: whether rows with missing or extra cells, or without a label, are left out. An audit's results
+            report their number.
 
     Source: the user's.
     """
@@ -168,17 +168,17 @@ _CURE = "write label 0 or 1, 13 whole numbers and 26 words of 8 hex digits, sepa
 
 @dataclass(frozen=True, kw_only=True)
 class Criteo(Checked):
-    """Criteo: 45,840,617 impressions, 13 counts and 26 categories each; the label says whether one was clicked.
+    """Criteo: 45,840,617 ad impressions with 13 counts and 26 categories each; the label says whether it was clicked.
 
     A missing count becomes its column's median; a missing category is a separate category. The official test file has
     no labels, so test records are drawn from the training file.
 
     Attributes:
-        file: the official training file in the data root, as it is or compressed by gzip (.gz).
-        rows: number of rows read, from the first; their ranges and categories are taken as public.
-        scale: "log" takes log(1 + max(count, 0)) of each count and calls the columns log I1 and so on; "linear" leaves
+        file: the official training file in the data root, plain or gzip (.gz).
+        rows: number of rows read, from the start of the file; their ranges and categories are taken as public.
+        scale: "log" takes log(1 + max(count, 0)) of each count and names the columns "log I1", …; "linear" leaves
             counts unchanged.
-        skip_bad_rows: whether rows with missing or extra fields are left out. The row of an audit says how many.
+        skip_bad_rows: whether rows with missing or extra fields are left out. An audit's results report their number.
 
     Source: Criteo Labs 2014, display advertising challenge; patch_shuffling, Table III.
     """

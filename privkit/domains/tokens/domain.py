@@ -27,8 +27,8 @@ class Tokens:
     The mask of a batch follows from the ids: `x != PADDING`.
 
     Attributes:
-        length: T ≥ 1; longer texts are cut.
-        vocabulary: the token of each id; ids 0 and 1 stand for padding and for unknown tokens. It is public.
+        length: T ≥ 1, the number of tokens; longer texts are cut.
+        vocabulary: the token of each id, which is public; ids 0 and 1 stand for padding and for unknown tokens.
         separator: text between two tokens of a displayed sequence.
 
     >>> names = Tokens(length=4, vocabulary=("", "?", "a", "n"), separator="")
@@ -71,7 +71,7 @@ class Tokens:
         return torch.randint(UNKNOWN, len(self.vocabulary), (count, self.length), generator=generator)
 
     def extremes(self, generator: Generator) -> Tensor:
-        """A sequence of padding only, sequences that repeat one token (for eight tokens), and random sequences."""
+        """Extreme sequences: only padding, one repeated token (for eight tokens), and random tokens."""
         repeated = torch.linspace(UNKNOWN, len(self.vocabulary) - 1, 8).long().unsqueeze(1).expand(-1, self.length)
         return torch.cat([self.zeros(1), repeated, self.random(8, generator)])
 
@@ -106,7 +106,7 @@ class Tokens:
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """ROUGE-1, token accuracy, ROUGE-L and whether all tokens are right; padding in the truth is ignored.
+        """ROUGE-1, token accuracy, ROUGE-L and "exact" (all tokens correct), [N] each; padding in the truth is ignored.
 
         ROUGE-1 ignores the order of tokens, so a shuffle within a text does not change it.
 
@@ -131,7 +131,7 @@ class Tokens:
         }
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """One minus ROUGE-1; ties are broken by the number of tokens at the right places. See `Domain.distances`."""
+        """One minus ROUGE-1, [G, N]; the number of tokens at correct places breaks ties. See `Domain.distances`."""
         a, b = truth.cpu().numpy(), guess.cpu().numpy()
         moved = np.stack([((a != one) & (a != PADDING)).mean(1) for one in b])
         return np.stack([1 - rouge_1(a, one[None]) for one in b]) + _ORDER * moved

@@ -1,4 +1,4 @@
-"""The IMDB reviews, from the official archive or the folder that it unpacks to."""
+"""The IMDB reviews, from the official archive or from its unpacked folder."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _LISTED = re.compile(r"aclImdb/(train|test)/urls_(neg|pos)\.txt")
 class Imdb(TextReading):
     """25,000 + 25,000 film reviews; the label says whether a review is positive.
 
-    The other options are those of `TextReading`. accurate_sl reads 256 tokens of BERT's cased tokenizer; put its
-    tokenizer.json into the data root and name it with `tokenizer`.
+    The other options are those of `TextReading`. accurate_sl reads 256 tokens of BERT's cased tokenizer; for this, put
+    BERT's tokenizer.json into the data root and name it in `tokenizer`.
 
     Source: Maas et al. 2011; accurate_sl, Table 1.
     """
@@ -64,7 +64,7 @@ class Imdb(TextReading):
 
 @dataclass(frozen=True, kw_only=True)
 class _Files:
-    """The reviews in a folder or an archive."""
+    """The reviews found in a folder or an archive, by part (training or test) and label."""
 
     # (part, label) -> number of the review -> its text
     reviews: dict[tuple[str, str], dict[int, bytes]] = field(default_factory=dict)
@@ -79,12 +79,12 @@ class _Files:
             self.listed[match[1], match[2]] = content.count(b"\n")
 
     def empty(self) -> str:
-        """The name of a part and label without reviews; "" if all have some."""
+        """The name of a part and label that has no reviews; "" if all have some."""
         parts = ((part, label) for part in ("train", "test") for label in _LABELS)
         return next(("/".join(part) for part in parts if not self.reviews.get(part)), "")
 
     def rows(self, part: str) -> Iterator[tuple[str, tuple[str, bytes | None]]]:
-        """Each review of a part: its place in the files, its label, and its text if the file has one."""
+        """Each review of a part: its place in the files, its label, and its text, or None if the file has none."""
         if self.damage:
             yield "the end", (self.damage, None)
         for label in _LABELS:

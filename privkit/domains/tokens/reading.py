@@ -1,4 +1,4 @@
-"""Texts as token sequences: they are split, numbered by a vocabulary or a published tokenizer, cut and padded."""
+"""Turns texts into token sequences: split, numbered by a vocabulary or a published tokenizer, cut and padded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNKNOWN_NAMES = ("[UNK]", "<unk>")
 
 @dataclass(frozen=True, kw_only=True)
 class _Subwords:
-    """A tokenizer renumbered so that padding has id 0 and the unknown token id 1; the others keep their order.
+    """A tokenizer with new ids: padding has id 0, the unknown token id 1, and all other tokens keep their order.
 
     ALBERT's ids have this order already, so its pretrained embedding fits.
     """
@@ -38,14 +38,14 @@ class _Subwords:
     ids: NDArray[np.int64]  # the tokenizer's id -> our id
 
     def encode(self, texts: Sequence[str], length: int) -> list[list[int]]:
-        """The renumbered ids of each text, at most `length`, with special tokens."""
+        """The new ids of each text, at most `length`, including special tokens."""
         self.tokenizer.no_padding()
         self.tokenizer.enable_truncation(length)
         return [self.ids[pieces.ids].tolist() for pieces in self.tokenizer.encode_batch(list(texts))]
 
 
 def _read_tokenizer(name: str, root: Path, file: str) -> _Subwords:
-    """A tokenizer from the data root, where `file` is its path without `..`; a `DataError` if it cannot be read."""
+    """A tokenizer from a file in the data root (a path without `..`); a `DataError` if it cannot be read."""
     advice = "put a tokenizer.json of Hugging Face there, or name another with tokenizer=…"
     path = file_inside(name, root, file, advice)
     with one_sentence(name, path, advice):
@@ -77,7 +77,7 @@ def _split_text(text: str, unit: Unit) -> list[str]:
 
 
 def decoded_text(raw: bytes) -> str:
-    """A text; a `BadRow` if it is empty or not UTF-8."""
+    """The text of the bytes; a `BadRow` if it is empty or not UTF-8."""
     letters = utf8(raw)
     if not letters.strip():
         raise BadRow("holds no token", "delete it")
@@ -93,7 +93,7 @@ def read_texts(
     vocabulary: int,
     notes: tuple[str, ...] = (),
 ) -> Pools:
-    """A dataset of labelled texts.
+    """Build a dataset of labelled texts.
 
     Args:
         train: label and text of each training record, at least one record; classes are numbered in alphabetical order.
@@ -120,7 +120,7 @@ def _numbered_texts(
     parts: Sequence[Sequence[Labelled]],
     notes: tuple[str, ...],
 ) -> Pools:
-    """A dataset of texts whose tokens have the ids `ids`, at most T per text; see `read_texts`."""
+    """Build a dataset from the token ids of texts, at most T per text; see `read_texts`."""
     classes = sorted({label for part in parts for label, _ in part})
     number = {label: place for place, label in enumerate(classes)}
     train, test = (
@@ -144,16 +144,16 @@ def _padded(texts: Sequence[Sequence[int]], length: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class TextReading(Checked):
-    """Options of a dataset for reading its texts.
+    """Base of text datasets, with the options for reading texts.
 
     Attributes:
         unit: "words" or "characters".
-        length: number of tokens kept of each text.
+        length: number of tokens that are kept of each text.
         vocabulary: largest number of ids; rarer tokens count as unknown. The vocabulary comes from the training texts,
             and is taken as public.
-        tokenizer: a `tokenizer.json` of Hugging Face in the data root, such as ALBERT's, which then replaces `unit` and
+        tokenizer: a Hugging Face `tokenizer.json` in the data root, such as ALBERT's, which replaces `unit` and
             `vocabulary`; "" for none. Needs the package tokenizers.
-        skip_bad_rows: whether bad rows are left out. The row of an audit says how many.
+        skip_bad_rows: whether bad rows are left out. An audit's results report their number.
     """
 
     domain: ClassVar[str] = "tokens"

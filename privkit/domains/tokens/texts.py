@@ -1,4 +1,4 @@
-"""Datasets of texts: definitions, names, Amazon reviews, and a user's own file."""
+"""Datasets of texts: WordNet definitions, names, Amazon reviews, and a user's own file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Definitions(Checked):
-    """20,000 definitions of English nouns; the label says what is defined: an animal, an artifact, food, …
+    """20,000 definitions of English nouns; the label is the kind of the defined thing: an animal, an artifact, food, …
 
     Attributes:
         length: number of tokens kept of each definition.
@@ -52,7 +52,7 @@ class Definitions(Checked):
 
 @cache
 def _definitions(length: int, vocabulary: int) -> Pools:
-    """The definitions, split once per process, since a run opens its dataset several times."""
+    """The definitions as token sequences; cached, since a run opens its dataset several times."""
     import timm.data
 
     path = Path(timm.data.__file__).parent / "_info" / "imagenet_synset_to_definition.txt"
@@ -67,10 +67,10 @@ def _definitions(length: int, vocabulary: int) -> Pools:
 
 @dataclass(frozen=True, kw_only=True)
 class TextFile(TextReading):
-    """A user's texts: a file in the data root with one text a line, its label first, then a tab.
+    """A user's texts: a file in the data root with one text per line, in the form label, tab, text.
 
     Attributes:
-        file: name of the file inside the data root, as it is or compressed by gzip (.gz); UTF-8.
+        file: name of the file inside the data root, plain or gzip (.gz); UTF-8.
 
     The other options are those of `TextReading`. Blank lines are left out.
 
@@ -137,11 +137,11 @@ class AmazonReviews(TextReading):
     """Amazon Reviews Full: product reviews, 3,000,000 + 650,000; the label is the number of stars, 1 to 5.
 
     Attributes:
-        file: a file of reviews in the data root instead of the official train.csv and test.csv, plain or compressed by
-            gzip (.gz): JSON lines of McAuley's releases, or fastText's lines. It has no test part.
-        rows: number of reviews read from each file, from the first.
+        file: a plain or gzip (.gz) file of reviews in the data root, which replaces the official train.csv and
+            test.csv: JSON lines of McAuley's releases, or fastText's lines. It has no test part.
+        rows: number of reviews read from the start of each file.
 
-    The other options are those of `TextReading`. accurate_sl trains ALBERT; for this, name its tokenizer.json with
+    The other options are those of `TextReading`. accurate_sl trains ALBERT; for this, name ALBERT's tokenizer.json in
     `tokenizer`.
 
     Source: McAuley and Leskovec 2013; train.csv and test.csv by Zhang, Zhao and LeCun 2015; accurate_sl, Table 7.
@@ -196,7 +196,7 @@ def _of_csv(row: str) -> Labelled:
 
 
 def _of_json(row: str) -> Labelled:
-    """Stars and text of a row of McAuley's releases: `overall` in those of 2014 and 2018, `rating` in that of 2023."""
+    """Stars and text of a line of McAuley's releases; the stars are `overall` in 2014 and 2018, `rating` in 2023."""
     try:
         fields = json.loads(row)
         stars = fields["overall"] if "overall" in fields else fields["rating"]

@@ -1,1 +1,1 @@
-"""Accurate split learning on noisy signals (Xu et al.): noise on smashed data, then masking or scaling it."""
+"""Accurate split learning on noisy signals (Xu et al.): noise on smashed data, followed by masking or scaling."""

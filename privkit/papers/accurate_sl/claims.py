@@ -1,4 +1,4 @@
-"""Accurate split learning as published: Theorems 3.5 and 3.7 and its Laplace noise, and where they do not hold."""
+"""Accurate split learning as published: Theorems 3.5 and 3.7, its Laplace noise, and the cases in which they fail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Noise = Literal["independent", "backpropagated"]
 def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
     """ε = √(2·ln(1.25/δ))·Δ/σ, the classical Gaussian mechanism solved for ε.
 
-    Δ > 0 is the L2 diameter that the claim uses, σ > 0 a standard deviation, and δ lies in (0, 1).
+    Δ > 0 is the L2 sensitivity that the claim uses, σ > 0 the noise's standard deviation, and δ lies in (0, 1).
 
     Source: the accurate split learning paper, Theorem 3.5 (Dwork and Roth 2014, Theorem 3.22).
 
@@ -31,10 +31,10 @@ def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float
 
 
 def theorem_3_5_limit(delta: float) -> tuple[float, float]:
-    """Largest (ε, μ = Δ/σ) up to which Theorem 3.5's formula is a bound, although it is proven for ε < 1 only.
+    """Largest ε, and μ = Δ/σ, for which Theorem 3.5's formula is a valid bound; the theorem is proven for ε < 1 only.
 
-    The exact δ at ε = c·μ, c = √(2·ln(1.25/δ)), grows with μ from 0 to 1 (its derivative is
-    φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 − c) > 0 by Mills' ratio), so it meets the claimed δ in (0, 1) once.
+    The exact δ at ε = c·μ, c = √(2·ln(1.25/δ)), grows with μ from 0 to 1 (its derivative is φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2
+    − c) > 0 by Mills' ratio), so it equals the claimed δ once.
 
     Source: derived from Balle and Wang 2018, Theorem 8.
 
@@ -58,8 +58,8 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
 def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificate:
     """Certificate of Theorem 3.5 for one release, with Δ > 0, σ > 0 and δ in (0, 1) as in `theorem_3_5_epsilon`.
 
-    Its `lower` is the exact ε, and it is sound if and only if the claimed ε is at least this. The formula is proven for
-    ε < 1, and holds up to `theorem_3_5_limit`.
+    The certificate's `lower` is the exact ε. The claim is sound if and only if the claimed ε is at least the exact one.
+    The formula is proven for ε < 1, and holds up to `theorem_3_5_limit`.
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.
 
@@ -97,10 +97,10 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificat
 
 
 def theorem_3_7_mu(epsilon: float, delta: float) -> float:
-    """Sensitivity over σ of Theorem 3.7, for Gaussian noise: z + √(z² + 2ε), z = Φ⁻¹(δ); ε > 0 and δ in (0, 1).
+    """The ratio of sensitivity to σ in Theorem 3.7, for Gaussian noise: z + √(z² + 2ε), z = Φ⁻¹(δ); ε > 0, δ in (0, 1).
 
-    At this value the privacy loss exceeds ε with probability δ. The theorem only says that "some α > 0" is small
-    enough. Its condition is stronger than (ε, δ)-DP, so the exact μ (`gaussian.mu_for`) is larger.
+    At this ratio the privacy loss exceeds ε with probability δ. The theorem only says that "some α > 0" is small
+    enough. The theorem's condition is stronger than (ε, δ)-DP, so the exact ratio (`gaussian.mu_for`) is larger.
 
     Source: derived from the accurate split learning paper, Theorem 3.7.
 
@@ -113,7 +113,7 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
 
 
 def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
-    """Certificate of Theorem 3.7: the (ε, δ) that is claimed when the sensitivity is small enough.
+    """Certificate of Theorem 3.7: the (ε, δ) that is claimed if the sensitivity is small enough.
 
     The noise is "independent" (Gaussian noise that does not depend on the data) or "backpropagated" (the noise that
     reaches a gradient in the paper).
@@ -147,7 +147,7 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
 
 
 def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"]) -> float:
-    """ε = diameter of [−1, 1]^n over b > 0: 2n/b by the L1 diameter (correct), 2√n/b by the L2 one (published).
+    """ε of Laplace noise of scale b > 0 on [−1, 1]^n: 2n/b by the L1 diameter (correct), 2√n/b by L2 (published).
 
     Source: Dwork et al. 2006 (L1); the accurate split learning paper, Table 11 (L2).
 

@@ -1,4 +1,4 @@
-"""Claims of accurate split learning beside our results: Theorems 3.1 to 3.7 and A.7, and every bound of Table 11."""
+"""Claims of accurate split learning compared with our results: Theorems 3.1 to 3.7, A.7, and all of Table 11."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DELTA = 1e-5
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """The claims, theorem by theorem, then Table 11 row by row, then the measured effects."""
+    """The compared claims: theorem by theorem, then Table 11 row by row, then measured effects."""
     yield from _linear_layer()
     yield from _softmax()
     yield from _privacy()

@@ -1,4 +1,4 @@
-"""Advanced composition as accurate split learning publishes it (Theorem A.7), computed without overflow and checked."""
+"""Advanced composition as accurate split learning publishes it (Theorem A.7), without overflow and with a check."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _TAKEN = {
 
 
 def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Drift = "published") -> float:
-    """ε′ of T ≥ 1 rounds of ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
+    """ε′ of T ≥ 1 rounds with ε ≥ 0 each: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
 
     Args:
-        slack: δ′ in (0, 1); the paper writes "for all δ′ > 0", but values of 1 or more make no sense.
+        slack: δ′ in (0, 1); the paper writes "for all δ′ > 0", but a probability must be below 1.
         drift: choice of d(ε): e^ε − 1 as published, or (e^ε − 1)/(e^ε + 1).
 
     Returns:
-        ε′; `inf` if it exceeds the largest float (for the published drift from ε ≈ 700 on; see
-            `log10_theorem_a7_epsilon`).
+        ε′; infinity if it exceeds the largest float (for the published d from ε ≈ 700 on; see
+        `log10_theorem_a7_epsilon`).
 
-    Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the
-    smaller drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
+    Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the smaller
+    drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
 
     >>> round(theorem_a7_epsilon(0.1, 100, 1e-5), 6)
     5.850235
@@ -64,11 +64,11 @@ def theorem_a7(per_round: Certificate, *, rounds: int, slack: float, lower_model
     """Certificate of T adaptive rounds by Theorem A.7.
 
     Args:
-        per_round: certificate of one round with finite ε; an unsound one gives an unsound result.
+        per_round: certificate of one round with finite ε; if it is unsound, so is the result.
         lower_model: "frozen", "trained" (on raw data), "averaged" (over clients, trained on raw data) or "dp_trained".
 
     Returns:
-        A certificate; ε is `inf` if δ adds up to 1 or more, or ε′ is beyond any floating-point number.
+        A certificate; its ε is infinite if the total δ is 1 or more, or if ε′ exceeds the largest float.
 
     Source: the accurate split learning paper, Theorem A.7.
 

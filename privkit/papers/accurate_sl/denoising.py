@@ -1,8 +1,8 @@
-"""Denoising theory: effects of masking and scaling noisy smashed data on the layer behind the cut, in closed form.
+"""Denoising theory: closed-form errors of the layer behind the cut if noisy smashed data are masked or scaled.
 
-Smashed data X in R^n arrive as X + Z; the next layer is M in R^(m×n). Masking keeps each coordinate with probability p,
-and scaling multiplies all coordinates by λ = 1/α. Both are post-processing and leave ε unchanged. p and λ lie in [0,
-1], where 1 has no effect, and α > 1. A result outside the range of floats is refused.
+Smashed data X in R^n arrive as X + Z with noise Z; the next layer is M in R^(m×n). Masking keeps each coordinate with
+probability p, and scaling multiplies all coordinates by λ = 1/α. Both are post-processing and leave ε unchanged. p and
+λ lie in [0, 1], where 1 has no effect, and α > 1. A result outside the range of floats is refused.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class CutNoise(Checked):
 
     @property
     def variance(self) -> float:
-        """The variance of the noise: σ² or 2b²."""
+        """The variance of the noise: σ² (Gaussian) or 2b² (Laplace)."""
         return self.scale * self.scale * (1.0 if self.law == "gaussian" else 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer(Checked):
-    """The three numbers that determine a linear layer's mean squared errors.
+    """The three numbers A, B and F that determine a linear layer's mean squared errors.
 
     Source: Xu et al., accurate split learning, Theorem 3.1.
 
@@ -60,10 +60,10 @@ class LinearLayer(Checked):
 
     @classmethod
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
-        """Mean layer over M and X with entries from U[−1, 1]: E A = E B = mn/9, E F = mn/3.
+        """The expected A, B and F for M and X with entries from U[−1, 1]: E A = E B = mn/9, E F = mn/3.
 
-        Every error below is linear in (A, B, F), so evaluated here it is the exact mean error. As A = B, the mean error
-        of masking is linear in p.
+        Every error in this file is linear in (A, B, F), so these values give the exact mean error. As A = B, the mean
+        error of masking is linear in p.
 
         >>> layer, noise = LinearLayer.average(rows=10, columns=16), CutNoise(law="gaussian", scale=0.7)
         >>> round(best_scale(layer, noise), 3), round(1 / (1 + 3 * 0.7**2), 3)
@@ -98,16 +98,16 @@ def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
 
 
 def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """mask(p) − scale(p) = p(1−p)(B + σ²F) ≥ 0: the error of scaling by p is at most that of masking at p.
+    """`mask_mse` − `scale_mse` = p(1−p)(B + σ²F) ≥ 0: scaling by p has at most the error of masking at p.
 
-    Source: derived; it proves a remark of Xu et al., section 4.1, who read it off Fig. 2.
+    Source: derived; it proves an observation of Xu et al. (section 4.1) from Fig. 2.
     """
     p = validate.real("p", p, least=0, most=1)
     return finite(p * (1 - p) * (layer.diagonal + _spread(layer, noise)))
 
 
 def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
-    """Whether the error of masking is at most that of the noise alone: pB + (1−p)A ≤ σ²F, or p = 1.
+    """Whether masking has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p = 1.
 
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
@@ -127,7 +127,7 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 
 
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
-    """Whether the error of scaling by 1/α is at most that of the noise alone: A/F ≤ σ²(α+1)/(α−1).
+    """Whether scaling by 1/α has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
 
     Source: Xu et al., Theorem 3.1 (ii).
     """
@@ -147,10 +147,10 @@ def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
 
 
 def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
-    """p*, the minimizer of `mask_mse` over [0, 1].
+    """The keep probability p* that minimizes `mask_mse` over [0, 1].
 
     If A > B, it is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, and the better
-    end is returned: 0 if A < σ²F, else 1 (no masking).
+    endpoint is returned: 0 if A < σ²F, else 1 (no masking).
 
     Source: derived from Xu et al., Eq. 9.
     """
@@ -180,7 +180,7 @@ def _spread(layer: LinearLayer, noise: CutNoise) -> float:
 
 
 def finite(number: float) -> float:
-    """The number itself; a result outside the range of floats is refused."""
+    """The number itself; an error if it is infinite or NaN."""
     if not isfinite(number):
         raise ValueError("weights, features and noise must be smaller: the result is too large for a float")
     return number

@@ -1,4 +1,4 @@
-"""Monte Carlo simulation of masking and scaling noisy smashed data: the curves of Figs. 2, 6 and 7, as arrays.
+"""Monte Carlo simulation of masking and scaling noisy smashed data, for the curves of Figs. 2, 6 and 7.
 
 The paper draws M and X from U[−1, 1] and averages k = 1000 results. It does not say what m, n, f_2 and f_2' are, and
 the simulations were not released. We chose the following, which `Settings.describe` prints:
@@ -6,8 +6,8 @@ the simulations were not released. We chose the following, which `Settings.descr
 - m = 10 classes, n = 16 smashed features (the smallest split layer in the paper's experiments),
 - M, X and the true class are drawn anew in each of the k draws,
 - f_1(u) = Mu, f_2(u) = the softmax cross-entropy of Mu, f_2'(u) = Mᵀ(softmax(Mu) − y*), its gradient at the cut,
-- one mask of the smashed data for all rows of M, and the same draws for every noise level, p and λ, so that curves
-  differ by what is varied and not by luck.
+- one mask of the smashed data for all rows of M, and the same random draws for every noise level, p and λ, so that
+  curves do not differ by chance.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Curves:
 
 
 def figure(name: str, settings: Settings) -> list[Curves]:
-    """The curves of one of `FIGURES`; a `ValueError` for settings with another law of noise than the figure's."""
+    """The curves of one of the `FIGURES`; a `ValueError` if the settings have another noise law than the figure."""
     usual, quantities = FIGURES[name]
     if settings.law != usual.law:
         raise ValueError(f"settings.law must be {usual.law!r} in this figure, got {settings.law!r}")
@@ -98,7 +98,7 @@ def figure(name: str, settings: Settings) -> list[Curves]:
 
 
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
-    """Curves of each quantity (of `_QUANTITIES`) under scaling and masking, in this order."""
+    """Curves of each quantity under scaling and then under masking; `_QUANTITIES` lists the allowed quantities."""
     for name in quantities:
         validate.choice("quantity", name, _QUANTITIES)
     factor = np.linspace(0.0, 1.0, settings.points)
@@ -131,7 +131,7 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
 
 
 def best_scales(settings: Settings, scale: float) -> Array:
-    """The best λ* for each draw of M and X, [draws], for comparison with the λ that is best on average.
+    """The best scale λ* for each draw of M and X, [draws], for comparison with the λ that is best on average.
 
     >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
     array([0.2 , 0.57])
@@ -146,7 +146,7 @@ def best_scales(settings: Settings, scale: float) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class _Batch:
-    """Draws: M [k, m, n]; X, unit noise and uniforms of the masks, each [k, n]; and the true class [k]."""
+    """Random draws: M [k, m, n]; X, unit noise and uniform numbers for masks, each [k, n]; and the true class [k]."""
 
     weights: Array
     features: Array
@@ -159,7 +159,7 @@ class _Batch:
         return self.results(self.features)
 
     def results(self, seen: Array) -> dict[str, Array]:
-        """f_1 [k, m], f_2 [k, 1] and f_2' [k, n] of the smashed data `seen` by the server, [k, n]."""
+        """The values f_1 [k, m], f_2 [k, 1] and f_2' [k, n], computed on the smashed data `seen` [k, n]."""
         logits = np.matmul(self.weights, seen[:, :, None])[:, :, 0]
         each = np.arange(len(logits))
         slope = softmax(logits, axis=1)

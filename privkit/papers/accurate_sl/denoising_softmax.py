@@ -1,4 +1,4 @@
-"""Denoising theory behind a softmax: the lemma of Theorem 3.3, and a correct condition in place of Theorem 3.4."""
+"""Denoising theory for a softmax: the lemma of Theorem 3.3, and a correct condition that replaces Theorem 3.4."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from privkit.papers.accurate_sl.denoising import arrays, finite
 
 
 def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
-    """The second-order approximation of E ln S, ln E S − Var S/(2(E S)²), from ln E S and ln E S².
+    """The second-order approximation of E ln S, which is ln E S − Var S/(2(E S)²), from ln E S and ln E S².
 
-    It has no error bound: see `lognormal_error`.
+    Its error has no bound: see `lognormal_error`.
 
     Source: Xu et al., Lemma A.4.
 
@@ -33,9 +33,8 @@ def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
 def lognormal_error(s2: float) -> float:
     """Error of Lemma A.4 for S = exp(N(0, s²)), for which E ln S = 0: s²/2 − (e^{s²} − 1)/2.
 
-    Its absolute value grows without limit with s² ≥ 0.
-
-    Theorem 3.3 assumes a large σ and uses this lemma, so its proof is not valid.
+    Its absolute value grows without limit in s² ≥ 0. Theorem 3.3 uses the lemma for a large σ, so the theorem's proof
+    is not valid.
 
     Source: derived.
 
@@ -47,11 +46,11 @@ def lognormal_error(s2: float) -> float:
 
 
 def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> float:
-    """The σ² above which Theorem 3.4 claims that some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
+    """The σ² above which, by Theorem 3.4, some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
 
     **The theorem is false**: it overlooks that noise common to all logits cancels in the softmax. At M = [[20, 3], [20,
-    0]], X = (0, 1), i* = 0 and σ² = .0075 the condition holds, but `softmax_loss_gap` grows as λ falls below 1. For the
-    mean loss, the right condition is `loss_slope` > 0.
+    0]], X = (0, 1), i* = 0 and σ² = .0075 the theorem's condition holds, but `softmax_loss_gap` grows as λ falls below
+    1. For the mean loss, the correct condition is `loss_slope` > 0.
 
     Source: Xu et al., Theorem 3.4.
 
@@ -76,7 +75,7 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
         sigma: standard deviation of the noise, > 0.
         lam: λ = 1/α in [0, 1]; 1 means no scaling.
 
-    Source: Xu et al., Theorem 3.4, both sides; the quadrature is derived.
+    Source: Xu et al., both sides of Theorem 3.4's inequality; the quadrature is derived.
 
     >>> [round(softmax_loss_gap([[20, 3], [20, 0]], [0, 1], 0, 0.0075**0.5, lam), 6) for lam in (1, 0.99)]
     [0.010023, 0.010272]
@@ -91,8 +90,8 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
 def loss_slope(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -> float:
     """The slope of λ ↦ E L(λz̃) at λ = 1, E⟨s(z̃) − y*, z̃⟩ with z̃ = M(X + Z); arguments as in `softmax_loss_gap`.
 
-    Scaling by a λ just below 1 lowers the mean cross-entropy if and only if this is positive. Otherwise no λ < 1 helps,
-    since E L is convex in λ.
+    Scaling by a λ just below 1 lowers the mean cross-entropy if and only if the slope is positive. Otherwise no λ < 1
+    helps, since E L is convex in λ.
 
     Source: derived.
 
@@ -123,7 +122,7 @@ def _margin(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -
 
 
 def _expectation(function: Callable[[float], float], mean: float, spread: float, kinks: Sequence[float] = ()) -> float:
-    """E function(N(mean, spread²)), by adaptive quadrature, split where the margin is 0 or the function has a kink."""
+    """E function(X) for X ~ N(mean, spread²), by adaptive quadrature, split at 0 and at the function's kinks."""
     from scipy.integrate import quad  # slow to import
 
     if spread == 0:

@@ -1,9 +1,9 @@
-"""Effects that accurate split learning publishes, and whether each remains without the fault of the released code.
+"""Effects that accurate split learning publishes, and whether each holds without a fault of the released code.
 
 The released code writes noise into the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`).
-Every effect is judged on two audits that differ only in this fault: with `noise_in_place=true`, and without. In both,
-masks and scales return the gradient of the released code (`defenses.denoising.Variant`). A third audit uses the exact
-derivative, as the theory does.
+Every effect is judged on two audits, with this fault (`noise_in_place=true`) and without. In both, masks and scales
+return the gradient of the released code (`defenses.denoising.Variant`). A third audit uses the exact derivative, as in
+the paper's theory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Effect:
 
 @dataclass(frozen=True, kw_only=True)
 class _JudgedEffect:
-    """An effect and the verdict of the runs."""
+    """An effect, its measured size in the runs, and the verdict."""
 
     effect: Effect  # the published statement
     # difference of the accuracies of the same seeds with the fault; None below two common seeds, and where the fault
@@ -72,7 +72,7 @@ class _JudgedEffect:
 
 
 def with_fault(defense: str) -> str:
-    """The defense with the fault in its noise; unchanged if it adds no noise.
+    """The defense with noise written in place, as in the released code's fault; unchanged if it adds no noise.
 
     >>> with_fault("bounded+gaussian_noise:at_inference=false+masking:at_inference=false")
     'bounded+gaussian_noise:at_inference=false,noise_in_place=true+masking:at_inference=false'
@@ -82,7 +82,7 @@ def with_fault(defense: str) -> str:
 
 
 def _with_derivative(defense: str) -> str:
-    """The defense with the exact derivative of masks and scales in place of the released code's gradient.
+    """The defense with the exact derivative of masks and scales instead of the released code's gradient.
 
     >>> _with_derivative("gaussian_noise+masking:variant=straight_through,at_inference=false")
     'gaussian_noise+masking:at_inference=false'
@@ -98,7 +98,7 @@ def _toml() -> dict[str, Any]:
 
 
 def bounds_of(experiment: str, defense: str) -> dict[str, float]:
-    """ε of one release under the noise of a defense: "published_epsilon", as Table 11 prints it, and "sound_epsilon" at
+    """ε of one release under a defense's noise: "published_epsilon" as in Table 11, and the correct "sound_epsilon" at
     the same δ; empty if Table 11 has no row for the experiment.
 
     >>> bounds_of("table_10_imdb_small", "gaussian_noise:at_inference=false")["published_epsilon"]
@@ -116,7 +116,7 @@ def bounds_of(experiment: str, defense: str) -> dict[str, float]:
 
 @cache
 def effects() -> tuple[Effect, ...]:
-    """The effects, from `effects.toml`."""
+    """The published effects, read from `effects.toml`."""
     return tuple(
         Effect(
             claim=entry["claim"],
@@ -130,7 +130,7 @@ def effects() -> tuple[Effect, ...]:
 
 
 def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
-    """The runs that effects compare, with and without the fault; only for effects whose claim matches a pattern."""
+    """The runs, with and without the fault, that are compared by effects whose claim matches one of the patterns."""
     named = [effect for effect in effects() if any(fnmatchcase(effect.claim, pattern) for pattern in claims)]
     runs = {run for effect in named for run in (effect.better, effect.worse)}
     acts = {run for effect in named if not effect.no_fault for run in (effect.better, effect.worse)}
@@ -139,12 +139,12 @@ def needed_runs(claims: Sequence[str] = ("*",)) -> set[_Run]:
 
 
 def shipped_rows() -> list[dict[str, Any]]:
-    """The rows of `python benchmarks/run.py denoising`, which ship with the package."""
+    """The result rows of `python benchmarks/run.py denoising` that ship with the package."""
     return [json.loads(line) for line in (files(_FOLDER) / "measured.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]]:
-    """Accuracy on test images without noise, by run and seed."""
+    """Run -> seed -> accuracy on test images without noise, in [0, 1]."""
     found: dict[_Run, dict[int, float]] = {}
     for row in rows:
         found.setdefault((row["experiment"], row["defense"]), {})[row["seed"]] = row["accuracy"]
@@ -152,7 +152,7 @@ def accuracies(rows: Iterable[Mapping[str, Any]]) -> dict[_Run, dict[int, float]
 
 
 def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) -> _JudgedEffect:
-    """The verdict on an effect, from differences between runs with equal seeds."""
+    """The verdict on an effect, from the differences between runs with equal seeds."""
     released, sound, exact = (_gaps(effect, found, change) for change in (with_fault, str, _with_derivative))
     common = sorted(sound if effect.no_fault else set(released) & set(sound))
     if len(common) < 2:
@@ -171,7 +171,7 @@ def effect_verdict(effect: Effect, found: Mapping[_Run, Mapping[int, float]]) ->
 
 
 def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Callable[[str], str]) -> dict[int, float]:
-    """The difference of accuracy of an effect's two runs, by seed; `change` is applied to their defenses."""
+    """Seed -> difference of the two runs' accuracies; `change` is applied to the runs' defenses first."""
     better, worse = (
         found.get((experiment, change(defense)), {}) for experiment, defense in (effect.better, effect.worse)
     )
@@ -179,10 +179,9 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 
 
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffect, ...]:
-    """Every effect with its verdict on the given rows, or on the rows that ship with the package.
+    """Every effect with its verdict on the given result rows, or on those that ship with the package.
 
-    Only runs of equal length are compared. Of several lengths, the one with the most seeds decides; on a tie, the
-    longest.
+    Only runs with equal numbers of epochs are compared: the number with the most seeds or, on a tie, the largest.
     """
     given = shipped_rows() if rows is None else rows
     by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))
@@ -204,7 +203,7 @@ _KEPT = {"": "", "last": "last epoch", "best_test": "best test accuracy"}  # whi
 
 
 def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[ComparedClaim]:
-    """The effects that were run, as claims of the paper with our results; see `judged`."""
+    """The measured effects, as claims of the paper compared with our results; see `judged`."""
     verdicts: dict[_Verdict, ClaimVerdict] = {"survives": "reproduced", "undecided": "unproven"}
     for one in judged(rows):
         if one.sound is None:
@@ -225,12 +224,12 @@ def comparisons(rows: Iterable[Mapping[str, Any]] | None = None) -> Iterator[Com
 
 
 def with_it(one: _JudgedEffect) -> str:
-    """The size of an effect with the fault, or why the fault has no effect there."""
+    """The size of an effect with the fault, or the reason why the fault does not change it."""
     return f"with it {shown(one.released)}" if one.released else f"the fault cannot act: {one.effect.no_fault}"
 
 
 def shown(interval: Interval) -> str:
-    """A difference with the limits of its interval."""
+    """A difference with its interval's limits, as text."""
     return f"{interval.value:+.3f} [{interval.low:+.3f}, {interval.high:+.3f}]"
 
 

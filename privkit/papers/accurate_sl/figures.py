@@ -50,7 +50,7 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {
 
 
 def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:
-    """One panel; if the mean error has a closed form, as for the linear layer, it is drawn as well."""
+    """One panel of the figure; the exact curve is drawn as well if a closed form exists, as for the linear layer."""
     exact, average = None, LinearLayer.average(rows=settings.rows, columns=settings.columns)
     if curves.quantity == "linear":
         error = scale_mse if curves.operator == "scaling" else mask_mse
@@ -71,7 +71,7 @@ def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One set of axes."""
+    """The data of one set of axes: curves, their errors, and labels."""
 
     title: str  # text above the axes
     xlabel: str  # meaning of `factor`
@@ -91,10 +91,10 @@ class Panel:
 
 
 def panels(rows: Sequence[Sequence[Panel]], *, note: str = "") -> Figure:
-    """A grid of panels; the panels of a row share the vertical axis and can be compared.
+    """Draw a grid of panels; panels in a row share the vertical axis.
 
     Args:
-        rows: panels by row, at least one row, all rows of the same length.
+        rows: the panels of each row; at least one row, all rows of the same length.
 
     Raises:
         ValueError: if the rows do not form a grid.

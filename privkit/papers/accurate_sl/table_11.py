@@ -1,4 +1,4 @@
-"""Table 11 of accurate split learning: its printed bounds, the values of their formulas, and the exact values."""
+"""Table 11 of accurate split learning: its printed bounds, its formulas' values, and the exact values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Noise = Literal["gaussian", "laplace"]
 
 @dataclass(frozen=True, kw_only=True)
 class _PrintedBound:
-    """One cell of Table 11 of the accurate split learning paper."""
+    """One printed bound of Table 11 of the accurate split learning paper."""
 
     name: str  # model and data set
     noise: _Noise  # "gaussian" or "laplace"
@@ -30,7 +30,7 @@ class _PrintedBound:
 
     @property
     def epsilon(self) -> float:
-        """ε as printed, with its factor 2."""
+        """The printed ε; the table prints half of it and the factor 2."""
         return 2.0 * self.half
 
 
@@ -62,7 +62,7 @@ TABLE_11: tuple[_PrintedBound, ...] = tuple(
 
 @dataclass(frozen=True, kw_only=True)
 class Table11Row:
-    """One printed bound with the value of its formula and the exact value."""
+    """One printed bound of Table 11, with its formula's value and the exact value."""
 
     printed: _PrintedBound  # the table's own numbers
     # ε before the factor 2, by the variant of the formula that is nearest to the printed one: c√n/σ, or √n/b for
@@ -73,7 +73,7 @@ class Table11Row:
 
 
 def table_11() -> Iterator[Table11Row]:
-    """The 24 bounds of Table 11, checked.
+    """The 24 bounds of Table 11, each with its certificate.
 
     Source: the accurate split learning paper, Table 11; layer sizes from its Table 1.
 
@@ -84,7 +84,7 @@ def table_11() -> Iterator[Table11Row]:
 
 
 def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
-    """The row of a model under noise of this scale; None if the table has no such row.
+    """Table 11's row for a model and noise of this scale; None if there is no such row.
 
     >>> found = row_of("MLP on IMDB", "gaussian", 0.7)
     >>> found.printed.epsilon, round(found.exact, 1)

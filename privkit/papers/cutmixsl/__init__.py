@@ -1,1 +1,1 @@
-"""CutMixSL (Baek et al.): smashed patches of a group of clients, cut and mixed without noise."""
+"""CutMixSL (Baek et al.): patches of several clients' smashed data, cut and mixed without noise."""

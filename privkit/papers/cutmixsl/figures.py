@@ -1,4 +1,4 @@
-"""Pictures of the data that CutMixSL and its variants send."""
+"""Pictures of the messages that CutMixSL and its variants send."""
 
 from __future__ import annotations
 

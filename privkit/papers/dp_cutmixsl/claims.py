@@ -1,4 +1,4 @@
-"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1 and Corollary 1, and the cases in which they fail."""
+"""DP-SL, DP-MixSL and DP-CutMixSL as published: Theorem 1, Corollary 1, and the cases in which they fail."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from privkit.shared.certificate import Certificate
 
 
 def smashed_rdp(setting: GroupRelease, order: float) -> float:
-    """ε₁,s(α) = αΔ²D_s/(2σ_s²), for any order α > 1; a σ so small that this is not finite is refused."""
+    """Rényi bound for smashed data, ε₁,s(α) = αΔ²D_s/(2σ_s²), for an order α > 1; an infinite result is refused."""
     return _rdp(order, setting.clip, setting.dimensions, "sigma", setting.sigma)
 
 
 def label_rdp(setting: GroupRelease, order: float) -> float:
-    """ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released."""
+    """Rényi bound for labels, ε₁,y(α) = αD_y/(2σ_y²); 0 if no labels are released."""
     sigma = setting.sigma if setting.sigma_labels is None else setting.sigma_labels
     bound = _rdp(order, 1.0, setting.label_dimensions, "sigma_labels", sigma)
     return 0.0 if setting.labels == "none" else bound
 
 
 def rdp(setting: GroupRelease, order: float) -> float:
-    """Theorem 1: ε₁, ε₂ or ε₃ at order α > 1, by the setting's mechanism, in nats.
+    """Theorem 1's Rényi bound at order α > 1, in nats: ε₁, ε₂ or ε₃, depending on the setting's mechanism.
 
-    λ_max enters squared (for Mixup and all labels) or linearly (for CutMix's smashed data). The paper asks for integers
-    α ≥ 2, but α > 1 suffices for the formula.
+    λ_max enters squared (for Mixup and all labels) or linearly (for CutMix's smashed data). The paper requires integers
+    α ≥ 2, but the formula holds for α > 1.
 
     Source: the DP-CutMixSL paper, Theorem 1, Eqs. 18-20.
 
@@ -53,10 +53,9 @@ def conversion(order: float, delta: float) -> float:
 
 
 def best_order(setting: GroupRelease, delta: float) -> float:
-    """The order α > 1 at which the converted bound ε(α) + ε_o(δ) is least: 1 + √(ln(1/δ)/c), since ε(α) = αc.
+    """The order α > 1 that minimizes the converted bound ε(α) + ε_o(δ): 1 + √(ln(1/δ)/c), since ε(α) = αc.
 
-    Corollary 1 grows with this sum, so this order is best for it, too. It is often below the order 2 that the paper
-    uses.
+    It also minimizes Corollary 1's ε, which grows with this sum. It is often below the order 2 that the paper uses.
 
     >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> round(best_order(table_1("dp_sl", group=2, sigma=16 / 255), 1e-5), 4)
@@ -67,7 +66,7 @@ def best_order(setting: GroupRelease, delta: float) -> float:
 
 
 def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> float:
-    """Corollary 1: ε′ = ln(1 + (k/n)(e^{ε(α) + ε_o(δ)} − 1)), at one order.
+    """Corollary 1's ε′ = ln(1 + (k/n)(e^{ε(α) + ε_o(δ)} − 1)) at one order α.
 
     Source: the DP-CutMixSL paper, Corollary 1, Eqs. 22-24.
 
@@ -79,10 +78,10 @@ def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> fl
 
 
 def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """Certificate of Theorem 1: its Rényi bound at an order α > 1, converted at δ; no credit for sampling.
+    """Certificate of Theorem 1: its Rényi bound at an order α > 1, converted at δ, without amplification by sampling.
 
-    It is unsound in four cases: ratios are random; clients add the noise, so that the theorem's variance is wrong; ⌈λN⌉
-    patches are more than λN; or labels can differ by more than D_y.
+    The claim is unsound in four cases: ratios are random; clients add the noise, so that the theorem's variance is
+    wrong; ⌈λN⌉ patches exceed λN; or labels can differ by more than D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
 
@@ -97,10 +96,11 @@ def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certifica
 
 
 def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """Certificate of Corollary 1: Theorem 1, converted at one order, with credit for sampling k of n clients.
+    """Certificate of Corollary 1: Theorem 1, converted at one order, with amplification by sampling k of n clients.
 
-    The certificate is at δ. With real sampling, the same ε even holds at γδ (`quantities["delta_after_sampling"]`). It
-    is unsound if Theorem 1 is, and for round-robin groups, in which every client takes part.
+    The certificate is at δ. With real sampling at rate γ = k/n, the same ε even holds at γδ
+    (`quantities["delta_after_sampling"]`). The claim is unsound if Theorem 1 is unsound, and for round-robin groups, in
+    which every client takes part.
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
 
@@ -164,7 +164,7 @@ def _certificate(
 
 
 def _objections(setting: GroupRelease, order: float) -> list[str]:
-    """Why Theorem 1 is not a bound for this release; empty if it is one."""
+    """Reasons why Theorem 1 is not a bound for this release; empty if it is a bound."""
     objections = []
     ratio, mixes = setting.ratio, setting.mechanism != "dp_sl" and setting.group > 1
     if mixes and setting.concentration is not None and ratio < 1:  # λ_max = 1 bounds every draw
@@ -204,7 +204,7 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
 
 
 def _rdp(order: float, width: float, dimensions: int, name: str, sigma: float) -> float:
-    """α·D·(width/σ)²/2; a result that is not finite is refused."""
+    """The Rényi bound α·D·(width/σ)²/2; an infinite result is refused."""
     ratio = float(width) / float(sigma)
     divergence = validate.real("order", order, above=1) * dimensions * ratio * ratio / 2
     if not isfinite(divergence):

@@ -1,4 +1,4 @@
-"""Claims of DP-CutMixSL beside our results: group sizes, Theorem 1 and Corollary 1."""
+"""Claims of DP-CutMixSL compared with our results: group sizes, Theorem 1 and Corollary 1."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MIXING: tuple[tuple[Mechanism, Literal["k₂*", "k₃*"]], ...] = (("dp_mixsl",
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """Group sizes, then Theorem 1, then Corollary 1 with its assumptions and as the paper's experiments run."""
+    """Group sizes, then Theorem 1, then Corollary 1 under its assumptions and as in the paper's experiments."""
     for name, symbol in _MIXING:
         yield from _group_size(name, symbol)
     for name, _ in _MIXING:
@@ -58,14 +58,14 @@ def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[
 
 
 def _exponent(name: Mechanism, group: float) -> float:
-    """ε(α) + ε_o at λ = 1/k, for a group size that need not be whole."""
+    """The exponent ε(α) + ε_o of Corollary 1 at λ = 1/k, for a real group size k."""
     alone = table_1("dp_sl", group=1, sigma=_SIGMA)
     smashed = smashed_rdp(alone, ORDER) / group ** (2 if name == "dp_mixsl" else 1)
     return smashed + label_rdp(alone, ORDER) / group**2 + conversion(ORDER, DELTA)
 
 
 def _figure_7() -> Iterator[ComparedClaim]:
-    """How ε′ changes with the group size, from the formulas; the plotted numbers are not printed."""
+    """Changes of ε′ with the group size, computed from the formulas, since the paper prints no numbers."""
     falling: tuple[tuple[Mechanism, bool], ...] = (("dp_sl", False), ("dp_mixsl", True), ("dp_cutmixsl", True))
     for name, falls in falling:
         curve = figure_7(name)[:, 1]
@@ -113,7 +113,7 @@ def _corollary_1(name: Mechanism, delta: float, drawn: bool) -> ComparedClaim:
 
 
 def _at_best(formula: Callable[..., Certificate], setting: GroupRelease, delta: float, proven: float) -> str:
-    """A sentence on the formula's value at its best order, instead of the α = 2 that Table 1 fixes."""
+    """A sentence on the formula's value at its best order, instead of Table 1's α = 2."""
     order = best_order(setting, delta)
     found = formula(setting, order=order, delta=delta).epsilon
     beside = "undercuts" if found < proven else "stays above"

@@ -1,4 +1,4 @@
-"""Figures of ε (proven, and by Corollary 1) against group size, noise and rounds; pictures of methods' messages."""
+"""Figures of ε (proven, and by Corollary 1) against group size, noise and rounds, and pictures of messages."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _picture(
     published: str = "dashed: Corollary 1, α = 2",
     **axes: Any,
 ) -> Figure:
-    """One curve per mechanism; a published value that is not below the proven one is marked as a bound."""
+    """A figure with one curve per mechanism; a published value not below the proven one is marked as a bound."""
     drawn = []
     for name, label in NAMES.items():
         row = [experiment(name, value) for value in values]

@@ -1,4 +1,4 @@
-"""The best mixing group size under Corollary 1 as published: the paper's k₂* and k₃*, and the true minimizers."""
+"""The best mixing group size under Corollary 1: the paper's k₂* and k₃*, and the true minimizers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ORDER, DELTA = table_1_value("α"), table_1_value("δ")
 
 
 def figure_7(mechanism: Mechanism) -> Array:
-    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3]: k = 1 to 10, three σ; not a bound for the paper's runs.
+    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3], for k = 1 to 10 and three σ; no bound for the paper's runs.
 
     Source: the DP-CutMixSL paper, Fig. 7b and 7d, recomputed from Eqs. 22-24, since no numbers are printed.
 
@@ -29,10 +29,10 @@ def figure_7(mechanism: Mechanism) -> Array:
 
 
 def published_group_size(setting: GroupRelease, order: float, delta: float) -> float:
-    """k₂* = √((ε₁,s + ε₁,y)/ε_o) for Mixup, k₃* = √(ε₁,y/ε_o) for CutMix, as printed.
+    """The best group size as printed: k₂* = √((ε₁,s + ε₁,y)/ε_o) for Mixup, k₃* = √(ε₁,y/ε_o) for CutMix.
 
-    They minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than 1. With the
-    paper's parameters it is above 1 at every k, so these are not the minimizers (compare `exact_group_size`).
+    Both minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than 1. With the
+    paper's parameters this sum exceeds 1 at every k, so k₂* and k₃* do not minimize ε′ (see `exact_group_size`).
 
     Only σ, D_s, D_y and Δ of the setting are used; "dp_sl" is refused, since its ε′ only grows with k.
 
@@ -48,7 +48,7 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
 
 
 def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float:
-    """The real k that minimizes Corollary 1's ε′ at λ = 1/k; it does not depend on n, and may lie outside [1, n].
+    """The real group size k that minimizes Corollary 1's ε′ at λ = 1/k; it ignores n, and may lie outside [1, n].
 
     With the exponent B/k + C/k² + ε_o (B = 0, C = ε₁ for Mixup; B = ε₁,s, C = ε₁,y for CutMix) the derivative vanishes
     at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. Let p = B/k + 2C/k² and t = −ln(1 − p). Then t = ε_o + B/k + C/k². The
@@ -69,7 +69,7 @@ def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float
     start = conversion(order, delta)
 
     def inverse(rise: float) -> float:
-        """The inverse size 1/k at t = ε_o + rise: the root w of 2Cw² + Bw = p, without cancellation or overflow."""
+        """The inverse group size 1/k at t = ε_o + rise: the root w of 2Cw² + Bw = p, without overflow."""
         p = -expm1(-(start + rise))
         return 2 * p / (b + hypot(b, sqrt(8 * p) * sqrt(c)))
 

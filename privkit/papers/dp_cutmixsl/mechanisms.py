@@ -1,4 +1,4 @@
-"""The paper's mechanisms as specifications, and their proven ε beside Corollary 1."""
+"""The paper's mechanisms as specifications for the accountants, and their proven ε compared with Corollary 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONCENTRATION = 2.0  # α_M of the ratios that the paper's experiments draw
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One mechanism in the setting of Table 1."""
+    """One mechanism with the parameters of Table 1."""
 
     name: Mechanism  # the mechanism
     group: int = 2  # k clients in a mixing group
@@ -30,11 +30,11 @@ class Experiment:
     drawn: bool = False
 
     def proven(self, delta: float) -> Certificate:
-        """The smallest ε that is proven."""
+        """The certificate with the smallest proven ε at δ."""
         return answer.epsilon(self.specification(), delta)
 
     def setting(self) -> GroupRelease:
-        """The mechanism in the terms of the paper's formulas."""
+        """The mechanism as the input of the paper's formulas."""
         setting = table_1(self.name, group=self.group, sigma=self.sigma)
         if not self.drawn:
             return setting
@@ -42,12 +42,12 @@ class Experiment:
         return replace(setting, sampling="partition", concentration=concentration)
 
     def published(self, delta: float) -> tuple[float, str]:
-        """T times Corollary 1 (of one release) at δ/T, and why this is not a bound (empty if it is)."""
+        """T rounds by Corollary 1: T times its ε at δ/T, and the reason why this is no bound (empty if it is one)."""
         claim = corollary_1(self.setting(), order=ORDER, delta=delta / self.rounds)
         return self.rounds * claim.epsilon, claim.objection
 
     def specification(self) -> SplitMechanism:
-        """The mechanism as a specification for the accountants."""
+        """The mechanism as the input of the accountants."""
         ratio: FixedRatio | DirichletRatio = (
             DirichletRatio(concentration=_CONCENTRATION, clients=self.group)
             if self.drawn
@@ -71,7 +71,7 @@ def specification(
     chosen: int | None = None,
     rounds: int = 1,
 ) -> SplitMechanism:
-    """One-hot labels and smashed data of Table 1 under noise; `chosen` of its n clients take part (None for all).
+    """A mechanism with Table 1's labels and smashed data; `chosen` of the n clients take part in a round (None: all).
 
     >>> specification(chosen=2).participation
     WithoutReplacement(chosen=2, clients=10)

@@ -1,4 +1,4 @@
-"""One release of DP-SL, DP-MixSL or DP-CutMixSL, in the terms of the paper's formulas."""
+"""One release of DP-SL, DP-MixSL or DP-CutMixSL, as the input of the paper's formulas."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Sampling = Literal["without_replacement", "partition"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRelease(Checked):
-    """One release of a mixing group, in the terms of the paper.
+    """One release of a mixing group, with the paper's parameters.
 
     Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
     """
@@ -59,20 +59,20 @@ class GroupRelease(Checked):
 
     @property
     def ratio(self) -> float:
-        """λ_max of the formula; 1 without mixing."""
+        """The largest mixing ratio λ_max in the formula; 1 without mixing."""
         if self.mechanism == "dp_sl":
             return 1.0
         return 1 / self.group if self.mixing_ratio is None else float(self.mixing_ratio)
 
     @property
     def label_diameter(self) -> int:
-        """Largest squared L2 distance of two labels: 2 for one-hot labels, L for [0, 1]^L, 0 without labels."""
+        """Largest squared L2 distance between two labels: 2 for one-hot labels, L for [0, 1]^L, 0 without labels."""
         classes = self.label_dimensions if self.classes is None else self.classes
         return {"none": 0, "unit_box": classes, "one_hot": 2 if classes > 1 else 0}[self.labels]
 
     @property
     def kept(self) -> float:
-        """Share of the patches kept by the client with the largest ratio: ⌈λN⌉/N under CutMix with N given, else λ."""
+        """Share of patches that the client with the largest ratio keeps: ⌈λN⌉/N under CutMix with N given, else λ."""
         if self.patches is None or self.mechanism != "dp_cutmixsl":
             return self.ratio
         if self.mixing_ratio is None:
@@ -85,16 +85,16 @@ class GroupRelease(Checked):
 
     @property
     def held(self) -> float:
-        """Largest share of the D_s coordinates that the kept patches can hold, with at most ⌈D_s/N⌉ in each patch."""
+        """Largest share of the D_s coordinates that these patches can hold, if each patch holds at most ⌈D_s/N⌉."""
         if self.patches is None or self.mechanism != "dp_cutmixsl":
             return self.kept
         return float(kept_share(np.array(self.kept), self.patches, self.dimensions))
 
 
 def table_1_value(parameter: str) -> float:
-    """A number of Table 1 by the paper's symbol.
+    """A number of Table 1, looked up by the paper's symbol.
 
-    The table calls standard deviations σ²: only with this reading does the printed k₂* = 28.55 follow.
+    The table's values of σ² are read as standard deviations σ, since only this gives the printed k₂* = 28.55.
 
     >>> table_1_value("Δ"), [table_1_value(f"σ·255, value {i}") for i in (1, 2, 3)]
     (0.15, [8.0, 16.0, 32.0])
@@ -103,7 +103,7 @@ def table_1_value(parameter: str) -> float:
 
 
 def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
-    """The release with the paper's parameters: λ = 1/k, noise after mixing, ⌈64λ⌉ patches, k of 10 clients.
+    """A release with the paper's parameters: λ = 1/k, noise after mixing, ⌈64λ⌉ patches, k of 10 clients.
 
     The group has k in 1..10 clients, drawn without replacement; the paper's σ, a standard deviation, is 8/255, 16/255
     or 32/255.

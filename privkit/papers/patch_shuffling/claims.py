@@ -1,4 +1,4 @@
-"""Patch shuffling as published: Proposition 2 and the ε of its Gaussian baseline, neither of which holds."""
+"""Patch shuffling as published: Proposition 2 and the ε of its Gaussian baseline; both claims are wrong."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from privkit.shared.certificate import Certificate
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
-    """Certificate of Proposition 2: σ-privacy over all N·B patches of the batch, with Eq. 7 and 8 as its counts.
+    """Certificate of Proposition 2: σ-privacy over all N·B patches of the batch, with the counts of Eq. 7 and 8.
 
-    The counts are those of `certificates.batch_shuffle`. The proposition holds only if no patch is kept (K = 0) or the
-    batch is one image.
+    The counts equal those of `certificates.batch_shuffle`. The proposition holds only if no patch is kept (K = 0) or if
+    the batch is one image.
 
     Source: the patch shuffling paper, Proposition 2, Eqs. 7 and 8.
 
@@ -51,7 +51,7 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
 def dp_baseline(*, delta: float = 1e-5) -> Certificate:
     """Certificate of the "DP" baseline: ε ≈ 6.68 with Gaussian noise of standard deviation 1, as printed.
 
-    The paper gives no δ; `quantities["mu"]` is the Gaussian shift that would have this ε at a δ in (0, 1).
+    The paper gives no δ. `quantities["mu"]` is the ratio of sensitivity to noise that would have this ε at `delta`.
 
     Source: the patch shuffling paper, §V ("yields ε ≈ 6.68").
 

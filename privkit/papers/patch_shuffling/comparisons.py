@@ -1,4 +1,4 @@
-"""Claims of patch shuffling beside our results: its counts, Proposition 2, its ε and its image errors."""
+"""Claims of patch shuffling compared with our results: its counts, Proposition 2, its ε and its image errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CIFAR10_STDS = (0.2023, 0.1994, 0.2010)  # standard deviations of CIFAR-10's ch
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """Counts, propositions, the printed ε, then image errors."""
+    """The compared claims: counts, propositions, the printed ε, then image errors."""
     kept = permutations.kept_tokens(_TOKENS, _KEEP)
     share = permutations.log10_target_share(_TOKENS, _BATCH, kept)
     factorial = permutations.log10_total_permutations(_TOKENS, 1, 0)
@@ -47,7 +47,7 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _image_errors() -> Iterator[ComparedClaim]:
-    """Checks of printed PSNR and MSE: agreement within a row, range, and the level of an attack without success."""
+    """Checks of printed PSNR and MSE: their agreement, their range, and values of an unsuccessful attack."""
     pairs = list(_pairs())
     apart = [f"{mse.table} {mse.row}" for mse, psnr in pairs if not _agree(mse, psnr)]
     yield ComparedClaim(
@@ -94,7 +94,7 @@ def _pairs() -> Iterator[tuple[PrintedValue, PrintedValue]]:
 
 
 def _agree(mse: PrintedValue, psnr: PrintedValue) -> bool:
-    """Whether a PSNR agrees with the MSE of its row, up to rounding and the mean over batches."""
+    """Whether a printed PSNR agrees with the MSE of the same table row, up to rounding and averaging over batches."""
     assert mse.value is not None
     assert psnr.value is not None
     return abs(psnr.value + 10 * log10(mse.value)) <= 0.5

@@ -1,4 +1,4 @@
-"""Pictures of the similarity of learned position embeddings, from the models of a run."""
+"""Pictures of the similarity of learned position embeddings in the models of a run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WEIGHTS = "client.safetensors"
 
 
 def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
-    """The paper's Fig. 5 for a run's models.
+    """Functions that draw the paper's Fig. 5 for a run's models, by file name.
 
     Raises:
-        UsageError: if it is not a run folder, or none of its models learned positions.
+        UsageError: if `run` is not a run folder, or if no model learned positions.
     """
     found = _embeddings(run)
     if not found:
@@ -41,7 +41,7 @@ def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure
     """A panel for each model: for every token, a map of the cosines between its position embedding and all others.
 
     Args:
-        embeddings: position embeddings [T, D] of a square grid of T tokens, row by row, by label; at least one.
+        embeddings: label -> position embeddings [T, D] of a square grid of T tokens, row by row; at least one model.
 
     Source: patch_shuffling Fig. 5, in the time domain.
     """
@@ -60,7 +60,7 @@ def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure
 
 
 def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cosines [T, T] of all pairs of rows of an embedding [T, D]; 0 for a row of zeros.
+    """Cosines [T, T] between the position vectors [T, D] of all pairs of tokens; 0 for a zero vector.
 
     >>> similarity(np.array([[1, 0], [0, 2], [3, 3]], np.float32)).round(3)[2].tolist()
     [0.707, 0.707, 1.0]
@@ -72,7 +72,7 @@ def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cosines [T, T] of a square grid as one picture: each token's map at its place, with gaps (NaN) between maps.
+    """Cosines [T, T] as one picture: each token's map of cosines at the token's place, with gaps (NaN) between maps.
 
     >>> _tiled(np.arange(16.0).reshape(4, 4))[0].tolist()
     [0.0, 1.0, nan, 4.0, 5.0, nan]
@@ -83,7 +83,7 @@ def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _embeddings(run: Path) -> dict[str, NDArray[np.float32]]:
-    """Position embeddings [T, D] (no class token) of the first client of each model that learned them, by label."""
+    """Label -> position embeddings [T, D] without class token, of the first client of each model that learned them."""
     from safetensors.numpy import load
 
     run = root(run)

@@ -1,1 +1,1 @@
-"""Patch SplitNN (Mabuchi and Ishikawa): one upper model for each patch, so that no machine sees a whole image."""
+"""Patch SplitNN (Mabuchi and Ishikawa): one client network for each patch, so that no machine sees a whole image."""

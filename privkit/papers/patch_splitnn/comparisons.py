@@ -1,4 +1,4 @@
-"""Claims of Patch SplitNN, checked on its own tables. It states no privacy guarantee."""
+"""Claims of Patch SplitNN, checked on the paper's own tables. The paper states no privacy guarantee."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALMOST_ALL = 0.9  # share of the rows from which "almost all" is granted
 
 
 def comparisons() -> Iterator[ComparedClaim]:
-    """Claims on numbers of patches, on costs, and on accuracies compared with ResNet18."""
+    """The compared claims: numbers of patches, costs, and accuracies relative to ResNet18."""
     counts = [value for value in printed_values("patch_splitnn") if value.column == "patches"]
     wrong = [value for value in counts if _patches(value.row) != value.value]
     yield ComparedClaim(
@@ -65,7 +65,7 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _patches(pattern: str) -> int:
-    """Number of patches that a pattern describes.
+    """Number of patches of an image under a pattern of patch size and stride.
 
     >>> _patches("CIFAR, patch 12, stride 5")
     25
