@@ -70,6 +70,8 @@ def _word(*allowed: str) -> Callable[[str, Any], str]:
     """One of a few words, in any spelling of capitals, spaces and hyphens."""
 
     def parsed(name: str, value: Any) -> str:
+        if isinstance(value, str) and value in allowed:
+            return value
         word = "_".join(value.lower().replace("-", " ").split()) if isinstance(value, str) else value
         chosen: str = validate.choice(name, word if word in allowed else value, allowed)
         return chosen

@@ -12,7 +12,17 @@ from privkit.accountants.columns import BY_NAME, DEFAULTS, translated, words
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import LARGEST, DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
-from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
+from privkit.accountants.spec.parts import (
+    ALWAYS,
+    UNMIXED,
+    CutMix,
+    EveryRound,
+    Mixup,
+    Noise,
+    NoMixing,
+    Poisson,
+    WithoutReplacement,
+)
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import (
     Ball,
@@ -195,10 +205,10 @@ def _mixing_of_row(get: _Row) -> NoMixing | Mixup | CutMix | HiddenMask:
     if kind == "hidden_mask":
         return HiddenMask(kept=get.needed("kept", "hidden_mask"), patches=get.needed("patches", "hidden_mask"))
     if kind == "randomized_response":
-        return NoMixing()
+        return UNMIXED
     colluding = get("colluding") == "yes"
     if kind not in ("dp_mixsl", "dp_cutmixsl"):
-        return NoMixing(colluding=colluding)
+        return NoMixing(colluding=True) if colluding else UNMIXED
     ratio = _ratio(get)
     if kind == "dp_mixsl":
         return Mixup(ratio=ratio, colluding=colluding)  # type: ignore[arg-type]  # it refuses counts with a sentence
@@ -240,4 +250,4 @@ def _participation_of_row(get: _Row) -> EveryRound | ShuffledEpochs | WithoutRep
         if group > clients:
             raise ValueError(f"group must be at most clients = {clients}, of whom it is drawn, got {group}")
         return WithoutReplacement(chosen=group, clients=clients)
-    return EveryRound()
+    return ALWAYS

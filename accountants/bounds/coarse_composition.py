@@ -267,10 +267,10 @@ def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Arra
     # Losses less `center`, from the largest on, so that nothing overflows and sums run forward.
     top = (last * interval - center)[:, None] - step * np.arange(0, size, _BLOCK)  # the first of each block
     left = (runs.deltas - runs.infinite)[:, None] - scale * np.exp(-tilt[:, None] * top[:, :1])
-    blocks, powers = tilted.reshape(tilt.size, -1, _BLOCK), np.stack((tilt, 1 + tilt), 1)[:, None]
-    sums = blocks @ np.exp(step[:, None] * np.arange(_BLOCK)[:, None] * powers)
-    sums *= scale[:, None] * np.exp(-top[:, :, None] * powers)
-    held, weighed = np.moveaxis(np.cumsum(sums, 1), 2, 0)
+    blocks, powers = tilted.reshape(tilt.size, -1, _BLOCK), np.stack((tilt, 1 + tilt), 1)[:, :, None]
+    sums = np.exp(powers * step[:, None] * np.arange(_BLOCK)) @ blocks.swapaxes(1, 2)
+    sums *= scale[:, None] * np.exp(-powers * top[:, None])
+    held, weighed = np.cumsum(sums, 2).swapaxes(0, 1)
     # δ at ε = l is the sum over all nodes above; between two nodes it is linear in e^ε.
     enough = held - np.exp(top - step * (_BLOCK - 1)) * weighed <= left
     row, block = np.arange(tilt.size), np.where(enough.all(1), size // _BLOCK - 1, enough.argmin(1))
@@ -310,7 +310,7 @@ def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int)
     square = spectrum.real**2 + spectrum.imag**2
     heard = (square > np.exp(2 * _LOG_NOTHING / rounds)[:, None]).any(0)
     waves = 1 + int(np.flatnonzero(heard).max(initial=0))  # after many rounds, few
-    starts = np.flatnonzero(np.diff(runs.owner, prepend=-1))
+    starts = np.searchsorted(runs.owner, np.arange(last.size))
     parts = (np.log(square[:, :waves]) / 2, np.angle(spectrum[:, :waves]))
     sizes, turns = (np.add.reduceat(rounds[:, None] * one, starts, axis=0) for one in parts)
     begin = (last - first * runs.count) % size
