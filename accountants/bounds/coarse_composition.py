@@ -152,6 +152,12 @@ class _Runs:
         """The probability of an infinite loss, [R]."""
         return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))
 
+    @cached_property
+    def surprise(self) -> Array:
+        """−ln of the share of δ that is left for finite losses, [R]."""
+        left = self.deltas - self.infinite
+        return np.where(left > 0, -np.log(np.maximum(left, 1e-300)), inf)
+
     def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
         """The losses of some runs."""
         if runs.all():
@@ -223,11 +229,9 @@ def _by_moments(runs: _Runs) -> tuple[Array, Array]:
 
 def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
     """The first bound on ε at λ, [R], and the step of ln λ by Newton's method towards the smallest ε."""
-    left = runs.deltas - runs.infinite  # for the finite losses
-    surprise = np.where(left > 0, -np.log(np.maximum(left, 1e-300)), inf)
     value, first, second = runs.cumulants(tilt)
     slope = np.log(tilt) - np.log1p(tilt)
-    numerator = value + surprise + tilt * slope - np.log1p(tilt)
+    numerator = value + runs.surprise + tilt * slope - np.log1p(tilt)
     return numerator / tilt, (numerator - tilt * (first + slope)) / (tilt**2 * second + tilt / (1 + tilt))
 
 
