@@ -70,6 +70,8 @@ def _word(*allowed: str) -> Callable[[str, Any], str]:
     """One of a few words, in any spelling of capitals, spaces and hyphens."""
 
     def parsed(name: str, value: Any) -> str:
+        if isinstance(value, str) and value in allowed:
+            return value
         word = "_".join(value.lower().replace("-", " ").split()) if isinstance(value, str) else value
         chosen: str = validate.choice(name, word if word in allowed else value, allowed)
         return chosen
@@ -268,9 +270,10 @@ _SAME = {
 _LONGEST, _NAMED = 60, 8
 TOO_MANY = ""  # name under which a reader keeps cells that no header names
 _MULTIPLIER = "noise_multiplier"
-_RATES = ("sample_rate", "sampling_rate", "sampling_probability")
-DP_SGD = (_MULTIPLIER, *_RATES, "max_grad_norm", "l2_norm_clip")
+_RATES = frozenset(("sample_rate", "sampling_rate", "sampling_probability"))
+DP_SGD = _RATES | {_MULTIPLIER, "max_grad_norm", "l2_norm_clip"}
 """Words of DP-SGD: they imply neighbors by adding or removing a record, unless the row says otherwise."""
+_KNOWN = frozenset((*BY_NAME, *_SAME, _MULTIPLIER, "variance"))
 
 
 def spelled(name: str) -> str:
@@ -284,7 +287,7 @@ def spelled(name: str) -> str:
 
 def known(name: str) -> bool:
     """Whether a spelled header is the name of a column, or another library's word for one."""
-    return name in BY_NAME or name in _SAME or name in (_MULTIPLIER, "variance")
+    return name in _KNOWN
 
 
 def check_known(names: Iterable[str]) -> None:
@@ -296,7 +299,7 @@ def check_known(names: Iterable[str]) -> None:
     """
     if TOO_MANY in (given := list(names)):
         raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
-    if strange := [name for name in given if not known(name)]:
+    if strange := [name for name in given if name not in _KNOWN]:
         words = [*BY_NAME, *_SAME, _MULTIPLIER]
         near = [repr(one) for name in strange for one in get_close_matches(name[:_LONGEST], words, n=1)]
         cut = [repr(name if len(name) <= _LONGEST else f"{name[:_LONGEST]}...") for name in strange[:_NAMED]]
@@ -329,20 +332,20 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
         if column in row:
             raise ValueError(f"{column} is given twice, as {name} too; keep one of them")
         row[column] = value
-    if any(name in given for name in _RATES):
+    if not _RATES.isdisjoint(given):
         row.setdefault("sampling", "poisson")
-    if any(name in given for name in DP_SGD):
+    if not DP_SGD.isdisjoint(given):
         row.setdefault("relation", "add_or_remove_one")
     return _with_sigma(row, words(given)) if _MULTIPLIER in row else row
 
 
 def words(cells: Mapping[str, Any]) -> dict[str, str]:
-    """For each column, the name that the row used for it; error messages quote it.
+    """For each column that the row gives by another library's word, this word; error messages quote it.
 
     >>> words({"max_grad_norm": 0})
     {'clip_norm': 'max_grad_norm'}
     """
-    return {_SAME.get(name, name): name for name, value in cells.items() if value not in (None, "")}
+    return {_SAME[name]: name for name, value in cells.items() if name in _SAME and value not in (None, "")}
 
 
 def _with_sigma(row: dict[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
@@ -360,4 +363,4 @@ def _with_sigma(row: dict[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
     norm = row.get("clip_norm")
     if norm is None:
         return {**row, "sigma": multiplier, "sensitivity": 1.0}
-    return {**row, "sigma": multiplier * BY_NAME["clip_norm"].parse(said["clip_norm"], norm)}
+    return {**row, "sigma": multiplier * BY_NAME["clip_norm"].parse(said.get("clip_norm", "clip_norm"), norm)}

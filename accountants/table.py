@@ -12,7 +12,17 @@ from privkit.accountants.columns import BY_NAME, DEFAULTS, translated, words
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import LARGEST, DirichletCounts, DirichletRatio, FixedCounts, FixedRatio
 from privkit.accountants.spec.noise_laws import NOISE_LAWS, LawName
-from privkit.accountants.spec.parts import CutMix, EveryRound, Mixup, Noise, NoMixing, Poisson, WithoutReplacement
+from privkit.accountants.spec.parts import (
+    ALWAYS,
+    UNMIXED,
+    CutMix,
+    EveryRound,
+    Mixup,
+    Noise,
+    NoMixing,
+    Poisson,
+    WithoutReplacement,
+)
 from privkit.accountants.spec.secrets import HiddenMask, RandomAllocation, ShuffledEpochs
 from privkit.accountants.spec.sensitivity import (
     Ball,
@@ -52,7 +62,7 @@ class _Row:
     """The values of one row, which remembers those that were asked for."""
 
     def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
-        self.said = said  # column -> the name by which the row gives it
+        self.said = said  # column -> another library's word by which the row gives it
         self.given: dict[str, Any] = {}  # the parsed cells by column name
         wrong = []
         for name, value in cells.items():
@@ -191,15 +201,16 @@ def _label_set(get: _Row) -> ClipSet | None:
 
 
 def _mixing_of_row(get: _Row) -> NoMixing | Mixup | CutMix | HiddenMask:
-    if get("mechanism") == "hidden_mask":
+    kind = get("mechanism")
+    if kind == "hidden_mask":
         return HiddenMask(kept=get.needed("kept", "hidden_mask"), patches=get.needed("patches", "hidden_mask"))
-    if get("mechanism") == "randomized_response":
-        return NoMixing()
+    if kind == "randomized_response":
+        return UNMIXED
     colluding = get("colluding") == "yes"
-    if get("mechanism") not in ("dp_mixsl", "dp_cutmixsl"):
-        return NoMixing(colluding=colluding)
+    if kind not in ("dp_mixsl", "dp_cutmixsl"):
+        return NoMixing(colluding=True) if colluding else UNMIXED
     ratio = _ratio(get)
-    if get("mechanism") == "dp_mixsl":
+    if kind == "dp_mixsl":
         return Mixup(ratio=ratio, colluding=colluding)  # type: ignore[arg-type]  # it refuses counts with a sentence
     return CutMix(ratio=ratio, patches=get.needed("patches", "dp_cutmixsl"), colluding=colluding)
 
@@ -221,21 +232,22 @@ def _ratio(get: _Row) -> FixedRatio | FixedCounts | DirichletRatio | DirichletCo
 
 
 def _participation_of_row(get: _Row) -> EveryRound | ShuffledEpochs | WithoutReplacement | Poisson | RandomAllocation:
-    if get("sampling") == "shuffled_epochs":
+    way = get("sampling")
+    if way == "shuffled_epochs":
         if get("rate") is not None:
             raise ValueError(
                 "rate belongs to sampling = poisson, which a loader that shuffles epochs does not draw: leave rate "
                 "empty, or let the loader draw each record by a coin of its own"
             )
         return ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"), records=get("records"))
-    if get("sampling") == "random_allocation":
+    if way == "random_allocation":
         return RandomAllocation(participations=get("participations"), epoch_rounds=get("epoch_rounds") or get("rounds"))
-    if get("sampling") == "poisson":
+    if way == "poisson":
         return Poisson(rate=get.needed("rate", "sampling = poisson"))
-    if get("sampling") == "without_replacement":
+    if way == "without_replacement":
         why = "sampling = without_replacement"
         group, clients = get.needed("group", why), get.needed("clients", why)
         if group > clients:
             raise ValueError(f"group must be at most clients = {clients}, of whom it is drawn, got {group}")
         return WithoutReplacement(chosen=group, clients=clients)
-    return EveryRound()
+    return ALWAYS

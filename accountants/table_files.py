@@ -101,7 +101,7 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
     for cells in csv.reader(lines, delimiter=delimiter):
         values = [cell.strip() for cell in cells]
         if any(values):
-            row = Cells(dict.fromkeys(names, "") | dict(zip(names, values, strict=False)))
+            row = Cells(zip(names, values + [""] * (len(names) - len(values)), strict=False))
             row.line = counted.line
             if any(values[len(names) :]):
                 row[TOO_MANY] = values[len(names) :]

@@ -26,7 +26,8 @@ _SPENT = 0.03  # part of δ that truncated losses may take
 _LARGEST_EXPONENT = 600.0  # order times loss above which a moment would overflow
 _STEPS, _CLOSE = 16, 1e-4
 """Newton steps to the best order, and the relative step that needs no other: ε is then 1e-8 above its smallest."""
-_ROWS = 128  # runs that are worked on at once, so that intermediate arrays stay in the processor's cache
+_ROWS = 1024  # runs that are worked on at once
+_CELLS = 2**15  # nodes of grids that are worked on at once: larger arrays are fetched anew from the system each time
 _SEARCH, _FOUND = 25, 1e-7
 """Values of ln δ of one pass of the search for δ at ε, and the width at which it ends."""
 _LOG_SMALLEST = -650.0
@@ -39,7 +40,7 @@ _ABOVE = 4.5  # −ln of the share of δ that sums above the grid may take
 _LOWER, _SMALLER = 6, 3.0
 """Grids of one run at most, and the factor by which λ falls from one to the next, until one begins below ε."""
 _LOG_NOTHING = -50.0  # ln of a Fourier coefficient below which it is left out; all of them together are below the noise
-_MOST = 5  # eighths of a grid, from its end, in which the smallest ε is looked for first
+_BLOCK = 16  # nodes of a grid that are summed together, until the block is found in which the smallest ε lies
 _SMALLEST_DELTA = 1e-280  # δ below which a grid's probabilities would lose their digits
 _NOISE = 1e-14  # error of a node's probability by rounding, in a transform of up to 2¹⁴ nodes, for each round
 
@@ -109,10 +110,10 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
     0.038
     """
     parts = [step.pieces(count) for step, count in steps]
-    if any(part is None for part in parts) or not any(step.gains for step, _ in steps):
+    if None in parts or not any([step.gains for step, _ in steps]):
         return None
     pieces = [piece for part in parts for piece in part or ()]
-    if not pieces or any(piece.mu.max() > LARGEST_SHIFT for piece in pieces):
+    if not pieces or max([max(piece.mu.tolist()) for piece in pieces]) > LARGEST_SHIFT:
         return None
     method, _ = method_and_source(tuple([(step.how, "") for step, _ in steps]), "composition on a coarse grid")
     return CoarseComposition(pieces=pieces, method=method)
@@ -137,12 +138,30 @@ class _Runs:
         return value, first, second
 
     @cached_property
+    def variance(self) -> Array:
+        """The variance of all finite losses of a run, without a tilt, [R]."""
+        return self.cumulants(np.zeros(self.deltas.size))[2]
+
+    @cached_property
+    def count(self) -> Array:
+        """Number of rounds of each run, [R]."""
+        return self.total(np.ones(self.rounds.size))
+
+    @cached_property
     def infinite(self) -> Array:
         """The probability of an infinite loss, [R]."""
         return np.asarray(-np.expm1(self.total(np.log1p(-self.losses.infinite))))
 
+    @cached_property
+    def surprise(self) -> Array:
+        """−ln of the share of δ that is left for finite losses, [R]."""
+        left = self.deltas - self.infinite
+        return np.where(left > 0, -np.log(np.maximum(left, 1e-300)), inf)
+
     def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
         """The losses of some runs."""
+        if runs.all():
+            return self
         pieces, number = runs[self.owner], np.cumsum(runs) - 1
         return _Runs(
             losses=self.losses.chosen(pieces),
@@ -192,27 +211,27 @@ def _by_moments(runs: _Runs) -> tuple[Array, Array]:
     largest = np.zeros(runs.deltas.size)
     np.maximum.at(largest, runs.owner, runs.losses.largest)
     most = _LARGEST_EXPONENT / largest - 1
-    variance = runs.cumulants(np.zeros(largest.size))[2]
-    tilt = np.clip(np.sqrt(2 * np.clip(-np.log(runs.deltas), 0.1, 700) / variance), 1e-6, most)
-    best, at = np.full(largest.size, inf), tilt
-    limit, before = np.ones(largest.size), np.zeros(largest.size)
+    tilt = np.clip(np.sqrt(2 * np.clip(-np.log(runs.deltas), 0.1, 700) / runs.variance), 1e-6, most)
+    best, at = np.full(largest.size, inf), tilt.copy()
+    limit, before, some = np.ones(largest.size), np.zeros(largest.size), np.arange(largest.size)
     for _ in range(_STEPS):
         values, change = _converted(runs, tilt)
-        limit, before = np.where(change * before < 0, limit / 2, limit), change  # else few rounds swing to and fro
-        best, at = np.where(values < best, values, best), np.where(values < best, tilt, at)
+        better = values < best[some]
+        best[some[better]], at[some[better]] = values[better], tilt[better]
+        limit = np.where(change * before < 0, limit / 2, limit)  # else few rounds swing to and fro
         if not (moves := np.abs(change) > _CLOSE).any():
             break
-        tilt = np.where(moves, np.clip(tilt * np.exp(np.clip(change, -limit, limit)), 1e-6, most), tilt)
+        before, limit, most, some = change[moves], limit[moves], most[moves], some[moves]
+        tilt = np.clip(tilt[moves] * np.exp(np.clip(before, -limit, limit)), 1e-6, most)
+        runs = runs.chosen(moves)
     return best, at
 
 
 def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
     """The first bound on ε at λ, [R], and the step of ln λ by Newton's method towards the smallest ε."""
-    left = runs.deltas - runs.infinite  # for the finite losses
-    surprise = np.where(left > 0, -np.log(np.maximum(left, 1e-300)), inf)
     value, first, second = runs.cumulants(tilt)
     slope = np.log(tilt) - np.log1p(tilt)
-    numerator = value + surprise + tilt * slope - np.log1p(tilt)
+    numerator = value + runs.surprise + tilt * slope - np.log1p(tilt)
     return numerator / tilt, (numerator - tilt * (first + slope)) / (tilt**2 * second + tilt / (1 + tilt))
 
 
@@ -222,43 +241,54 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
     A grid ends shortly above `first`, [R] ε that are proven already.
     """
     _, mean, variance = runs.cumulants(tilt)
-    spread = np.minimum(variance, runs.cumulants(np.zeros_like(tilt))[2])
+    spread = np.minimum(variance, runs.variance)
     low = np.maximum(mean - _BELOW * np.sqrt(variance), first - _LARGEST_EXPONENT / (1 + tilt))
     share = _ABOVE + 1 + np.log1p(tilt)  # by Chernoff, if δ is the first bound's at `first`: about e^{K − λε}/e(1 + λ)
     width = share / tilt + np.maximum(first - low, 0)
-    nodes = np.exp2(np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.total(np.ones(runs.rounds.size))) / 2))
+    nodes = np.exp2(np.ceil(np.log2(width / _INTERVAL) - np.log2(spread / runs.count) / 2))
     digits = np.isfinite(width) & (runs.deltas > _SMALLEST_DELTA)
     sizes = np.where(digits, np.clip(np.nan_to_num(nodes, nan=inf), _SMALLEST_GRID, _LARGEST_GRID), 0)
     found, begins = np.full(tilt.size, inf), np.full(tilt.size, -inf)
     for size in np.unique(sizes[sizes > 0]).astype(int).tolist():
-        some = sizes == size
-        interval = width[some] / (size - 1)
-        found[some] = _on_grid(runs.chosen(some), tilt[some], first[some], low[some], interval, size)
-        begins[some] = low[some] + interval
+        members = np.flatnonzero(sizes == size)
+        for start in range(0, members.size, together := max(1, _CELLS // size)):
+            some = np.zeros(tilt.size, bool)
+            some[members[start : start + together]] = True
+            interval = width[some] / (size - 1)
+            found[some] = _on_grid(runs.chosen(some), tilt[some], first[some], low[some], interval, size)
+            begins[some] = low[some] + interval
     return found, begins
 
 
 def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Array, size: int) -> Array:
-    """The smallest ε that is proven on grids of one size, [R]; infinite if none is."""
+    """The smallest ε that is proven on grids of one size, [R]; infinite if none is.
+
+    Nodes are first summed in blocks; only the block in which δ is exceeded is then summed node by node.
+    """
     last = np.ceil(low / interval) + size - 1
     log_moment, tilted = _composed(runs, tilt, interval, last, size)
-    scale = np.exp(log_moment - tilt * center)
-    for nodes in (size * _MOST // 8, size):
-        # Losses less `center`, from the largest on, so that nothing overflows and sums run forward.
-        above = (last * interval - center)[:, None] - interval[:, None] * np.arange(nodes)
-        mass, ratio = (scale[:, None] * tilted[:, :nodes]) * np.exp(-tilt[:, None] * above), np.exp(above)
-        held, weighed = np.cumsum(mass, 1), np.cumsum(mass / ratio, 1)
-        rest = runs.infinite + scale * np.exp(-tilt * above[:, 0])
-        # δ at ε = l is the sum over all nodes above; between two nodes it is linear in e^ε.
-        enough = held - ratio * weighed <= (runs.deltas - rest)[:, None]
-        if not enough.all(1).any():
-            break
-    row, first_not = np.arange(tilt.size), np.where(enough.all(1), size, enough.argmin(1))
-    at = np.maximum(first_not - 1, 0)
-    between = np.log((held[row, at] + rest - runs.deltas) / weighed[row, at])
-    end = above[row, at]
-    inside = np.fmin(np.fmax(between, end - interval), end)
-    return np.where(first_not > 0, center + np.where(first_not < size, inside, end), inf)
+    scale, step = np.exp(log_moment - tilt * center)[:, None], interval[:, None]
+    # Losses less `center`, from the largest on, so that nothing overflows and sums run forward.
+    top = (last * interval - center)[:, None] - step * np.arange(0, size, _BLOCK)  # the first of each block
+    left = (runs.deltas - runs.infinite)[:, None] - scale * np.exp(-tilt[:, None] * top[:, :1])
+    blocks, powers = tilted.reshape(tilt.size, -1, _BLOCK), np.stack((tilt, 1 + tilt), 1)[:, :, None]
+    sums = np.exp(powers * step[:, None] * np.arange(_BLOCK)) @ blocks.swapaxes(1, 2)
+    sums *= scale[:, None] * np.exp(-powers * top[:, None])
+    held, weighed = np.cumsum(sums, 2).swapaxes(0, 1)
+    # δ at ε = l is the sum over all nodes above; between two nodes it is linear in e^ε.
+    enough = held - np.exp(top - step * (_BLOCK - 1)) * weighed <= left
+    row, block = np.arange(tilt.size), np.where(enough.all(1), size // _BLOCK - 1, enough.argmin(1))
+    before = [np.where(block > 0, one[row, block - 1], 0)[:, None] for one in (held, weighed)]
+    above = top[row, block, None] - step * np.arange(-1, _BLOCK)  # the node before the block, and its own
+    mass, ratio = scale * blocks[row, block] * np.exp(-tilt[:, None] * above[:, 1:]), np.exp(above)
+    held = np.cumsum(np.concatenate((before[0], mass), 1), 1)
+    weighed = np.cumsum(np.concatenate((before[1], mass / ratio[:, 1:]), 1), 1)
+    enough = held - ratio * weighed <= left
+    proven, enough[:, 0] = (block > 0) | enough[:, 1], True
+    at = np.where(enough.all(1), _BLOCK, enough.argmin(1) - 1)
+    end, between = above[row, at], np.log((held[row, at] - left[:, 0]) / weighed[row, at])
+    inside = np.where(at < _BLOCK, np.fmin(np.fmax(between, end - interval), end), end)
+    return np.where(proven, center + inside, inf)
 
 
 def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int) -> tuple[Array, Array]:
@@ -273,27 +303,25 @@ def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int)
     upper = losses.mass * np.expm1(np.maximum(losses.loss - place * step, 0)) / np.expm1(step)
     weight = np.exp(order * step * place)  # under P, and tilted
     masses = (weight * np.maximum(losses.mass - upper, 0), weight * np.exp(order * step) * upper)
-    index, first = place.astype(np.int64), each[:, None] * size
-    cells = [
-        np.bincount((first + (index + after) % size).ravel(), mass.ravel(), rounds.size * size)
-        for after, mass in enumerate(masses)
-    ]
-    grid = np.add(*cells).reshape(rounds.size, size)
-    grid[:, 0] += losses.without
+    first = min(int(place.min()), 0)
+    count = min(max(int(place.max()), 0) - first + 2, size)  # nodes from `first` on that one release may reach
+    cell = (each[:, None] * count + (place.astype(np.int64) - first) % count).ravel()
+    lower, higher = (np.bincount(cell, one.ravel(), rounds.size * count).reshape(-1, count) for one in masses)
+    grid = np.asarray(lower + np.roll(higher, 1, 1), float)
+    grid[:, -first % count] += losses.without
     moment = grid.sum(1)
-    spectrum = np.fft.rfft(grid / moment[:, None], axis=1)
+    spectrum = np.fft.rfft(grid / moment[:, None], size, axis=1)
     square = spectrum.real**2 + spectrum.imag**2
-    waves = np.flatnonzero((square > np.exp(2 * _LOG_NOTHING / rounds)[:, None]).any(0))  # after many rounds, few
-    starts = np.flatnonzero(np.diff(runs.owner, prepend=-1))
-    parts = (np.log(square[:, waves]) / 2, np.angle(spectrum[:, waves]))
+    heard = (square > np.exp(2 * _LOG_NOTHING / rounds)[:, None]).any(0)
+    waves = 1 + int(np.flatnonzero(heard).max(initial=0))  # after many rounds, few
+    starts = np.searchsorted(runs.owner, np.arange(last.size))
+    parts = (np.log(square[:, :waves]) / 2, np.angle(spectrum[:, :waves]))
     sizes, turns = (np.add.reduceat(rounds[:, None] * one, starts, axis=0) for one in parts)
-    run, at = np.nonzero(sizes > _LOG_NOTHING)
-    wave = waves[at]
-    turned = turns[run, at] + 2 * np.pi / size * (wave * (last[run] % size) % size)
-    power = np.zeros((last.size, size // 2 + 1), dtype=complex)
-    power[run, wave] = np.exp(sizes[run, at] - 1j * turned)  # conjugate: the order is from `last` downward
+    begin = (last - first * runs.count) % size
+    turned = turns + 2 * np.pi / size * (np.arange(waves) * begin[:, None] % size)
+    power = np.exp(sizes - 1j * turned)  # conjugate: the order is from `last` downward
     tilted = np.fft.irfft(power, size, axis=1)
-    noise = _NOISE * runs.total(np.ones(rounds.size))
+    noise = _NOISE * runs.count
     np.maximum(tilted, 0, out=tilted)
     tilted += noise[:, None]
     return runs.total(np.log(moment) + 2 * losses.error), tilted

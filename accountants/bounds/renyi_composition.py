@@ -106,6 +106,15 @@ def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi co
     return "".join((what, *how)), "; ".join((*sources, CONVERSION))
 
 
+@cache
+def _fine_orders() -> list[Array]:
+    """For each of `BANDS`, the orders between the coarse ones around it."""
+    coarse = np.unique(np.concatenate(COARSE_ORDERS))
+    others = np.setdiff1d(SAMPLED_ORDERS, coarse)
+    ends = [(coarse[coarse < first].max(initial=1.0), coarse[coarse > last].min(initial=inf)) for first, last in BANDS]
+    return [others[(others > low) & (others < high)] for low, high in ends]
+
+
 def _best(
     bounds: Sequence[RenyiBound], convert: Callable[[Array, Array, list[int]], Array], *, least: float
 ) -> list[Limit]:
@@ -130,12 +139,10 @@ def _best(
         for tried in COARSE_ORDERS:
             if (some := rows[(best == 0) | (best == tried[0])]).size:
                 attempt(some, tried)
-        coarse, begun = np.unique(np.concatenate(COARSE_ORDERS)), best.copy()
-        others = np.setdiff1d(orders, coarse)
-        for first, last in BANDS:
+        begun = best.copy()
+        for (first, last), tried in zip(BANDS, _fine_orders(), strict=True):
             if (some := rows[(begun >= first) & (begun <= last)]).size:
-                low, high = coarse[coarse < first].max(initial=1.0), coarse[coarse > last].min(initial=inf)
-                attempt(some, others[(others > low) & (others < high)])
+                attempt(some, tried)
         for tried in HIGH_ORDERS:
             if (some := rows[best == tried[0]]).size:
                 attempt(some, tried)

@@ -21,6 +21,7 @@ from privkit.shared.array import Array
 Sampling = Literal["every_round", "without_replacement", "poisson"]
 
 BALLE_BARTHE_GABOARDI = "Balle, Barthe and Gaboardi 2018, Theorem 9"
+_CERTAIN = np.ones(1)  # probability of the only shift
 _POISSON = "Balle, Barthe and Gaboardi 2018, Theorem 8"
 _HOW = {"every_round": "", "without_replacement": ", sampled k of n", "poisson": ", Poisson-sampled"}
 _RENYI = {
@@ -134,7 +135,7 @@ class GaussianRelease(SampledStep):
         if self.rate == 0 or self.mu == 0:
             return []
         sampled = self.sampling == "poisson" and self.rate < 1
-        return [Piece(np.array([self.mu]), np.ones(1), self.rate, count, sampled)]
+        return [Piece(np.array([self.mu]), _CERTAIN, self.rate, count, sampled)]
 
     def attained(self, count: int) -> Pairs | None:
         """The profile that one known pair of neighbors attains under k of n: one record against a zero record, if all

@@ -191,6 +191,8 @@ def _binomial_sums(terms: Array, orders: Array) -> Array:
 def _interpolated(orders: Array, cumulant: Callable[[Array], Array]) -> Array:
     """(α − 1)ε(α) from its values at integers, linear between them: above the convex truth. [R, A]."""
     floor, ceiling = np.floor(orders), np.ceil(orders)
+    if np.array_equal(floor, ceiling):
+        return cumulant(orders)
     needed = np.unique(np.concatenate([floor, ceiling]))
     needed = needed[needed > 1]
     values = cumulant(needed)

@@ -65,6 +65,11 @@ class TruncatedLosses:
         """Number of shifts of each piece, [S]."""
         return np.diff(self.starts, append=len(self.loss))
 
+    @cached_property
+    def finite(self) -> Array:
+        """Mass of Q whose loss is finite, if a release depends on the neighbor, [S]."""
+        return self.summed(self.mass.sum(1))
+
     @property
     def largest(self) -> Array:
         """The largest finite loss of each piece in either direction, [S]."""
@@ -106,12 +111,12 @@ class TruncatedLosses:
         whole = moment + self.without
         first = self.summed(weight.sum(1)) / whole
         second = self.summed(np.einsum("sn,sn->s", weight, self.loss)) / whole - first**2
-        value = np.log1p(moment - self.summed(self.mass.sum(1)) + self.error * (1 + moment))
+        value = np.log1p(moment - self.finite + self.error * (1 + moment))
         return value, first, np.maximum(second, 0.0)
 
     def summed(self, values: Array) -> Array:
         """Sums of [J] values over the shifts of each piece, [S]."""
-        return np.asarray(np.add.reduceat(values, self.starts))
+        return values if values.size == self.starts.size else np.asarray(np.add.reduceat(values, self.starts))
 
 
 def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[TruncatedLosses, Array]:

@@ -139,12 +139,12 @@ class SplitMechanism(Checked):
                 raise ValueError("realized ratios show who took part, so no sampling amplifies; use every_round")
             if ratio.rounds != self.rounds:
                 raise ValueError(f"realized ratios hold {ratio.rounds} rounds, but rounds={self.rounds}")
-        if self.joint and kind == "shuffled_epochs":
+        if kind == "shuffled_epochs" and self.joint:
             raise ValueError(
                 "ratios that are realized or drawn once belong to rounds, and a shuffled epoch deals those to units: "
                 "use every_round with the rounds of one unit, or ratios that are drawn in every round"
             )
-        if self.drawn_once and one_patch(self):
+        if one_patch(self) and self.drawn_once:
             raise ValueError(
                 "no bound is derived for ratios drawn once with masks fresh in every round under a clip of the whole "
                 "release: clip every coordinate or patch, or draw the ratios in every round"
