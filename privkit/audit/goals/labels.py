@@ -92,7 +92,7 @@ def ask(context: AttackContext) -> Row:
         f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
         asker: bool(asker),
         short: bool(short),
-        f"{who} knows {labeled} labeled record{"s" * (labeled > 1)} of each class; these do not count": bool(labeled),
+        f"{who} knows {labeled} labeled record{'s' * (labeled > 1)} of each class; these do not count": bool(labeled),
         f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
         "each client knows its own labels, and attacks the label of the record that is mixed with its own": knows_own,
         "each epoch mixes a record with another one, so epochs cannot be pooled: the last one is read": regrouped,
