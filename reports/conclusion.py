@@ -10,7 +10,7 @@ from privkit.reports.strongest import (
     BEFORE,
     bare_rows,
     counted,
-    identifies,
+    identifies_above_floors,
     most_identified,
     sound,
     undefended,
@@ -63,7 +63,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
         most = max(named, key=lambda one: one.identified.value if one.identified else 0.0)
         own = [row for row in rows if row.defense == defense]
         counts = _identified(named, own, rows)
-        if counts and found == "falls" and not any(identifies(counted(row)) for row in own):
+        if counts and found == "falls" and not any(map(identifies_above_floors, map(counted, own))):
             closer = most.measured.partition(f", {IDENTIFIED.title}")[0]
             counts = f"{counts}; {most.attack} beats every guess without the release, with {closer}"
         row = next((row for row in own if row.attack == most.attack), own[0])

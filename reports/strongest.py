@@ -124,7 +124,7 @@ def finished_grade(row: Row) -> _Grade | None:
     if not floors:
         return None
     beaten = {name: beats(row, name) for name in floors}
-    if all(beaten.values()) or identifies(row):
+    if all(beaten.values()) or _identifies(row):
         return "record"
     return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
 
@@ -157,7 +157,7 @@ def _guesses(row: Row) -> dict[str, Metrics]:
     return {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric_of(row)}
 
 
-def identifies(row: Row) -> bool:
+def _identifies(row: Row) -> bool:
     """Whether guesses identify more records than a guess from the label alone could, which is one per label.
 
     The class mean shows how many these are. Without a class mean, for example if own records have other classes, the
@@ -166,8 +166,15 @@ def identifies(row: Row) -> bool:
     found, labels, floors = identified(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):
         return False
-    known = all(IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors.values())
-    return known and found.low > labels / found.n
+    return identifies_above_floors(row) and found.low > labels / found.n
+
+
+def identifies_above_floors(row: Row) -> bool:
+    """Whether guesses identify more records than each guess without the release does."""
+    found, floors = identified(row.recovered), _guesses(row).values()
+    if found is None:
+        return False
+    return all(IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors)
 
 
 def falls(row: Row) -> bool:

@@ -100,6 +100,9 @@ def test_a_defense_that_falls_by_closeness_alone_is_told_by_how_much() -> None:
         "97 by black_box); black_box beats every guess without the release, with SSIM 0.300 [0.270, 0.330] (mean image "
         "0.180), MSE 0.0400 [0.0360, 0.0440] "
     )
+    unlabeled = counted("black_box", "query", 0.04, 0.9, floors={})
+    unlabeled.floors["mean_image"] = close.floors["mean_image"]
+    assert " beats " not in concluded(unlabeled, BARE).sentence
 
 
 def test_the_claim_of_an_attack_that_was_not_mounted_is_not_shown() -> None:
