@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
-from re import fullmatch, split
+from re import IGNORECASE, fullmatch, split
 from typing import Any
 
 from privkit.accountants import validate
@@ -37,8 +37,10 @@ def _number(name: str, text: str) -> float:
             raise ValueError
         return float(top) / float(bottom) if slash else float(top)
     except (ValueError, ZeroDivisionError):
-        if fullmatch(r"\s*-?\d*,\d+\s*", text):
+        if fullmatch(r"\s*-?\d*,\d+(e[+-]?\d+)?\s*", text, IGNORECASE):
             raise ValueError(f"{name} must have a decimal point, such as 0.5, got {text!r}") from None
+        if fullmatch(r"\s*\d*[.,]?\d*\s*%\s*", text):
+            raise ValueError(f"{name} must be a share, such as 0.01 for 1 %, got {text!r}") from None
         raise ValueError(f"{name} must be a number such as 0.5 or 16/255, got {text!r}") from None
 
 
@@ -52,9 +54,12 @@ def _decimal(**limits: float) -> Callable[[str, Any], float]:
 
 
 def _whole(least: int = 1) -> Callable[[str, Any], int]:
-    """A whole number; 3.0 and 1e6 are, 3.5 is not."""
+    """A whole number; 3.0 and 1e6 are, 3.5 is not. The text 1.000 is refused, because spreadsheets mean a thousand."""
 
     def parsed(name: str, value: Any) -> int:
+        if isinstance(value, str) and fullmatch(r"\s*[1-9]\d{0,2}\.000\s*", value):
+            few = value.strip().removesuffix(".000")
+            raise ValueError(f"{name} may be {few} or {few}000, got {value!r}; write one of them")
         number = _number(name, value) if isinstance(value, str) else value
         if isinstance(number, float) and isfinite(number) and number == int(number):
             number = int(number)

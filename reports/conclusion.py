@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Literal
 
 from privkit.reports.schema import Frozen, Metric, Row
-from privkit.reports.strongest import BEFORE, bare_rows, most_identified, sound, undefended, without_options
+from privkit.reports.strongest import (
+    BEFORE,
+    bare_rows,
+    counted,
+    identifies_above_floors,
+    most_identified,
+    sound,
+    undefended,
+    without_options,
+)
 from privkit.reports.tables import UNKNOWN, claim_text, rounds_of
 from privkit.reports.threats import FAILED_CONTROL, NO_NUMBER, Outcome, ThreatVerdict
 from privkit.shared.grouped import grouped
@@ -54,7 +63,11 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
         most = max(named, key=lambda one: one.identified.value if one.identified else 0.0)
         own = [row for row in rows if row.defense == defense]
         counts = _identified(named, own, rows)
+        if counts and found == "falls" and not any(map(identifies_above_floors, map(counted, own))):
+            closer = most.measured.partition(f", {IDENTIFIED.title}")[0]
+            counts = f"{counts}; {most.attack} beats every guess without the release, with {closer}"
         row = next((row for row in own if row.attack == most.attack), own[0])
+        done = [row for row in own if row.status == "done"]  # the claim of another may count passes that nobody sent
         held = {one.outcome for one in verdicts if one.attack} == {"holds"}
         made.append(
             Conclusion(
@@ -63,7 +76,7 @@ def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[C
                 sentence=f"{_sentence(most, row, counts)}{_cost(own, rows)}.",
                 models=_models(verdicts),
                 arrangement=_arrangement(row, own),
-                claim=_claim(max([row, *own], key=lambda one: one.certificate.epsilon if one.certificate else -1.0)),
+                claim=_claim(max([row, *done], key=lambda one: one.certificate.epsilon if one.certificate else -1.0)),
             )
         )
     groups = grouped(rows, lambda row: row.defense)

@@ -127,7 +127,8 @@ class Gate:
         guessed = "" if any(row.attack not in CONSTANT_ATTACKS for row in given) else _GUESSED
         for row in within:
             values = self._values(row)
-            if given and row.status != "error" and values[""] is None:
+            unmounted = row.status == "not_applicable" and any(one.status == "done" for one in given)
+            if unmounted or (given and row.status != "error" and values[""] is None):
                 continue  # this attack asks another question, or is not applicable
             guess, met = next(((guess, met) for guess, v in values.items() if not (met := self._met(v))), ("", True))
             open_ = values[guess] is None and row.status != "error" and waits
@@ -136,6 +137,8 @@ class Gate:
                 f"{row.defense}{by}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
                 f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
+            if not given and row.status != "error" and self.column not in OF_DEFENSE:
+                sentence = f"{row.defense}, seed {row.seed}: no attack gave {self.column}, {wanted}"
             doubt = row.doubt or unsound(row) or _powerless(row, twins) or guessed
             if met and doubt and self._bounds_recovery(row):
                 met, sentence, open_ = False, f"{sentence}; but it is not shown: {doubt}", waits and doubt == guessed

@@ -120,11 +120,11 @@ def finished_grade(row: Row) -> _Grade | None:
     The grade is also "record" if more records are identified than any guess from the label alone could identify,
     because a sharp guess may have a large error.
     """
-    floors = {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric_of(row)}
+    floors = _guesses(row)
     if not floors:
         return None
     beaten = {name: beats(row, name) for name in floors}
-    if all(beaten.values()) or _identifies(row, floors):
+    if all(beaten.values()) or _identifies(row):
         return "record"
     return "class" if all(beaten[name] for name in floors if name != CLASS_MEAN.name) else "nothing"
 
@@ -152,17 +152,29 @@ def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
     return as_error(class_mean[metric]) / (1 + own / max(1.0, found.value * found.n))
 
 
-def _identifies(row: Row, floors: Mapping[str, Metrics]) -> bool:
+def _guesses(row: Row) -> dict[str, Metrics]:
+    """The guesses without the release with which a row is compared; none if it has no deciding metric."""
+    return {name: floor["unaligned"] for name, floor in row.floors.items() if name != START and metric_of(row)}
+
+
+def _identifies(row: Row) -> bool:
     """Whether guesses identify more records than a guess from the label alone could, which is one per label.
 
     The class mean shows how many these are. Without a class mean, for example if own records have other classes, the
     labels of the attacked records are counted. If these are unknown, the answer is False.
     """
-    found, labels = row.recovered["unaligned"].get(IDENTIFIED.name), row.counts.get("victim_labels", 0)
+    found, labels, floors = identified(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):
         return False
-    known = all(IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors.values())
-    return known and found.low > labels / found.n
+    return identifies_above_floors(row) and found.low > labels / found.n
+
+
+def identifies_above_floors(row: Row) -> bool:
+    """Whether guesses identify more records than each guess without the release does."""
+    found, floors = identified(row.recovered), _guesses(row).values()
+    if found is None:
+        return False
+    return all(IDENTIFIED.name in floor and found.low > floor[IDENTIFIED.name].high for floor in floors)
 
 
 def falls(row: Row) -> bool:

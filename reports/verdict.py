@@ -128,7 +128,8 @@ def _decisive(row: Row, check: Check) -> Judgement:
         "name": check.name,
         "met": check.passed is True,
     }
-    return Judgement.model_validate({**_of(row), **found, "sentence": f"{row.defense} / {row.attack}: {check.detail}"})
+    by = "" if check.name == DECLARATION else f" / {row.attack}"  # a declaration is the same under each attack
+    return Judgement.model_validate({**_of(row), **found, "sentence": f"{row.defense}{by}: {check.detail}"})
 
 
 def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:

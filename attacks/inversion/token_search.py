@@ -98,9 +98,10 @@ class TokenSearch(ReconstructingAttack):
         length, device = observation.image_shape[0], views[0].smashed.device
         released = torch.cat([view.smashed for view in views]).float()
         if released.ndim != 3 or released.shape[1] != length:
+            shape = list(released.shape[1:]) if released.ndim > 2 else "one vector"
             raise NotApplicable(
                 f"{self.name} needs a token for each of the {length} words of a text, but a row's release is "
-                f"{list(released.shape[1:])}: cut a transformer behind its embedding or a block"
+                f"{shape}: cut a transformer behind its embedding or a block"
             )
         lower = frozen(given(observation.lower), device)
         own = None if observation.auxiliary is None else observation.auxiliary.to(device)

@@ -33,9 +33,10 @@ def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tenso
     own, batch = given(observation.auxiliary), observation.batch_size
     released = torch.cat([view.smashed for view in observation.views]).float()
     if own.ndim != 2 or released.ndim != 3 or released.shape[1] != own.shape[1]:
+        shape = list(released.shape[1:]) if released.ndim > 2 else "one vector"
         raise NotApplicable(
             f"{attack.name} needs a token for each of the {own.shape[1]} words of a text, but a row's release is "
-            f"{list(released.shape[1:])}: cut a transformer behind its embedding or a block"
+            f"{shape}: cut a transformer behind its embedding or a block"
         )
     if len(own) < batch:
         raise NotApplicable(f"{attack.name} sends {batch} own texts a round, got {len(own)}")

@@ -70,10 +70,11 @@ class FieldOrder(ReconstructingAttack):
         check_rows(self, observation)
         device = views[0].smashed.device
         own = given(observation.auxiliary)[: self.records].to(device)
-        if views[0].smashed.ndim != 3 or views[0].smashed.shape[1] != own.shape[1]:
+        shape = list(views[0].smashed.shape[1:])  # of a vector, the control's width is another than the recorded one
+        if len(shape) != 2 or shape[0] != own.shape[1]:
             raise NotApplicable(
                 f"field_order needs a token for each of the {own.shape[1]} columns, but a row's release is "
-                f"{list(views[0].smashed.shape[1:])}: use a model such as difm, whose tokens are fields"
+                f"{shape if len(shape) > 1 else 'one vector'}: use a model such as difm, whose tokens are fields"
             )
         if self.source == "query":
             draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))

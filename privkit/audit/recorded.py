@@ -39,7 +39,7 @@ from privkit.wire.channel import black_box_query, moved_view, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
-_ROUNDED = 1e-6  # labels by which a share of them may miss a whole number, since it is stored as a quotient
+_ROUNDED = 2**-23  # share by which a quotient may miss that of a whole number of labels, if it is stored as float32
 _DECLARED = "ε is of the mechanism that the recording declares; privkit did not run it"
 
 
@@ -214,7 +214,7 @@ def recorded_context(start: AttackContext) -> _RecordedContext:
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes
     write_record(folder.model(cell.model_id) / TRAINED, {"model": cell.model_id, "files": {}, "recorded": source.files})
-    declared, mechanism = declared_by(source), source.mechanism_of(passes)
+    declared, mechanism = declared_by(source), source.mechanism_of(min(passes, source.description.passes))
     certificate = _certificate(source, declared, mechanism, config.delta)
     limits = limits_of(certificate, mechanism) if certificate is not None else None
     misleading = {"lower", "query", *(() if declared.quieter is None else ("imitate",))}
@@ -241,7 +241,7 @@ def _accuracy(source: Recording) -> Interval | None:
         return None
     labels = count * (source.classes if source.several else 1)
     right = round(share * labels)
-    near = abs(share * labels - right) < _ROUNDED
+    near = abs(share * labels - right) <= _ROUNDED * labels
     return clopper_pearson(right * count / labels if near else share * count, count)
 
 

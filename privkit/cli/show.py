@@ -110,6 +110,7 @@ def _print_run(rows: list[Any], page: Path) -> None:
     from privkit.reports.origins import mixture
     from privkit.reports.tables import rich_table
     from privkit.reports.threats import MEANING, told
+    from privkit.shared.grouped import grouped
 
     threats = threats_of(rows)
     for one in conclusions(rows, threats):
@@ -135,23 +136,40 @@ def _print_run(rows: list[Any], page: Path) -> None:
     }
     for proof in proofs:
         show(proof)
-    for row in rows:
-        for text, style in _remarks(row):
+    for group in grouped(rows, lambda row: (row.defense, row.seed)).values():
+        shared = _shared(group)
+        if shared:
+            show(f"{group[0].defense}, seed {group[0].seed}, under each attack")
+        for text, style in shared:
             show(text, style=style)
+        for row in group:
+            for text, style in _remarks(row, shared):
+                show(text, style=style)
     show(f"report: {page}", soft_wrap=True)
 
 
-def _remarks(row: Any) -> Iterator[tuple[str, str | None]]:
-    """Remarks to print below a result row, line by line, each with its style or None."""
+def _said(row: Any) -> dict[tuple[str, str | None], None]:
+    """What is said of a row beside its numbers, line by line, each with its style."""
     bound = row.empirical_bound.statement if row.empirical_bound else ""
-    if row.notes or bound or row.caveats:
+    told = [(f"  {text}", None) for text in (*filter(None, [bound]), *row.notes)]
+    noted = [(f"  note: {caveat}", "dim") for caveat in row.caveats if not bound.startswith(caveat)]
+    return dict.fromkeys([*told, *noted])
+
+
+def _shared(rows: Sequence[Any]) -> list[tuple[str, str | None]]:
+    """What is said of each of several rows; nothing of a single one."""
+    first, *others = map(_said, rows)
+    return [line for line in first if others and all(line in one for one in others)]
+
+
+def _remarks(row: Any, shared: Sequence[tuple[str, str | None]]) -> Iterator[tuple[str, str | None]]:
+    """The lines on one row, without those that are said of all."""
+    told = [line for line in _said(row) if line not in shared]
+    if told:
         yield f"{row.defense} / {row.attack}, seed {row.seed}", None
-    for text in (*filter(None, [bound]), *row.notes):
-        yield f"  {text}", None
+    yield from told
     if row.status != "done":
         yield f"{row.defense} / {row.attack}: {row.status.replace('_', ' ')}: {row.reason}", None
-    for caveat in (text for text in row.caveats if not bound.startswith(text)):
-        yield f"  note: {caveat}", "dim"
 
 
 def _tables(rows: list[Any], page: Path) -> Iterator[tuple[Any, str]]:

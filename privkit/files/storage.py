@@ -38,7 +38,7 @@ def writing(path: Path) -> Iterator[None]:
         elif error.errno == errno.ELOOP:
             cure = "remove the link, or name another folder with --out"
         else:
-            cure = "check the folder's permissions, or name another with --out"
+            cure = "check the folder's permissions, or name another folder"
         raise StorageError(f"cannot write {path}: {error.strerror or error}; {cure}") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod, sqrt
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ Ask = Callable[[Tensor], Tensor]
 _DRAWS = 8  # answers over which a segment that draws is averaged
 _QUIET, _RANGES = 0.9, 2.0
 """Share of the variance of answers, and their ranges below the least of them, under which a release is quieter."""
-_CHANCE = 4.0  # standard errors of the noise that are taken off a distance
+_CHANCE = 4.0  # standard errors that chance is allowed
 _FLOAT = 1e-5  # of a number's median over the batch: what another order of the same sums may change
 _NUMBERS = 2**21
 """Of all records that a quick check sends again, and of all their releases; one round is sent in any case."""
@@ -54,8 +55,9 @@ class Replay:
             variance: mean variance of the declared noise; ignored for a segment that draws its own noise.
 
         Returns:
-            The relative distance, ≥ 0. The noise's variance is subtracted from both squared norms, and four of its
-            standard errors from the squared distance. 0 if no distance remains, 1 if nothing of the release remains.
+            The root of the squared distance over the squared norm of the release. The variance of the noise is
+            subtracted from both, and from the distance also what Gaussian noise exceeds in one of 30,000 rounds. It is
+            0 if no distance remains, and 1 if nothing of the release remains.
 
         >>> two = torch.tensor([[3.0, 4.0]])
         >>> round(Replay(released=two, clean=two * 0.9).distance(0.0), 4)
@@ -64,7 +66,7 @@ class Replay:
         noise = self.spread**2 if self.spread else variance
         both, numbers = noise + self.blur**2, self.released.numel()
         apart = float((self.released - self.clean).double().square().mean())
-        excess = apart - both * (1 + _CHANCE * sqrt(2 / numbers))
+        excess = apart - both * _most(numbers, (self.draws - 1) * numbers if self.spread else 0)
         size = float(self.released.double().square().mean()) - noise
         if excess <= 0:
             return 0.0
@@ -95,6 +97,20 @@ class Replay:
         own, others = self.apart[0], self.apart[1:]
         least = min(_QUIET * sum(others) / len(others), min(others) - _RANGES * (max(others) - min(others)))
         return max(0.0, about / self.spread**2 - 1 / self.draws) if own < least else None
+
+
+@lru_cache(maxsize=4096)
+def _most(numbers: int, drawn: int) -> float:
+    """The ratio of two mean squares of Gaussian noise that is exceeded with the probability of four standard errors.
+
+    Args:
+        numbers: numbers of the first mean square.
+        drawn: degrees of freedom of the second, which estimates the variance; 0 if the variance is known.
+    """
+    from scipy.stats import chi2, f, norm
+
+    rare = float(norm.sf(_CHANCE))
+    return float(f.isf(rare, numbers, drawn) if drawn else chi2.isf(rare, numbers) / numbers)
 
 
 def variance_of(mechanism: SplitMechanism | None) -> float:

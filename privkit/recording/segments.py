@@ -130,7 +130,8 @@ def _meet(ask: Ask, last: Sent) -> bool:
 def _distance(ask: Ask, sent: Sent, variance: float) -> float:
     """Distance of a round's replay from its release; infinite if it cannot be sent again."""
     try:
-        return replay(ask, *sent).distance(variance)
+        found = replay(ask, *sent).distance(variance)
+        return found if found < inf else inf  # NaN and infinity are refused, by round, when the tensors are written
     except (RuntimeError, ValueError, IndexError, TypeError):  # other records or another form: the audit says so
         return inf
 

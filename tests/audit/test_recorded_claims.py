@@ -53,6 +53,24 @@ def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_pa
     assert (run.exit_code, run.verdict.outcome) == (0, "clean")
 
 
+def test_an_attack_that_finds_too_few_passes_is_charged_for_none_of_its_own(tmp_path: Path) -> None:
+    """An attack of eight passes, refused on a recording of one, made ε 30.3 of 23.3, and a gate failed."""
+    true = drawn() / 2 + 100 * noise(40, 1, 8, 8)
+    declared(tmp_path / "r", true, drawn(), changed(noise=Noise(smashed=100.0), rounds=4))
+    gate = ["declared_epsilon<=1", "auc<=0.6"]
+    run = run_audit(
+        recorded=tmp_path / "r",
+        attack=["mid_grey", "union", "adaptive"],
+        gate=gate,
+        out=tmp_path / "a",
+        **TINY,
+        **TRUST,
+    )
+    assert {row.status for row in run.rows} == {"done", "not_applicable"}
+    assert len({row.certificate.epsilon for row in run.rows if row.certificate}) == 1
+    assert run.failures == ("half, seed 0: no attack gave auc, the gate wants <= 0.6",)
+
+
 def test_a_gate_on_a_recording_named_none_says_that_its_name_is_why(tmp_path: Path) -> None:
     written(tmp_path / "r", name="none")
     run = run_audit(recorded=tmp_path / "r", attack="mid_grey", out=tmp_path / "a", gate=["ssim<=1"], **TINY, **TRUST)

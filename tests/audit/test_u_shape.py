@@ -49,7 +49,7 @@ def test_clusters_name_the_labels_of_the_clients(audited: tuple[dict[str, Row], 
         row = audited[0][attack]
         assert row.answers["label_accuracy"].value > 0.8, attack
         assert any("the server of a U-shape was asked for the clients' labels: AUC" in note for note in row.notes)
-    assert any("the adversary knows the labels of 1 records" in note for note in audited[0][CLUSTERS[0]].notes)
+    assert any("the adversary knows 1 labeled record" in note for note in audited[0][CLUSTERS[0]].notes)
     assert not any("knows the labels" in note for note in audited[0][CLUSTERS[1]].notes)
 
 

@@ -176,6 +176,15 @@ def test_a_segment_that_does_not_take_the_records_is_no_missing_builder(tmp_path
         recorder.save(tmp_path / "r", name="none", lower=nn.Linear(4, 3), domain=CARS)
 
 
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_a_release_that_diverged_is_named_by_its_round(bad: float, tmp_path: Path) -> None:
+    """Infinity was called a fault of `replay.distance` in recording.json."""
+    recorder, lower = Recorder(), nn.Flatten()
+    recorder(torch.full((4, 64), bad), x=torch.rand(4, 1, 8, 8))
+    with pytest.raises(DataError, match=r"round_0\.smashed holds NaN or infinity"):
+        recorder.save(tmp_path / "r", name="mine", lower=lower)
+
+
 def test_what_is_no_mechanism_or_no_number_is_refused_in_a_sentence(tmp_path: Path) -> None:
     """The first was an AttributeError, and NaN in a record was called a training that diverged."""
     with pytest.raises(UsageError, match=r"mechanism is a .*SplitMechanism, got a dict"):

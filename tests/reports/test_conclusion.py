@@ -92,6 +92,28 @@ def test_the_conclusion_counts_the_row_that_identifies_most_whether_it_came_clos
     assert "100 of 100 are identified from what crosses the wire by white_box, before its first step (" in said
 
 
+def test_a_defense_that_falls_by_closeness_alone_is_told_by_how_much() -> None:
+    """Seven of 100 are fewer than a guess by the label may identify, and are no reason for the verdict."""
+    close = counted("black_box", "query", 0.04, 0.07, queries=40)
+    assert concluded(close, BARE).sentence.partition("(class")[0] == (
+        "batch_shuffle does not protect these images: 7 of 100 are identified from what crosses the wire (undefended: "
+        "97 by black_box); black_box beats every guess without the release, with SSIM 0.300 [0.270, 0.330] (mean image "
+        "0.180), MSE 0.0400 [0.0360, 0.0440] "
+    )
+    unlabeled = counted("black_box", "query", 0.04, 0.9, floors={})
+    unlabeled.floors["mean_image"] = close.floors["mean_image"]
+    assert " beats " not in concluded(unlabeled, BARE).sentence
+
+
+def test_the_claim_of_an_attack_that_was_not_mounted_is_not_shown() -> None:
+    claim = Certificate(kind="differential_privacy", statement="", epsilon=8.0, delta=1e-5)
+    done = counted("black_box", "query", 0.04, 0.5, certificate=claim)
+    more = done.model_copy(
+        update={"attack": "union", "status": "not_applicable", "certificate": replace(claim, epsilon=20.0)}
+    )
+    assert concluded(done, more, BARE).claim == concluded(done, BARE).claim
+
+
 def test_a_break_by_an_attack_that_failed_its_control_is_no_sentence_about_protection() -> None:
     failed = Check(name="wins_on_identity", passed=False, detail="", decisive=True)
     cheat = counted("mine:Cheat", "query", 0.001, 1.0, checks=(failed,), accuracy=accuracy(0.9))

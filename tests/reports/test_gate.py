@@ -48,6 +48,20 @@ def test_a_missing_number_or_nan_never_meets_a_condition() -> None:
             assert Gate.parse(f"ssim{comparison}0.5").failures([row])
 
 
+def test_the_claim_of_an_attack_that_was_not_mounted_is_not_judged() -> None:
+    """It counts the passes that this attack would have read."""
+    claim = Certificate(kind="differential_privacy", statement="", epsilon=8.0, delta=1e-5)
+    more = made(attack="union", status="not_applicable", reason="x", certificate=replace(claim, epsilon=20.0))
+    gate = Gate.parse("epsilon<=9")
+    assert gate.failures([made(certificate=claim), more]) == []
+    assert len(gate.failures([more])) == 1
+
+
+def test_an_answer_that_no_attack_gave_fails_in_one_sentence() -> None:
+    failures = Gate.parse("auc<=0.6").failures([made(), made(attack="jigsaw")])
+    assert set(failures) == {"batch_shuffle, seed 0: no attack gave auc, the gate wants <= 0.6"}
+
+
 def test_the_undefended_baseline_is_exempt() -> None:
     rows = [made(defense="none"), made(defense="none:frozen_block=true")]
     assert Gate.parse("ssim<=0.01").failures(rows) == []

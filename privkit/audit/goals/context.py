@@ -178,7 +178,7 @@ class AttackContext:
             return checks
         detail = (
             f"control not possible: the control of {self.attack.name} plants a leak in a small model of its own, "
-            f"without {self.cell.defense.name}"
+            "without the defense"
         )
         return (*checks, Check(name="wins_through_the_defense", passed=None, detail=detail, decisive=False))
 

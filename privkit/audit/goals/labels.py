@@ -93,7 +93,7 @@ def ask(context: AttackContext) -> Row:
         f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
         asker: bool(asker),
         short: bool(short),
-        f"{who} knows the labels of {labeled} records of each class; these do not count": bool(labeled),
+        f"{who} knows {labeled} labeled record{'s' * (labeled > 1)} of each class; these do not count": bool(labeled),
         f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
         "each client knows its own labels, and attacks the label of the record that is mixed with its own": knows_own,
         "each epoch mixes a record with another one, so epochs cannot be pooled: the last one is read": regrouped,
@@ -310,7 +310,8 @@ class _Labels(AuditGoal):
             raise NotApplicable("no true label was recorded, so nothing can be scored; record truth.labels")
         if attack.mounting.gradients and source.views[0].cut_gradient is None and not source.second:
             raise NotApplicable(
-                f"{attack.name} reads the gradient that comes back, and none was recorded; record training rounds"
+                f"{attack.name} reads the gradient that comes back, and none was recorded; record training rounds in "
+                "which the release needs a gradient, since a frozen lower segment gets none"
             )
         if {"lower", "auxiliary", "own_labels"} & known_to(attack):
             raise NotApplicable(

@@ -16,6 +16,7 @@ from privkit.errors import DataError, shortened
 
 _FOREIGN = re.compile("[\udc80-\udcff]")
 """What stands for a byte that is not an UTF-8."""
+_DELIMITER = re.compile("[;\t]")  # of spreadsheets whose numbers have a decimal comma
 
 
 def csv_columns(
@@ -47,6 +48,8 @@ def csv_columns(
     for option, column in needed:
         if column not in header:
             known = f"name one of {', '.join(header)} with {option}=…" if header else "begin it with a header"
+            if len(header) == 1 and (found := _DELIMITER.search(header[0])):
+                known = f"separate its cells by commas, not by {found[0]!r}, and write numbers with a decimal point"
             raise DataError(f"{name}: {path} has no column {column!r}; {known}")
     if twice := [column for column, times in Counter(header).items() if times > 1]:
         raise DataError(f"{name}: {path} has several columns {shortened(twice[0])}; give each a name of its own")

@@ -121,9 +121,10 @@ class AutoMpg:
 class TableFile:
     """A user's table: a CSV file with a header in the data root.
 
-    A column is dense if all its cells are numbers or empty, otherwise categorical. A record consists of all columns
-    except the label and those in `ignore` (such as ids). Ranges and categories come from the whole file and are taken
-    as public.
+    Cells are separated by commas. A column whose cells are all numbers or empty is dense; any other is categorical. An
+    empty cell becomes the median of a dense column, or a category of its own. Every column but the label is part of a
+    record, unless `ignore` names it (name ids there). Ranges, medians and categories come from the whole file and are
+    taken as public.
 
     Attributes:
         file: name of the file inside the data root, plain or gzip (.gz); UTF-8.

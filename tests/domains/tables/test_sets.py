@@ -83,6 +83,13 @@ def test_columns_that_are_named_are_no_part_of_a_record(tmp_path: Path) -> None:
         TableFile(label="owns", ignore=["owns"]).open(tmp_path, download=False, train_images=1)
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_a_spreadsheets_delimiter_is_named(tmp_path: Path, delimiter: str) -> None:
+    """Its header was said to be one column of that name, which could be the label."""
+    with pytest.raises(DataError, match=r"has no column 'owns'; separate its cells by commas, not by '(;|\\t)', and"):
+        opened(tmp_path, CSV.replace(",", delimiter))
+
+
 def test_an_id_is_no_label(tmp_path: Path) -> None:
     """Each record had a class of its own, and the model learned nothing."""
     rows = "".join(f"{n % 4},{n}\n" for n in range(20))
