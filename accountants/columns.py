@@ -1,7 +1,6 @@
-"""Columns of a parameter table, the only list of parameters; the command line's flags are made from it.
+"""Columns of a parameter table, the only list of parameters; the command line's flags come from it.
 
-Names may be written with capitals and spaces; the names that opacus, TF Privacy and dp_accounting use are understood,
-too.
+Names may contain capitals and spaces. Names from opacus, TF Privacy and dp_accounting are understood, too.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _decimal(**limits: float) -> Callable[[str, Any], float]:
 
 
 def _whole(least: int = 1) -> Callable[[str, Any], int]:
-    """A whole number; 3.0 and 1e6 are, 3.5 is not."""
+    """A whole number of at least `least`; 3.0 and 1e6 are whole, 3.5 is not."""
 
     def parsed(name: str, value: Any) -> int:
         number = _number(name, value) if isinstance(value, str) else value
@@ -67,7 +66,7 @@ _positive = _decimal(above=0)
 
 
 def _word(*allowed: str) -> Callable[[str, Any], str]:
-    """One of a few words, in any spelling of capitals, spaces and hyphens."""
+    """One of the allowed words; capitals, spaces and hyphens do not matter."""
 
     def parsed(name: str, value: Any) -> str:
         word = "_".join(value.lower().replace("-", " ").split()) if isinstance(value, str) else value
@@ -92,7 +91,7 @@ def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any
 
 
 def _one_of(name: str, allowed: tuple[str, ...], what: str, default: str, belongs: str = "") -> Column:
-    """A column of a few words, which its description lists."""
+    """A column whose value is one of a few words; its description lists them."""
     return Column(name, _word(*allowed), f"{', '.join(allowed)}: {what}", default, belongs)
 
 
@@ -242,7 +241,7 @@ DEFAULTS = {column.name: column.default for column in COLUMNS}
 
 
 def schema() -> list[dict[str, str]]:
-    """The columns as a text for people.
+    """A description of every column, as texts for people.
 
     >>> schema()[1]["column"]
     'mechanism'
@@ -309,11 +308,11 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A row under privkit's column names: empty cells are dropped, other libraries' names replaced, implied values
-    filled in.
+    """A table row with privkit's column names: empty cells are dropped, other libraries' names replaced, implied values
+    added.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
-    removing a record, which is the clipping norm. If no clip is given, the sensitivity is 1.
+    removing a record, which is the clipping norm. Without a clip, the sensitivity is 1.
 
     Source: opacus `PrivacyEngine`; dp_accounting `GaussianDpEvent`, `PoissonSampledDpEvent`.
 

@@ -16,13 +16,13 @@ _Counts = NDArray[np.int64]
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:
-    """The error probability and δ. It refuses a confidence outside (0, 1) and a δ outside [0, 1)."""
+    """The error probability 1 − confidence, and δ. ValueError if confidence is outside (0, 1) or δ outside [0, 1)."""
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     return error, validate.real("delta", delta, least=0, below=1)
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """The sorted scores. It refuses values without an order, such as NaN."""
+    """The sorted scores. ValueError for values without an order, such as NaN."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -42,7 +42,9 @@ def scores(name: str, values: ArrayLike) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Errors of the rule "a score of at least the threshold is a member's"."""
+    """Thresholds [J] on scores, with each one's missed members and false alarms; a score ≥ the threshold is called
+    "member".
+    """
 
     thresholds: Array
     missed: _Counts  # members below

@@ -75,12 +75,13 @@ def history_deltas(steps: History, epsilons: Array) -> Array:
 def composed_bounds(steps: History, delta: float, interval: float | None = None) -> tuple[float, float]:
     """Lower and upper bound on ε of a history of mechanisms; they are about interval·√(8T) apart.
 
-    The lower bound is proven if one pair of neighbors attains every profile in both directions. Sampling without
-    replacement does not: its pair has the profiles of `poisson_gaussian`.
+    The lower bound is proven if one pair of neighbors attains every profile in both directions. This fails for sampling
+    without replacement, whose pair has the profiles of `poisson_gaussian`.
 
-    Source of the lower bound: derived. Given the true losses, the grid's are independent, within one interval of them,
-    and by at most b = d/(1−e^{−d}) − 1 − ln(d/(1−e^{−d})) ≈ d²/8 too large on average; by Hoeffding's inequality their
-    sum exceeds the true one by T·b + d·√(T·ln(1/δ₀)/2) with probability at most δ₀ = δ/1000.
+    Source of the lower bound: derived. Given the true losses, the losses on the grid are independent, within one
+    interval of the true ones, and by at most b = d/(1−e^{−d}) − 1 − ln(d/(1−e^{−d})) ≈ d²/8 too large on average; by
+    Hoeffding's inequality their sum exceeds the true one by T·b + d·√(T·ln(1/δ₀)/2) with probability at most δ₀ =
+    δ/1000.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> low, high = composed_bounds([(lambda e: gaussian.delta(e, 0.1), 100)], 1e-5, 1e-4)
@@ -133,7 +134,7 @@ def _compositions(
 ) -> list[tuple[Parts, ComposedLosses]]:
     """The parts and their composition for each direction, or only for the `first`.
 
-    A grid that was not asked for is made coarser until it fits.
+    If `interval` is None, the grid is made coarser until it fits.
     """
     if (rounds := sum(count for _, count in steps)) > _MOST_ROUNDS:
         raise GridTooLarge(inf, 0.0, f"{rounds:,} rounds are too many to compose numerically: use a Rényi curve")

@@ -1,4 +1,6 @@
-"""σ-privacy: what the counts of patch and batch shuffling prove, and why that is no differential privacy."""
+"""σ-privacy: what the permutation counts of patch and batch shuffling prove, and why this is not differential
+privacy.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,11 @@ _ONE_ORDER = (
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches. It claims nothing if
-    there is only one order.
+    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches. If there is only one
+    ordering, the certificate claims nothing.
 
-    The multiplicities say how often each different patch occurs; their sum is N ≥ 1. Give None if all patches differ.
+    `multiplicities` are the numbers of times that each different patch occurs; their sum is N ≥ 1. None: all patches
+    differ.
 
     Source: Yao et al., patch shuffling, Definition 2 and Proposition 1.
 
@@ -74,11 +77,11 @@ def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -
 
 
 def batch_shuffle(*, tokens: int, batch: int, kept: int, variant: Variant = "final_shuffle") -> Certificate:
-    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and their meaning in this variant.
+    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and their meaning under this `variant`.
 
-    `log10_permutations` is the number of equally likely orders to which the best guess is equivalent: Eq. 7, except for
-    patches kept in place. `log10_target_share` is the probability that an output is its own image in order. K in 0..N
-    of N ≥ 1 tokens are kept, and B ≥ 2 images are mixed.
+    `log10_permutations` is −log10 of the best guess's probability: Eq. 7, unless patches are kept in place.
+    `log10_target_share` is log10 of the probability that an output is its own image in the original order. K in 0..N of
+    N ≥ 1 tokens are kept, and B ≥ 2 images are mixed.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8. Proposition 2 (σ-privacy over N·B patches) is false for K ≥ 1 and
     is not claimed here.
