@@ -1,4 +1,4 @@
-"""Posterior mean: the mean image behind a very noisy release, learned from the adversary's own images, each sent many
+"""Posterior mean: the mean image given a very noisy release, learned from the adversary's own images, each sent many
 times.
 """
 

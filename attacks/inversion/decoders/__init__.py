@@ -29,7 +29,8 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
 
 
 def usual_decoder(release: Tensor) -> DecoderName:
-    """Name of the decoder of a release's form: "mae" of tokens, as published, and "autoencoder" of maps and vectors.
+    """Name of the default decoder for a form of release: "mae" for tokens, as published, "autoencoder" for maps and
+    vectors.
 
     >>> import torch
     >>> usual_decoder(torch.zeros(2, 16, 96)), usual_decoder(torch.zeros(2, 64, 8, 8))
@@ -47,13 +48,13 @@ def build_decoder(
     depth: int | None = None,
     whole: bool = True,
 ) -> Decoder:
-    """A decoder for releases like this one, with torch's global generator for its weights.
+    """A decoder for releases of this form, with weights drawn from torch's global generator.
 
     Args:
-        name: name in `DECODERS`; None for the `usual_decoder`.
-        release: rows as they will come, [N, T, D], [N, D, h, w] or [N, D].
-        width: channels; None for a size scaled to the model.
-        depth: blocks or halvings; None likewise.
+        name: a name in `DECODERS`; None for the `usual_decoder`.
+        release: example of the rows to decode, [N, T, D], [N, D, h, w] or [N, D].
+        width: number of channels; None for a size scaled to the model.
+        depth: number of blocks or halvings; None for a size scaled to the model.
         whole: see `View.whole`; for tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.
 
     Raises:
