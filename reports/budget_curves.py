@@ -41,10 +41,11 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """Draw ε against one parameter: sound values solid, published ones dashed, one color per mechanism, labeled curves.
+    """Draw ε against one parameter: sound values solid, published values dashed; each mechanism has a color and a
+    label.
 
-    The subtitle should have δ and the fixed parameters, `xlabel` the parameter with its unit. If the parameter takes
-    `whole` numbers only, every point is marked. Without curves, a ValueError is raised.
+    The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the
+    parameter only takes whole numbers (`whole`), every point is marked. Without curves, a ValueError is raised.
     """
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")
@@ -82,7 +83,7 @@ def curves(
 
 
 def _marks(axis: Any, curve: BudgetCurve, shown: NDArray[np.float64], color: str) -> None:
-    """Mark published points: an open circle if they are a bound, a cross if they are not."""
+    """Mark published points: an open circle for a valid bound, a cross for an invalid one."""
     if curve.sound is None:
         return
     for ok, mark in ((True, {"marker": "o", "mfc": "white", "ms": 4.5}), (False, {"marker": "x", "ms": 5})):
@@ -115,7 +116,7 @@ def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, d
 
 
 def _labels(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write names to the right of the curves' ends, moved apart if they would overlap."""
+    """Write the curves' names to the right of their ends; names that would overlap are moved apart."""
     to_axes = axis.transScale + axis.transLimits
     placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, color) for x, y, label, color in ends)
     gap = 0.052

@@ -1,4 +1,4 @@
-"""Tables of privacy budgets for readers and for programs, with sound and published ε side by side."""
+"""Tables of privacy budgets for readers and for programs, with proven and published ε side by side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lo
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow(Checked):
-    """One line of a table of budgets: the proven claim about one parameter row, or why none could be computed.
+    """One line of a table of budgets: the proven claim for one set of parameters, or the reason why none could be
+    computed.
 
     Raises:
         ValueError: if a number is NaN or negative, or status and numbers contradict each other.
@@ -75,12 +76,14 @@ class BudgetRow(Checked):
 
     @property
     def published_kind(self) -> Kind | None:
-        """The kind of the published formula's claim; None if there is no such formula."""
+        """The kind of the published formula's claim; None without a published formula."""
         return _kind(self.published)
 
     @property
     def factor(self) -> float | None:
-        """Published divided by sound ε; below 1, the paper claims more than is proven. None if it is not finite."""
+        """The published ε divided by the proven ε; below 1, the paper claims more than is proven. None if the ratio
+        is not finite.
+        """
         if self.published is None or not self.epsilon or not isfinite(self.epsilon) or not isfinite(self.published):
             return None
         return self.published / self.epsilon
@@ -165,7 +168,9 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
 
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
-    """Sentences to print below the table, each once: refusals, caveats and, in a comparison, objections."""
+    """Sentences to print below the table, each once: errors, caveats and, if `compare`, objections to published
+    values.
+    """
     notes: dict[str, None] = {}
     for row in rows:
         notes |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])
@@ -186,7 +191,7 @@ def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
 
 
 def _kind(epsilon: float | None) -> Kind | None:
-    """The kind of the claim that an ε makes; an infinite ε proves nothing."""
+    """The kind of claim with this ε; an infinite ε proves nothing."""
     return None if epsilon is None else "differential_privacy" if isfinite(epsilon) else "nothing"
 
 
@@ -200,13 +205,13 @@ def _read(row: BudgetRow) -> dict[str, str]:
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:
-    """Sentences on why a row was refused, and on what a reader should know about its ε."""
+    """Sentences on the error of a row, and caveats on its ε."""
     edge = [f"the best order {row.order:g} is at the edge of those tried"] if row.at_grid_edge and row.order else []
     return [*([row.error] if row.error else []), *row.notes, *edge]
 
 
 def _objections(row: BudgetRow) -> list[str]:
-    """Sentences on a published value: its conversion, whether it undercuts the sound ε, and why it is not a bound."""
+    """Sentences on a published value: its conversion, whether it is below the proven ε, and why it is not a bound."""
     said = [] if row.published_order is None else [_ORDERS]
     said += ["the published ε undercuts the sound one"] if row.factor is not None and row.factor < 1 else []
     return [*said, *([f"as published no bound: {row.objection}"] if row.objection else [])]

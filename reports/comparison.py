@@ -1,4 +1,4 @@
-"""Two runs side by side: the compared quantities, their differences, and a table of these."""
+"""Two runs side by side: the compared quantities, their differences, and a table of the differences."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Difference(Frozen):
 class Comparison(Frozen):
     """The comparison of run B with run A.
 
-    `configuration` names the fields in which the configurations differ, `made_of` the differences of code, files,
-    versions and machine, and `unpaired` the rows without a counterpart.
+    `configuration` lists the fields in which the configurations differ, `made_of` the differences of code, files,
+    versions and machine, and `unpaired` the result rows without a counterpart.
     """
 
     first: str

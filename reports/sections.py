@@ -1,4 +1,4 @@
-"""Sections of the page, made from rows: a card for each defense, its cells, its checks, and what is missing."""
+"""Sections of the page: a card for each defense, its results, its checks, and the attacks that were not run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Card:
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
-    """One card per defense, in the order of the rows; an attack's start replaces its result if it gives away more."""
+    """One card per defense, in the order of the rows; the untrained attack replaces its result if it recovers more."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
     for one in strongest(rows):
@@ -111,12 +111,16 @@ def training_curves(rows: Sequence[Row]) -> list[Chart]:
 
 
 def attack_curve(row: Row) -> Chart | None:
-    """The attack's objective by epoch: its error on held-out records, or what it minimizes on the release."""
+    """The attack's objective by epoch: its error on held-out records, or the quantity that it minimizes on the
+    release.
+    """
     return epoch_chart(row.attack_curve, "attack: objective", logarithmic=True)
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
-    """For each check, the numbers of cells that met it, failed it or are undecided; control experiments first."""
+    """For each check, the numbers of result rows that passed it, failed it or are undecided; control experiments
+    first.
+    """
     counts: dict[str, list[int]] = {name: [0, 0, 0] for name in _CHECKS_FIRST}
     for row in rows:
         for check in row.checks:
@@ -125,7 +129,7 @@ def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
 
 
 def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]:
-    """For each threat model, the attacks that were not mounted (as one text), with the defenses concerned."""
+    """For each threat model, the attacks that were not run (as one text), with the defenses concerned."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in threats:
         if one.untried:
@@ -134,7 +138,7 @@ def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]
 
 
 def made_of(rows: Sequence[Row]) -> list[tuple[list[Row], Provenance]]:
-    """Rows grouped by their provenance."""
+    """Result rows grouped by their provenance."""
     groups: list[tuple[list[Row], Provenance]] = []
     for row in rows:
         same = next((members for members, provenance in groups if provenance == row.provenance), None)
