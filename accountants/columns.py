@@ -42,8 +42,6 @@ def _number(name: str, text: str) -> float:
 
 
 def _decimal(**limits: float) -> Callable[[str, Any], float]:
-    """A finite number inside the limits of `validate.real`."""
-
     def parsed(name: str, value: Any) -> float:
         return validate.real(name, _number(name, value) if isinstance(value, str) else value, **limits)
 
@@ -91,7 +89,6 @@ def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any
 
 
 def _one_of(name: str, allowed: tuple[str, ...], what: str, default: str, belongs: str = "") -> Column:
-    """A column whose value is one of a few words; its description lists them."""
     return Column(name, _word(*allowed), f"{', '.join(allowed)}: {what}", default, belongs)
 
 

@@ -19,8 +19,6 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
 class _Said(NamedTuple):
-    """The assumptions of a guarantee by topic, one sentence each."""
-
     mechanism: tuple[str, ...]  # clip, noise and mixing
     sampling: tuple[str, ...]  # who takes part, and who is told
     lower_model: tuple[str, ...]  # what trains it

@@ -117,7 +117,6 @@ def tensor_digest(*given: Any) -> str:
 
 
 def _numbers(made: Any) -> int:
-    """The count of numbers in all tensors of a result."""
     if isinstance(made, Tensor):
         return made.numel()
     parts = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()

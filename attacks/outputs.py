@@ -61,5 +61,4 @@ def scores_of(attack: AnyAttack, found: object) -> Scores:
 
 
 def _seen(value: object) -> str:
-    """The shape of a tensor, or the type of anything else."""
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -142,7 +142,6 @@ def _labels(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
 
 
 def _key(drawn: Sequence[BudgetCurve]) -> list[Line2D]:
-    """The legend of the kinds of lines and marks."""
     kinds = [Line2D([], [], color=MUTED, lw=2.0, label="sound (proven upper bound)")]
     if any(curve.published is not None for curve in drawn):
         kinds.append(Line2D([], [], color=MUTED, lw=1.4, ls=(0, (4, 2)), label="as published"))

@@ -191,7 +191,6 @@ def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
 
 
 def _kind(epsilon: float | None) -> Kind | None:
-    """The kind of claim with this ε; an infinite ε proves nothing."""
     return None if epsilon is None else "differential_privacy" if isfinite(epsilon) else "nothing"
 
 
@@ -205,7 +204,6 @@ def _read(row: BudgetRow) -> dict[str, str]:
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:
-    """Sentences on the error of a row, and caveats on its ε."""
     edge = [f"the best order {row.order:g} is at the edge of those tried"] if row.at_grid_edge and row.order else []
     return [*([row.error] if row.error else []), *row.notes, *edge]
 
@@ -218,17 +216,14 @@ def _objections(row: BudgetRow) -> list[str]:
 
 
 def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:
-    """The numbers of these remarks below the table."""
     return "".join(f" [{numbers[sentence]}]" for sentence in sentences)
 
 
 def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
-    """The remarks with their numbers in the table."""
     return [f"[{number}] {sentence}" for number, sentence in enumerate(remarks(rows, compare), 1)]
 
 
 def _shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
-    """A value with five significant digits."""
     if value is None:
         return tables.UNKNOWN
     if not isfinite(value):

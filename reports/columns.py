@@ -226,6 +226,5 @@ def flattened(values: Mapping[str, Interval | float]) -> dict[str, object]:
 
 
 def _bound(row: Row) -> dict[str, object]:
-    """The lower bound of canaries as columns."""
     bound = row.empirical_bound
     return {} if bound is None else {f"empirical_{name}": getattr(bound, name) for name in _BOUND}

@@ -198,7 +198,6 @@ def _share(row: Row, found: Interval, counted: bool) -> Share:
 
 
 def _reservations(row: Row) -> list[str]:
-    """Sentences on the reasons to doubt the numbers of a result row."""
     failed = [check for check in row.checks if check.decisive and not check.passed]
     told = [f"{'' if check.name in (CLAIM, DECLARATION) else 'its control failed: '}{check.detail}" for check in failed]
     return [*told, *filter(None, [row.doubt])]

@@ -85,7 +85,6 @@ def _strength(point: Point, found: Frontier) -> float | None:
 
 
 def _label(point: Point, found: Frontier) -> str:
-    """The name of a setting beside its mark, as short as the run allows."""
     if not point.defended:
         return "undefended"
     families = {other.family for other in found.points if other.defended}

@@ -35,8 +35,6 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True)
 class _Strip:
-    """One line of images, saved as one PNG."""
-
     name: str  # the defense, "original", or the name of a floor
     attack: str = ""  # its name; empty for originals and floors
     cell: str = ""  # its id; likewise
@@ -57,8 +55,6 @@ class _Block:
 
 @dataclass(frozen=True, kw_only=True)
 class _Gallery:
-    """All blocks in the order of the run."""
-
     blocks: tuple[_Block, ...]  # one for each seed whose attacks saw the same images
     side: int = 0  # length in pixels to which the longer side was reduced; 0 if all images are shown at full size
     left_out: int = 0  # number of strips of weaker attacks that did not fit on the page

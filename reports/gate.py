@@ -155,7 +155,6 @@ class Gate:
         return f" (it is declared, not proven: {name} is {self._shown(value)})"
 
     def _met(self, value: Interval | float | None) -> bool:
-        """Whether a number meets the condition at the worse limit of its interval."""
         return value is not None and bool(_COMPARISONS[self.comparison](self._judged(value), self.bound))
 
     def _judged(self, value: Interval | float) -> float:

@@ -50,8 +50,6 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sheet:
-    """A table with its note, and its unrounded numbers as CSV."""
-
     title: str
     table: Table
     note: str

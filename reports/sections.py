@@ -19,8 +19,6 @@ _CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiment
 
 @dataclass(frozen=True, kw_only=True)
 class _Card:
-    """A summary of one defense in a few lines."""
-
     row: Row  # the row of the strongest attack on the first seed; the first row if no attack gave a number
     point: Point | None  # accuracy and recovery over seeds; None if no record was reconstructed
     # what the same attack recovers of the undefended model under the same protocol; None if not measured

@@ -122,7 +122,6 @@ def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
 
 
 def _of(row: Row) -> dict[str, object]:
-    """The fields by which a check identifies its result row."""
     return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
 
 

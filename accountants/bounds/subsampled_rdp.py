@@ -173,7 +173,6 @@ def _log_half_gaps(j: ArrayLike, mu: Array) -> Array:
 
 
 def _log_nobody(order: Array, rate: Array) -> Array:
-    """ln (1 − q)^α."""
     return order * np.log1p(-rate)
 
 

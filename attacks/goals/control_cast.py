@@ -240,6 +240,5 @@ def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, i
 
 
 def _shrunk(images: Tensor, side: int) -> Tensor:
-    """Images shrunk by area averages, so that controls are fast."""
     height, width = (min(side, pixels) for pixels in images.shape[2:])
     return nn.functional.adaptive_avg_pool2d(images, (height, width))

@@ -137,8 +137,6 @@ class Fingerprints(ReconstructingAttack):
 
 @dataclass(frozen=True)
 class _Axes:
-    """Principal components of tokens."""
-
     middle: Tensor  # [D]
     basis: Tensor  # [D, q]
 

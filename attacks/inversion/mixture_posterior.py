@@ -154,8 +154,6 @@ class MixturePosterior(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class _Tried:
-    """Guesses at one fold of the adversary's own images, with the truth."""
-
     fold: int
     guess: Tensor  # [M, P]
     truth: Tensor  # [M, P]

@@ -181,7 +181,6 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         return Reconstruction(images=self.guess(), curve=curve)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
-        """Further networks besides simulator and decoder, by name."""
         return {}
 
     @abstractmethod

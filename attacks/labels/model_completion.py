@@ -89,8 +89,6 @@ class ModelCompletion(NamingAttack):
 
 
 class _Completed(nn.Module):
-    """The lower segment followed by a head."""
-
     def __init__(self, lower: nn.Module, features: int, labels: int) -> None:
         super().__init__()
         self.lower = lower
