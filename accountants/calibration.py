@@ -84,8 +84,7 @@ def calibrate(
 def calibrate_advantage(
     mechanism: SplitMechanism, parameter: Parameter, *, advantage: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size that bounds every attack's advantage, TPR − FPR, by the target `advantage` in (0,
-    1).
+    """Find σ, rounds or group size that bounds every attack's TPR − FPR by the target `advantage` in (0, 1).
 
     Everything else is as in `calibrate`; the certificate is at ε = 0, where its δ is the advantage.
 
@@ -155,9 +154,7 @@ def _calibrated(
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """The mechanism with its noise on smashed data and labels multiplied by a factor. ValueError for randomized
-    response.
-    """
+    """The mechanism with the noise on smashed data and labels scaled; ValueError for randomized response."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(
@@ -205,9 +202,7 @@ def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> 
 
 
 def _least_noise(misses: Callable[[float], bool], target: Target, name: str, start: float, tolerance: float) -> float:
-    """The smallest factor on the noise `start` that meets the target. Factor 1 must meet it. ValueError if any noise
-    meets it.
-    """
+    """The smallest factor ≤ 1 on the noise `start` that meets the target. ValueError if any noise meets it."""
     low, high = 0.5, 1.0
     while low > _QUIETEST and not misses(low):
         if low == _QUIET and _meets_quietest(misses):

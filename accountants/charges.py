@@ -107,9 +107,7 @@ def steps_of_charges(counts: Counts) -> Steps:
 
 
 def said_of_charges(counts: Counts, delta: float) -> list[str]:
-    """The assumptions that all charges share; then the assumptions of only some charges, each with the number of
-    these charges.
-    """
+    """The assumptions of all charges, then those of some charges, with the number of these charges."""
     each = [(*assumptions(one), *warnings(one, delta)) for one in counts]
     shared = [sentence for sentence in each[0] if all(sentence in other for other in each)]
     rest = [(number, sentence) for number, said in enumerate(each, 1) for sentence in said if sentence not in shared]

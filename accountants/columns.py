@@ -305,8 +305,7 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A table row with privkit's column names: empty cells are dropped, other libraries' names replaced, implied values
-    added.
+    """A table row with privkit's column names, without empty cells and with implied values.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
     removing a record, which is the clipping norm. Without a clip, the sensitivity is 1.

@@ -1,5 +1,4 @@
-"""Privacy filters: a limit on one number that is summed over all charges. They hold even if charges depend on earlier
-releases.
+"""Privacy filters: a limit on a number summed over all charges, valid if charges depend on earlier releases.
 
 A ledger that takes the best of many bounds needs charges that are fixed in advance. Otherwise the best bound and the
 end of the run would depend on the releases. A filter chooses one bound before the first release. A run that stops

@@ -224,8 +224,7 @@ class Ledger:
         return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
-        """ε and δ that the charges of an adaptive ledger have spent; all such readings of a run hold together
-        (`odometer`).
+        """ε and δ spent so far by an adaptive ledger; all such readings of a run hold together (`odometer`).
 
         ValueError if the ledger is not adaptive. δ in (0, 1) is fixed before the first release.
         """
@@ -299,9 +298,7 @@ class Ledger:
             )
 
     def _keep_filter(self, budgets: set[tuple[float, float] | None], first: SplitMechanism) -> None:
-        """Restore the filter of a ledger's file; LedgerError if the requested budget or mode differs from the
-        file's.
-        """
+        """Restore the filter of a ledger's file; LedgerError if it contradicts the requested budget or mode."""
         if budgets == {None}:
             if self.adaptive:
                 raise LedgerError(

@@ -1,6 +1,4 @@
-"""A ledger's numbered JSON lines on disk, which survive a killed process: locked, flushed, checksummed, and never
-rewritten.
-"""
+"""A ledger's numbered JSON lines on disk: locked, flushed, checksummed, never rewritten, safe when killed."""
 
 from __future__ import annotations
 
@@ -210,9 +208,7 @@ def _mechanism_of_json(text: str) -> SplitMechanism:
 
 
 def charge_of_line(line: str) -> tuple[SplitMechanism, int, tuple[float, float] | None]:
-    """The mechanism, its rounds, and the budget (ε, δ) of the filter that admitted the charge; None without a
-    filter.
-    """
+    """The mechanism, its rounds, and the budget (ε, δ) of the filter that admitted the charge, or None."""
     head, _, text = line.partition(MECHANISM)  # cannot stand in the note, whose quotes are escaped
     fields = json.loads(head + "}")
     kept = fields.get("filter")

@@ -1,6 +1,4 @@
-"""Bisection for the largest value at which a condition holds. The condition was evaluated at both ends of the
-result.
-"""
+"""Bisection for the largest value at which a condition holds; it was evaluated at both returned ends."""
 
 from __future__ import annotations
 

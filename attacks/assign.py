@@ -1,6 +1,4 @@
-"""Assignments and their costs: soft assignments by Sinkhorn's iteration, the cheapest assignment, and one with
-capacities.
-"""
+"""Assignments and their costs: soft ones by Sinkhorn's iteration, the cheapest one, and one with capacities."""
 
 from __future__ import annotations
 
@@ -22,8 +20,8 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """Squared distance of every released token [G, S, D] to the token expected at every place, divided by the group's
-    mean distance.
+    """Squared distance of every released token [G, S, D] to every place's expected token, over the group's mean
+    distance.
 
     Entry (t, s) of the result [G, S, S] belongs to released token t and place s.
     """
@@ -103,8 +101,7 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def hungarian(costs: Tensor) -> Tensor:
-    """The token at each place in the cheapest assignment, int64 [G, S]; `costs[g, t, s]` is the cost of token t at
-    place s.
+    """The token at each place in the cheapest assignment, int64 [G, S]; `costs[g, t, s]`: token t at place s.
 
     >>> hungarian(torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
     [[1, 0]]
@@ -145,8 +142,7 @@ def take(released: Tensor, order: Tensor) -> Tensor:
 
 
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
-    """Assign T tokens to each image: each token proposes to images by preference, and an image keeps its T best
-    proposals.
+    """Assign T tokens to each image: tokens propose to images by preference, and an image keeps its best T.
 
     From logits [B·T, B] and the capacity T, the result is int64 [B, T]: the tokens of each image, ascending.
 

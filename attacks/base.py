@@ -62,8 +62,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryResult:
-    """The answer to a query: the release that results when the adversary sends its own images through the defended
-    clients.
+    """The answer to a query: the release after the adversary sends its own images through the defended clients.
 
     Attributes:
         view: the messages, as the server would have seen them.
@@ -101,9 +100,7 @@ Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one
 
 
 class TrainingClients(Protocol):
-    """The clients in training, as a malicious server meets them. The server's only power is to answer with any
-    gradient.
-    """
+    """The clients in training, for a malicious server, whose only power is to answer with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """One round: clients send private images, get the gradient that `answer` computes, and learn from it.
@@ -174,9 +171,7 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether to double the length of a training once more, after its first `epochs` or after an earlier
-        doubling.
-        """
+        """Whether to double a training once more, after its first `epochs` or after an earlier doubling."""
         return False
 
 

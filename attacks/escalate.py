@@ -1,6 +1,4 @@
-"""Escalation: an attack that fails continues from its saved session with twice the work, until it succeeds or more
-work does not help.
-"""
+"""Escalation: a failed attack continues from its session with twice the work, until it succeeds or stops improving."""
 
 from __future__ import annotations
 
@@ -63,9 +61,7 @@ class Escalation:
 
 
 class _Further(Session):
-    """A session that stores state and lets a training continue beyond its budget: once for each of the `errors` so
-    far.
-    """
+    """A session with state that lets a training exceed its budget, once for each of the `errors` so far."""
 
     def __init__(self, session: Session, errors: Sequence[float] = ()) -> None:
         self._session, self.errors, self.epochs = session, tuple(errors), 0

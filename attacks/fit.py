@@ -1,6 +1,4 @@
-"""The training loop of every attack that trains. It resumes after a kill, and returns to the last good state if it
-diverges.
-"""
+"""The training loop of attacks: it resumes after a kill, and returns to the last good state if it diverges."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ class Training(Protocol):
         """Restore a saved state, from which training continues."""
 
     def again(self, times: int) -> None:
-        """Begin a new cycle of the learning rate, `times` as long as the first; do nothing if the rate never
-        changes."""
+        """Begin a new learning-rate cycle, `times` as long as the first; do nothing for a constant rate."""
 
 
 TOLERATED_GAIN = 0.05
@@ -157,8 +154,7 @@ def fit_doubling(
     doublings: int | None = 0,
     objective: str = "the objective",
 ) -> tuple[tuple[float, ...], bool | None]:
-    """Train for half of the epochs, then for the other half, and report whether this doubling still improved the
-    objective.
+    """Train for half of the epochs, then the other half, and report whether this doubling improved the objective.
 
     Each doubling is a cycle of the learning rate, so the errors before and after it are comparable. A doubling that
     ends with a larger error is undone. As long as `Session.goes_on` is true, the number of all epochs so far is doubled
@@ -239,8 +235,7 @@ class Stage:
 
 
 class Resumable(ABC):
-    """A training whose state consists of its parts' states: objects with a `state_dict`, generators, tensors, and dicts
-    of these.
+    """A training whose state is that of its parts: objects with a `state_dict`, generators, tensors, dicts of these.
 
     Plain numbers are saved but not loaded, since a resumed training draws the same numbers again.
     """

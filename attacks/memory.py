@@ -1,6 +1,4 @@
-"""A cache of results that attacks learned from their own records, for later attacks that would learn exactly the
-same.
-"""
+"""A cache of results learned from the adversary's records, for later attacks that would learn the same."""
 
 from __future__ import annotations
 
@@ -58,8 +56,7 @@ class Memory:
         self.spared, self._met = 0.0, set()
 
     def recalled(self, given: Sequence[Any], draws: Generator, make: Callable[[], Made]) -> Made:
-        """The result of `make`, computed now or reused from a call with equal `given`; `draws` ends in the same state
-        in both cases.
+        """The result of `make`, computed or reused from a call with equal `given`; `draws` ends in the same state.
 
         Args:
             given: all other inputs of the result: tensors, generators, and objects whose `repr` describes them fully.

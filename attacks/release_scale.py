@@ -31,8 +31,7 @@ def least_variance(release: Tensor) -> float:
 
 
 def usual_unit(release: Tensor) -> float:
-    """The factor, a power of 2, that scales a release to numbers of usual size; 1 if they already are of usual size or
-    all equal.
+    """The factor, a power of 2, that scales a release to usual size; 1 if it has this size or equal numbers.
 
     Decoders of tokens need such numbers: after multiplication by 0.01, one decoder ignored its input.
 

@@ -41,8 +41,7 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """Draw ε against one parameter: sound values solid, published values dashed; each mechanism has a color and a
-    label.
+    """Draw ε against one parameter, with a color per mechanism: sound values solid, published values dashed.
 
     The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the
     parameter only takes whole numbers (`whole`), every point is marked. Without curves, a ValueError is raised.

@@ -30,8 +30,7 @@ NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lo
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow(Checked):
-    """One line of a table of budgets: the proven claim for one set of parameters, or the reason why none could be
-    computed.
+    """One line of a table of budgets: the proven claim for one set of parameters, or the error.
 
     Raises:
         ValueError: if a number is NaN or negative, or status and numbers contradict each other.
@@ -81,9 +80,7 @@ class BudgetRow(Checked):
 
     @property
     def factor(self) -> float | None:
-        """The published ε divided by the proven ε; below 1, the paper claims more than is proven. None if the ratio
-        is not finite.
-        """
+        """The published ε over the proven ε; below 1, the paper claims more than is proven. None if not finite."""
         if self.published is None or not self.epsilon or not isfinite(self.epsilon) or not isfinite(self.published):
             return None
         return self.published / self.epsilon
@@ -168,9 +165,7 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
 
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
-    """Sentences to print below the table, each once: errors, caveats and, if `compare`, objections to published
-    values.
-    """
+    """Sentences to print below the table, each once: errors, caveats and (`compare`) objections to published values."""
     notes: dict[str, None] = {}
     for row in rows:
         notes |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])

@@ -143,8 +143,7 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """A chart of the AUC with its limits by epoch of training, one line per label (at least one). At 1/2 an attack
-    learns nothing.
+    """A chart of the AUC with its limits by training epoch, one line per label; at 1/2 an attack learns nothing.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """

@@ -136,8 +136,7 @@ def flat_record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """All numbers of all result rows as CSV, unrounded, with columns for constant guesses (floors) and the untrained
-    attack.
+    """All numbers of all result rows as CSV, unrounded, also for constant guesses (floors) and untrained attacks.
 
     With a verdict, the user's gates are further columns, and each experiment without a result gets a line.
     """
@@ -152,9 +151,7 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
-    """The means over seeds as CSV, unrounded, with one line per defense and attack, and one per constant guess
-    (floor).
-    """
+    """Means over seeds as CSV, unrounded, with one line per defense and attack, and per constant guess (floor)."""
     return flat_csv(
         [
             {

@@ -1,6 +1,4 @@
-"""The conclusion of a run on each defense: whether it protects, against which adversary, at what cost, and which
-attacks were not tried.
-"""
+"""A run's conclusion on each defense: whether it protects, against whom, at what cost, and what was not tried."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion for each defense, in the order of the verdicts. Without a verdict, the conclusion gives the
-    reason.
-    """
+    """One conclusion for each defense, in the order of verdicts; without verdicts, it gives the reason."""
     made = []
     for defense in dict.fromkeys(one.defense for one in threats):
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]

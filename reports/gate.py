@@ -31,8 +31,7 @@ class GateError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """A condition that every result row of a defense with this number must meet. A missing number or NaN does not meet
-    it.
+    """A condition on a number in every result row of a defense. A missing number or NaN does not meet it.
 
     A number with an interval is judged at the end that is worse for the defense: `ssim<=0.4` at the upper limit,
     `accuracy>=0.9` at the lower limit. An AUC counts by its distance from 1/2, on either side.
@@ -105,11 +104,10 @@ class Gate:
     def findings(
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
-        """For every result row of a defense, whether it meets the condition, and a sentence; the undefended model is
-        exempt.
+        """For every result row of a defense, whether it meets the condition, and a sentence.
 
-        A defense without this number fails once for each row. The finding is undecided (None) if the pair of defense
-        and seed is in `pending`, which means that some of its attacks are unfinished.
+        The undefended model is exempt. A defense without this number fails once for each row. The finding is undecided
+        (None) if the pair of defense and seed is in `pending`, which means that some of its attacks are unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
@@ -145,9 +143,7 @@ class Gate:
         return results
 
     def _declared(self, row: Row) -> str:
-        """A remark if a proven number is wanted and only a declared number exists, with the column of the declared
-        number.
-        """
+        """A remark if the wanted proven number is only declared, with the column of the declared number."""
         name = f"{DECLARED}{self.column.removeprefix('proven_')}"
         value = numbers(row).get(name)
         if value is None or name == self.column:
@@ -173,9 +169,7 @@ class Gate:
         return f"{_digits(middle)} and at {most} {_digits(judged)} ({100 * value.confidence:g} % interval)"
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
-        """The numbers that must meet the condition: first the attack's (None if there is none), then those of other
-        guesses.
-        """
+        """The numbers that must meet the condition: first the attack's (or None), then those of other guesses."""
         found, column = numbers(row), gated(self.column) or self.column
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}
@@ -222,9 +216,7 @@ def must_agree(gates: Sequence[Gate]) -> None:
 
 
 def _powerless(row: Row, twins: Twins) -> str:
-    """The reason why an attack's failure is no evidence, by the same attack on the undefended model; empty if it is
-    evidence.
-    """
+    """Why an attack's failure is no evidence (it also fails on the undefended model); empty if it is evidence."""
     why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)
     return "" if why == NOT_ATTACKED else why
 
@@ -256,9 +248,7 @@ def _known(gate: str, column: str) -> str:
 
 
 def _must_be_in_range(gate: Gate) -> None:
-    """Raise a `GateError` for a bound that every number of a column meets or misses, such as a share given in
-    percent.
-    """
+    """Raise a `GateError` for a bound that all of a column's numbers meet or miss, such as a share in percent."""
     low, high = MEASURES[gate.measure].within if gate.measure in MEASURES else UNBOUNDED
     if not low <= gate.bound <= high:
         percent = f", such as {gate.bound / 100:g} for {gate.bound:g} %" if high == 1 < gate.bound <= 100 else ""

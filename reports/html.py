@@ -39,9 +39,7 @@ def html_picture(data: bytes, caption: str, kind: str = "image/png") -> str:
 
 
 def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) -> str:
-    """A run as HTML: its verdict, its tables with notes, and the reconstructed images of its report, if there are
-    any.
-    """
+    """A run as HTML: its verdict, its tables with notes, and its reconstructed images, if there are any."""
     told = "".join(f"<li>{_text(failure)}</li>" for failure in verdict.failures)
     parts = [f"<p><b>{_text(verdict.sentence)}</b></p>", f"<ul>{told}</ul>" if told else ""]
     parts += [html_table(shown, note) for shown, note in tables]

@@ -45,8 +45,7 @@ def _change(section: str, key: str, before: str | None, after: str | None, seed:
 
 
 def origins(rows: Sequence[Row]) -> dict[str, str]:
-    """For each result row, by id, the difference between its provenance and that of other rows; empty if all rows
-    agree.
+    """For each result row, by id, how its provenance differs from other rows'; empty if all rows agree.
 
     Rows of different seeds have different images, and rows of different attacks have different sources. So only entries
     that both rows have are compared, and images only within a seed.

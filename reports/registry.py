@@ -234,9 +234,7 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
 
 
 def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
-    """The sound attacks on a defense within an adversary's threat model, and whether one needs exactly this threat
-    model.
-    """
+    """The sound attacks on a defense within a threat model, and whether one needs exactly this threat model."""
     found = [row for row in rows if row.defense == defense and sound(row) and identified(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
     return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)
@@ -280,9 +278,7 @@ def place(
 
 
 def place_differences(places: Sequence[Place], registered: Sequence[MeasuredSetting]) -> list[str]:
-    """Sentences on differences between this run and the registered runs, in network and number of the adversary's
-    records.
-    """
+    """Sentences on differences from the registered runs, in network and number of the adversary's records."""
     told = []
     for name, what in (("model", "network"), ("own", "number of own records")):
         mine = {getattr(one.setting, name) for one in places}

@@ -1,6 +1,4 @@
-"""The schema of results: one self-describing JSON row for each finished cell (one attack on one defense with one
-seed).
-"""
+"""The schema of results: one self-describing JSON row for each attack on one defense with one seed."""
 
 from __future__ import annotations
 
@@ -40,8 +38,7 @@ Metrics = dict[str, Metric]
 
 
 class Seconds(Frozen):
-    """The time for one attack on one defense with one seed, in CPU seconds over all threads; with a GPU, in elapsed
-    seconds.
+    """The time for one attack on one defense with one seed: CPU seconds over all threads; elapsed with a GPU.
 
     Several such experiments may share a model and an attack's control experiments, whose time is spent only once.
     """
@@ -191,8 +188,7 @@ class Row(Frozen):
 
 
 class Summary(Frozen):
-    """The summary of one attack on one defense over several seeds, or of the constant guess or untrained attack in
-    `floor`.
+    """The summary over several seeds of one attack on one defense, or of the guess that `floor` names.
 
     `protocol` is set for a floor that differs between protocols; otherwise it is empty. `values` has accuracy and the
     measures of guesses (unaligned, and the likeness after matching): the mean of the seeds' means, with its

@@ -109,16 +109,12 @@ def training_curves(rows: Sequence[Row]) -> list[Chart]:
 
 
 def attack_curve(row: Row) -> Chart | None:
-    """The attack's objective by epoch: its error on held-out records, or the quantity that it minimizes on the
-    release.
-    """
+    """The attack's objective by epoch: its error on held-out records, or what it minimizes on the release."""
     return epoch_chart(row.attack_curve, "attack: objective", logarithmic=True)
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
-    """For each check, the numbers of result rows that passed it, failed it or are undecided; control experiments
-    first.
-    """
+    """For each check, the numbers of results that passed, failed or are undecided; control experiments first."""
     counts: dict[str, list[int]] = {name: [0, 0, 0] for name in _CHECKS_FIRST}
     for row in rows:
         for check in row.checks:

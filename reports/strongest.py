@@ -176,9 +176,7 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def lost(row: Row) -> bool:
-    """Whether a sound attack with all its needs failed to reveal records, so it must also run on the undefended
-    model.
-    """
+    """Whether a sound attack with all its needs failed, so it must also run on the undefended model."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
@@ -232,9 +230,7 @@ def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
 
 
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """Result rows of the undefended model by protocol, attack and seed; the model with the fewest options comes
-    first.
-    """
+    """The undefended model's results by protocol, attack and seed; the model with the fewest options comes first."""
     bare = sorted((row for row in rows if undefended(row.defense)), key=lambda row: len(row.defense))
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
@@ -246,9 +242,7 @@ def twin_of(row: Row, twins: Twins) -> Row | None:
 
 
 def powerless(row: Row, twins: Twins) -> str:
-    """The reason why an attack's failure is no evidence for the defense (it also fails without one); empty if it is
-    evidence.
-    """
+    """Why an attack's failure is no evidence for the defense (it also fails without one); empty if it is evidence."""
     twin = twin_of(row, twins)
     if twin is None:
         return NOT_ATTACKED
@@ -273,9 +267,7 @@ def relied(rows: Sequence[Row]) -> list[Row]:
 
 
 def unsound(row: Row) -> str:
-    """The reason why an attack's numbers are no evidence on the defense (it failed its controls); empty if they are
-    evidence.
-    """
+    """Why an attack's numbers are no evidence on the defense (it failed its controls); empty if they are evidence."""
     return "" if sound(row) else "the attack failed its control experiment"
 
 

@@ -22,9 +22,7 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table of texts with headers; `floor` marks lines of constant guesses and untrained attacks (by default
-    none).
-    """
+    """A table of texts with headers; `floor` marks lines of constant guesses and untrained attacks."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -71,8 +69,7 @@ _PICTURED = {
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A table with a line for each result row, then constant guesses and untrained attacks by seed; scores have their
-    own table.
+    """A table with a line for each result row, then constant guesses and untrained attacks by seed, without scores.
 
     If rows differ in provenance, such as device or version, a last column names the difference.
     """
@@ -127,9 +124,7 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """A table with a line for each defense and attack of the summaries (≥ 1); a line without numbers of two seeds
-    gives the reason.
-    """
+    """A table with a line for each defense and attack of the summaries (≥ 1), or the reason why it has no means."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -260,11 +255,7 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics with these names and their intervals; the likeness also after matching, and for images the worst
-    case.
-
-    The share of identified records comes last.
-    """
+    """These metrics with their intervals; the likeness also after matching, and for images the worst case."""
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
     identified = interval(own.get(IDENTIFIED.name), 2)
     if names:

@@ -224,9 +224,7 @@ def _unseen(rows: Sequence[Row]) -> str:
 
 
 def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
-    """A remark on the adversary's strongest attack that was not run and that broke the defense in earlier
-    measurements.
-    """
+    """A remark on the strongest allowed attack that was not run and that broke the defense elsewhere."""
     within = [one for one in known if one.threat_model in INCLUDES[model]]
     best = max(within, key=lambda one: one.ssim, default=None)
     if best is None:
@@ -235,9 +233,7 @@ def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
 
 
 def _by_start(rows: Sequence[Row]) -> str:
-    """A remark if the untrained attack counts instead of the finished one, or identifies more records (mean over
-    seeds).
-    """
+    """A remark if the untrained attack counts instead of the finished one, or identifies more (mean over seeds)."""
     if times := sum(map(began, rows)):
         return f"as it began, before its first step{f', in {times} of {len(rows)} seeds' if len(rows) > 1 else ''}"
     shares = [

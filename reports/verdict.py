@@ -1,6 +1,4 @@
-"""The verdict on a run: the experiments with results, the checks and the user's conditions (gates) that are met, and
-the exit code.
-"""
+"""The verdict on a run: finished experiments, met checks and conditions (gates), and the exit code."""
 
 from __future__ import annotations
 
@@ -159,9 +157,7 @@ _NO_NUMBER = "no attack was applicable, so that nothing is known of any defense"
 
 
 def _nothing(rows: Sequence[Row]) -> str:
-    """A sentence that says why the finished results show nothing about any defense; empty if they may show
-    something.
-    """
+    """Why the finished results show nothing about any defense; empty if they may show something."""
     if rows and all(row.status == "not_applicable" for row in rows):
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]

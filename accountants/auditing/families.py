@@ -32,9 +32,7 @@ class Rates(Protocol):
 
 
 class Family(ABC):
-    """Trade-off curves ordered by strength: at strength 0 an attack learns nothing; a larger strength lets it learn
-    more.
-    """
+    """Trade-off curves ordered by strength: an attack learns nothing at 0, and more at a larger strength."""
 
     assumption: str  # what a bound assumes if it uses this family, in a sentence
     # the same in a few words, printed beside the bound; empty if nothing is assumed
@@ -43,8 +41,9 @@ class Family(ABC):
 
     @property
     def one_sided(self) -> bool:
-        """Whether a canary's presence shows far more clearly than its absence, so that guesses of "non-member" help
-        little."""
+        """Whether a canary's presence shows far more clearly than its absence, so guesses of "non-member" help
+        little.
+        """
         return False
 
     @abstractmethod

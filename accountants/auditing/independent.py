@@ -30,8 +30,7 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run whose canaries are independent trials. Independence makes it tighter than other
-    bounds.
+    """Lower bound on ε from one run with independent canaries; independence makes it tighter than other bounds.
 
     A fair coin decides whether canary i is a member. The canary is wrongly accused with probability a_i/2 and wrongly
     acquitted with probability b_i/2, where a_i and b_i are the error rates of one test of this canary; canaries need

@@ -108,9 +108,7 @@ def ceiling_many_runs(
 
 
 def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
-    """The largest strength that some cut rules out, and the index of this cut. The J limits bound each cut's error
-    rates.
-    """
+    """The largest strength that one of the J cuts rules out by its limits on both error rates, and the cut's index."""
 
     def beyond(strength: float) -> Array:
         return 1 - missed - family.at(strength).true_positives(accused)

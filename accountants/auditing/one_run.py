@@ -89,8 +89,7 @@ def epsilon_one_run(
 def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
-    """The largest bound that `epsilon_one_run` can give with these numbers of canaries (≥ 1 each), if all guesses are
-    right.
+    """The largest bound that `epsilon_one_run` can give with these numbers ≥ 1 of canaries, all guesses right.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49
@@ -113,9 +112,7 @@ class _Trial:
 
 
 def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
-    """Guess "member" for at most `top` highest scores, "non-member" for at most `bottom` lowest; ties at a border
-    get no guess.
-    """
+    """Guess "member" for `top` highest and "non-member" for `bottom` lowest scores, without ties at a border."""
     pooled = np.sort(np.concatenate([members, others]))
     # The score just outside either group; what equals it is abstained on.
     under = pooled[-top - 1] if top < pooled.size else -inf
@@ -127,9 +124,7 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """Numbers of guesses to try: m/2^j on either side and on both. Numbers too small to reject even ε = 0 are left
-    out.
-    """
+    """Numbers of guesses to try: m/2^j on either side and on both, if large enough to reject ε = 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]
@@ -170,9 +165,7 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
 
 
 def fairly_split(members: int, others: int) -> int:
-    """The number of canaries. ValueError if fair coins would hardly ever give this split into members and
-    non-members.
-    """
+    """The number of canaries. ValueError if fair coins would hardly ever give this split into members and others."""
     canaries = members + others
     if (odds := float(2 * bdtr(min(members, others), canaries, 0.5))) < _UNLIKELY_COINS:
         raise ValueError(

@@ -128,8 +128,7 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a curve is rejected: under it, `right` of `asked` guesses, or more, are right with probability at most
-    `error`.
+    """Whether a curve is rejected: under it, at least `right` of `asked` guesses are right with probability ≤ `error`.
 
     `canaries` counts those about which a guess can be right: all, or on average half if all guesses are of one kind.
 
@@ -150,8 +149,7 @@ def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float
 
 @cache
 def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family) -> tuple[int, int]:
-    """The numbers of "member" and "non-member" guesses that promise the largest bound if the mechanism has the claimed
-    curve.
+    """The numbers of "member" and "non-member" guesses that promise the largest bound under the claimed curve.
 
     The claimed curve has this strength in this family. The numbers depend only on this curve and on the number m ≥ 2 of
     canaries, so the choice costs no confidence. A threshold at the false positive rate x makes m·(x + f̄(x))/2 guesses

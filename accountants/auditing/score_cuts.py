@@ -42,9 +42,7 @@ def scores(name: str, values: ArrayLike) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Thresholds [J] on scores, with each one's missed members and false alarms; a score ≥ the threshold is called
-    "member".
-    """
+    """Missed members and false alarms [J] of rules "a score of at least the threshold is a member's"."""
 
     thresholds: Array
     missed: _Counts  # members below

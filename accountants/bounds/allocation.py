@@ -107,8 +107,7 @@ class SecretPlaces(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class ToldPlaces(Step):
-    """A shift in k secret places, charged as if the server knew the places: one Gaussian. We derive no credit for the
-    secrecy.
+    """A shift in k secret places, charged as if the places were known: one Gaussian, without credit for secrecy.
 
     Source: derived from joint convexity.
     """

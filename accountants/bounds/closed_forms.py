@@ -1,6 +1,4 @@
-"""Bounds in closed form: a single Gaussian of shift √Σμ² that dominates a run, and the sum of its steps' largest
-losses.
-"""
+"""Bounds in closed form: a Gaussian of shift √Σμ² that dominates a run, and the sum of its steps' largest losses."""
 
 from __future__ import annotations
 

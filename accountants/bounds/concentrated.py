@@ -32,8 +32,7 @@ def zcdp(steps: Steps) -> float:
 
 
 def gdp(steps: Steps) -> float:
-    """Smallest known μ of a run: no test between neighboring datasets is better than the best test between N(0, 1) and
-    N(μ, 1).
+    """Smallest known μ of a run: neighboring datasets are at least as hard to distinguish as N(0, 1) and N(μ, 1).
 
     Source: Dong, Roth and Su 2022, Corollary 3.3 (μ of a composition is the root of the sum of squares).
 

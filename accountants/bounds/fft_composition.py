@@ -178,9 +178,7 @@ def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
     variance = sum(count * moments(part.masses, part.losses)[1] for part, count in parts)
 
     def weight(tilt: float) -> float:
-        """ln of the tilted mass's largest part of δ(0): E e^{λ·loss} times the least c with 1 − e^{−y} ≤ c·e^{λy}
-        for y > 0.
-        """
+        """ln of the tilted mass's largest part of δ(0): E e^{λ·loss} times the least c ≥ (1 − e^{−y})/e^{λy}, y > 0."""
         return _cumulant(parts, tilt) + tilt * log(tilt) - (1 + tilt) * log1p(tilt)
 
     surprise = 12.0 if delta is None else -log(delta)

@@ -115,8 +115,7 @@ def _inverse(target: Array, m: Array) -> Array:
 
 
 def mu_for(epsilon_: float, delta_: float) -> float:
-    """Largest μ whose Gaussian release is (ε, δ)-DP; the noise's standard deviation is then the sensitivity divided by
-    μ.
+    """Largest μ whose Gaussian release is (ε, δ)-DP; the noise's deviation is then the sensitivity over μ.
 
     Source: Balle and Wang 2018, Algorithm 1 (solved here in logarithms).
 

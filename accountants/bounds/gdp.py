@@ -80,9 +80,7 @@ def mu(
 def _composed(
     steps: Sequence[tuple[Profile | Pair, int]], floor: float, interval: float | None
 ) -> tuple[Callable[[float], float], float]:
-    """An upper bound on the composed δ(ε) of both directions, and an ε beyond which every test has an error rate
-    below the floor.
-    """
+    """An upper bound on the composed δ(ε) of both directions, and an ε beyond which tests lie below the floor."""
     if not steps:
         raise ValueError("steps must hold at least one mechanism, got none")
     checked = [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]

@@ -114,8 +114,8 @@ def _sum(left: LossDistribution, right: LossDistribution) -> LossDistribution:
 
 
 def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
-    """The same loss on another grid: a mass at distance x above a node moves the fraction (1 − e^{−x})/(1 − e^{−d})
-    to the next node.
+    """The same loss on another grid; a mass at x above a node moves (1 − e^{−x})/(1 − e^{−d}) of it to the next
+    node.
     """
     if one.interval == interval:
         return one

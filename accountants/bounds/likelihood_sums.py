@@ -72,8 +72,7 @@ Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
-    """An upper bound on F(w) of this module: a record is hidden in one of several rows, and the other rows hold other
-    records.
+    """An upper bound on F(w) of this module: a record hides in one of several rows, and other records in the others.
 
     >>> [round(hidden_delta(0.2, 0.5, ((1, m),)), 5) for m in (1, 10, 100)]
     [0.12545, 0.01356, 0.0]
@@ -131,9 +130,7 @@ def _rule(deviations: float) -> tuple[Array, Array]:
 def _saddle(
     terms: tuple[Array, Array, Array], rows: tuple[Array, Array], spread: float, apart: float
 ) -> tuple[float, int]:
-    """θ·spread and the top node that minimize the bound by s₊ ≤ e^{θs−1}/θ over a few kinds; other choices are
-    valid, too.
-    """
+    """θ·spread and the top node that minimize the bound by s₊ ≤ e^{θs−1}/θ over a few kinds; others are valid, too."""
     nodes, masses, above = terms
     weights, counts = rows
     kinds = masses[[int(np.argmax(masses @ nodes**2)), *range(0, len(masses), 6)]]
@@ -149,9 +146,7 @@ def _saddle(
 
 
 def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...]) -> float:
-    """An upper bound on F(W). The sum is tilted by e^{ts} before its law is computed, which makes rounding small
-    relative to δ.
-    """
+    """An upper bound on F(W). The sum's law is computed under a tilt e^{ts}, so rounding is small relative to δ."""
     nodes, masses, interval, beyond = _cover(epsilon, mu, kinds)
     weights, counts = np.array(rows, float).T
     mean = float(masses @ nodes) * float(weights @ counts)
@@ -187,9 +182,7 @@ def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ..
 
 @lru_cache(maxsize=256)
 def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, Array, float]:
-    """Strikes k, [K], E(V − k)₊ of each kind, [T, K], and the smallest distance of strikes, of which all strikes are
-    multiples.
-    """
+    """Strikes k, [K], E(V − k)₊ of each kind, [T, K], and the strikes' smallest distance, their common unit."""
     scale, mean = exp(epsilon), -expm1(epsilon)
     matrices = [tuple(mu**2 * one for one in matrix) for matrix in kinds]
     a, b, c = np.array(matrices).T

@@ -107,9 +107,7 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
 
 
 def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
-    """The loss distributions of each direction, by `from_profile`; one entry if every step is the same in both
-    directions.
-    """
+    """The loss distributions of each direction, by `from_profile`; only one if every step has equal directions."""
     grids = [(from_profile(profile, interval, tail=tail), rounds) for profile, rounds in steps]
     width = max(len(grid) for grid, _ in grids)
     return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
@@ -191,9 +189,7 @@ def _checked_profile(values: ArrayLike) -> Array:
 
 
 def _masses(values: Array, interval: float) -> Array:
-    """Masses at the nodes d, 2d, … from δ at 0, d, 2d, …: the mass between two nodes goes to them, and keeps its
-    size under P and Q.
-    """
+    """Masses at the nodes d, 2d, … from δ at 0, d, 2d, …; mass between nodes keeps its size under P and Q."""
     drop = values[:-1] - values[1:]
     return np.maximum(drop - exp(-interval) * np.append(drop[1:], 0.0), 0.0) / -expm1(-interval)
 

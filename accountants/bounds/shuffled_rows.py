@@ -127,9 +127,7 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """The equivalent number of rows: with this number of equal weights, the sum has the same variance on
-        average.
-        """
+        """The equivalent number of rows: the number of equal weights whose sum has the same mean variance."""
         mean, left = 0.0, 1.0
         for unlikely, rows in self.cases:
             mean, left = mean + (left - unlikely) / _places(rows), unlikely
@@ -138,8 +136,7 @@ class Hiding:
 
 @lru_cache(maxsize=64)
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
-    """A profile of one epoch, valid in both directions; None if no numbers of moves in the proof are known to hide the
-    record.
+    """A profile of one epoch, valid in both directions; None if no known numbers of moves hide the record.
 
     `told` in (0, .5] is the desired probability with which the row counts as known; δ below `told` earn little credit.
     Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001

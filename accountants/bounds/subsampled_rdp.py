@@ -124,9 +124,7 @@ def gaussian_rows(
     offset: Callable[[Array, Array], Array] = lambda order, rate: np.zeros_like(rate * order),
     more: Callable[[Array, Array, Array], Array] = lambda order, rate, mu: np.full_like(rate * order, -np.inf),
 ) -> Array:
-    """ln(1 + e^offset · Σ_j C(α,j) e^{term_j} + e^more)/(α − 1) for each release, at most the unsampled curve, [R,
-    A].
-    """
+    """ln(1 + e^offset · Σ_j C(α,j) e^{term_j} + e^more)/(α − 1), at most the unsampled curve, [R, A]."""
     a, (g, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     flat, shape = a.ravel(), (*g.shape, *a.shape)
     g, m = g.ravel()[:, None], m.ravel()[:, None]

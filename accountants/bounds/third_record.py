@@ -1,5 +1,4 @@
-r"""Composition of rounds with k of n clients. If the differing record is not drawn, both neighbors have the same third
-record in its place.
+r"""Composition of rounds with k of n clients: if the differing record is not drawn, the same third record replaces it.
 
 A round holds the record x with probability γ = k/n, and otherwise a third record y in its place; its neighbor holds x'
 or the same y. Given the others' sum, a round is one of
@@ -67,8 +66,7 @@ _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 @lru_cache(maxsize=64)
 def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] | None:
-    """A profile of several rounds of k of n, and the number of copies of it that cover all rounds; None if no grid is
-    fine enough.
+    """A profile of several rounds of k of n, and how many copies cover all rounds; None if no grid is fine enough.
 
     The rate γ = k/n lies in (0, 1); two records are at most μ ≥ 0 standard deviations of the noise apart.
 

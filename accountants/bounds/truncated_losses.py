@@ -115,9 +115,7 @@ class TruncatedLosses:
 
 
 def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[TruncatedLosses, Array]:
-    """Losses of the pieces of all runs, and each piece's number of rounds, [S]. Infinite losses cost about `spent`
-    [S] of δ.
-    """
+    """Losses of all runs' pieces, and each piece's rounds, [S]. Infinite losses cost about `spent` [S] of δ."""
     pieces = list(chain.from_iterable(runs))
     shifts, chances, rates, counts, sampled, *_ = zip(*pieces, strict=True)
     sizes, rounds = np.array([one.size for one in shifts]), np.array(counts)

@@ -135,9 +135,7 @@ def _updates(updates: PrivateUpdates) -> DpEvent:
 
 
 def _multiplier(shift: float) -> float:
-    """Noise over the distance of neighbors, as a float: dp_accounting misprices whole numbers and float32 inside its
-    samplers.
-    """
+    """The noise over the neighbors' distance as a float, since dp_accounting misprices integers and float32."""
     multiplier = 1 / float(shift) if shift > 0 else inf
     if multiplier == inf:
         raise ValueError(f"the release does not depend on the record (shift {shift:g}), for which there is no event")

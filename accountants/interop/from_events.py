@@ -20,8 +20,7 @@ _ONE = Clamp(low=0, high=1, dimensions=1)
 
 
 def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit = "record") -> SplitMechanism:
-    """The mechanism that an event of dp_accounting describes: releases of one coordinate in [0, 1], with the event's
-    noise.
+    """The mechanism of a dp_accounting event: releases of one coordinate in [0, 1], with the event's noise.
 
     Args:
         event: Gaussian or Laplace noise, Gaussian noise after Poisson sampling or sampling without replacement, or

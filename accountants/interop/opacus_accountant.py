@@ -80,9 +80,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         return sum(steps for _, _, steps in self.history)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the state from a checkpoint. ValueError if the state is empty, damaged, or that of another
-        accountant.
-        """
+        """Restore the state from a checkpoint. ValueError if it is empty, damaged, or another accountant's."""
         before = self.history
         super().load_state_dict(state_dict)
         try:

@@ -1,6 +1,4 @@
-"""σ-privacy: what the permutation counts of patch and batch shuffling prove, and why this is not differential
-privacy.
-"""
+"""σ-privacy: what permutation counts of patch and batch shuffling prove, and why it is not DP."""
 
 from __future__ import annotations
 

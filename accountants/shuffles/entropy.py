@@ -113,8 +113,7 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 
 
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a success probability, from the hits in at least one independent trial; 0
-    without a hit.
+    """One-sided lower confidence limit of a success probability, from hits in ≥ 1 independent trials; 0 without a hit.
 
     A trial is a whole order, or *one* patch of each image: patches of one image are not independent.
 
@@ -156,8 +155,7 @@ def entropy_after_attack(
     counted: Literal["orders", "patches"] = "orders",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Largest entropy that an order can still have, given an attack's measured success; it proves no privacy of a
-    defense.
+    """Largest entropy of an order that is compatible with an attack's measured success; it proves no privacy.
 
     With `counted="orders"`, a trial is an image, and a hit is a whole order found. With "patches", a trial is one patch
     drawn from each image, and a hit puts it in its place. There must be at least one trial; trials must be independent.

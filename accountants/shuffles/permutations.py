@@ -1,5 +1,4 @@
-"""Permutation counts of batch shuffling as published (Eq. 7 and 8), as logarithms, and the odds that several rounds
-reveal.
+"""Logarithms of batch shuffling's published permutation counts (Eq. 7 and 8), and odds over several rounds.
 
 An image has N ≥ 1 `tokens` (patches) and a batch B ≥ 1 images; K in 0..N patches are `kept` with their image, and the
 other N′ = N − K are pooled and dealt out over the batch.
@@ -96,10 +95,10 @@ class _IntersectionOdds:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
-    """Odds ratio of two patches landing in the same output: patches of one image over patches of two images. All
-    variants have the same ratio.
+    """Odds ratio of two patches landing in the same output: patches of one image over patches of two images.
 
-    It needs N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds that shuffle the same batch of images.
+    All variants have the same ratio. It needs N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds that shuffle the same
+    batch of images.
 
     Source: derived from Algorithm 2; a test simulates it.
 

@@ -79,8 +79,7 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
 
 
 def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """−log10 of the most likely outcome's probability: the number of equally likely outcomes to which the best guess is
-    equivalent.
+    """−log10 of the most likely outcome's probability: the effective number of equally likely outcomes.
 
     Under "algorithm_2" and "final_shuffle" it is Eq. 7: the final shuffle adds outcomes, but the best guess stays as
     likely. With patches kept in place it is only (B·N′)!.
@@ -126,9 +125,7 @@ def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
 
 @lru_cache(maxsize=256)
 def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> float | None:
-    """log10 of the number of distinct outcomes of the two variants beyond Eq. 7; None if it cannot be computed
-    quickly.
-    """
+    """log10 of the number of distinct outcomes beyond "algorithm_2"; None if it cannot be computed quickly."""
     moved, ordered = tokens - kept, lgamma(tokens + 1) / log(10)
     if kept == 0:
         return lgamma(tokens * batch + 1) / log(10)

@@ -90,9 +90,7 @@ class SplitMechanism(Checked):
             over_noise(self, law.norm)  # refuses what the clip set has no answer for
 
     def _check_composition(self) -> None:
-        """Refuse specifications in which a record reaches later releases of other records through the lower model
-        (§4e).
-        """
+        """Refuse lower models through which a record reaches later releases of other records (§4e)."""
         if self.unit == "record" and self.releases != 1:
             raise ValueError(f"releases must be 1 with a record as the unit, got {self.releases}; rounds counts them")
         if self.unit == "record" and self.lower_model in ("trained", "averaged"):
@@ -161,9 +159,7 @@ class SplitMechanism(Checked):
 
     @property
     def joint(self) -> bool:
-        """Whether `shift` covers all rounds together: for mixing ratios that are already known, and for ratios drawn
-        once.
-        """
+        """Whether `shift` covers all rounds together: for ratios already drawn, and for ratios drawn once."""
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property
@@ -173,9 +169,7 @@ class SplitMechanism(Checked):
 
     @property
     def turns(self) -> int:
-        """The number of times that a unit may be released: T, or the number of epochs of a shuffled run; its last epoch
-        may be incomplete.
-        """
+        """How many times a unit may be released: T, or the epochs of a shuffled run, an incomplete one included."""
         return -(-self.rounds // self.turn)
 
     @property
@@ -185,17 +179,14 @@ class SplitMechanism(Checked):
 
     @property
     def charged_together(self) -> int:
-        """Number of rounds that a ledger charges as one: those of a shuffled or randomly allocated epoch, or all if
-        `joint`.
-        """
+        """Number of rounds that a ledger charges as one: a shuffled or allocated epoch, or all if `joint`."""
         if isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
 
     @cached_property
     def participation_shows(self) -> bool:
-        """Whether an adversary may learn who took part. Sampling then hides no participant and only makes releases
-        rarer.
+        """Whether an adversary may learn who took part. Sampling then only makes releases rarer.
 
         Colluding clients know who was drawn with them. A trained lower model remembers the sample: later releases
         depend on it, whereas the proof of amplification needs a fresh sample in every round.
@@ -218,9 +209,7 @@ class SplitMechanism(Checked):
 
     @property
     def seated(self) -> bool:
-        """Whether uneven fixed ratios belong to seats (places in a mixed row) that sampled clients take at random
-        every round.
-        """
+        """Whether uneven fixed ratios belong to seats (places in a row) that sampled clients take at random."""
         ratio = getattr(self.mixing, "ratio", None)
         return isinstance(self.participation, WithoutReplacement) and isinstance(ratio, Fixed) and not ratio.even
 
@@ -293,7 +282,5 @@ class SplitMechanism(Checked):
         return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
 
     def shift(self) -> ShiftLaw:
-        """Distribution of μ under Gaussian noise: of one unit's releases in one round, or in all rounds together if
-        `joint`.
-        """
+        """Distribution of μ under Gaussian noise: of one unit in one round, or in all rounds together if `joint`."""
         return shift_law(self)

@@ -1,5 +1,4 @@
-"""Mixing ratios: their distribution over rounds. A ratio determines the share of one client's squared distance in a
-release.
+"""Mixing ratios and their distribution over rounds: a ratio scales a client's squared distance in a release.
 
 A law (distribution) is a list of points with probabilities; each point has the ratio λ and the share of patches q. A
 fixed ratio has one point, a law of counts has N + 1 points, and a density has the nodes of a quadrature.
@@ -60,9 +59,7 @@ class _Fixed(Checked):
         raise NotImplementedError
 
     def points(self, patches: int | None) -> tuple[list[float], list[float]]:
-        """The k ratios and the k shares of patches of all clients, as plain floats (compiling a defense needs
-        floats).
-        """
+        """The k ratios and the k shares of patches of all clients, as floats, since compiling a defense needs these."""
         raise NotImplementedError
 
     @property
@@ -121,8 +118,7 @@ class FixedRatio(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedCounts(_Fixed):
-    """Numbers N_i ≥ 0 of patches that each client fills in every round. They sum to N: masks are exclusive and cover
-    all.
+    """Number N_i ≥ 0 of patches of each client in every round; they sum to N, so masks are exclusive and cover all.
 
     >>> FixedCounts(counts=(32, 32)).law(64).share.tolist()
     [0.5]
@@ -174,9 +170,7 @@ class RealizedRatios:
         return len(self.ratios)
 
     def per_round(self, patches: int | None) -> RatioLaw:
-        """Arrays [rounds, clients] of ratios and of shares of patches. Every round counts once; `log_weight` is
-        unused here.
-        """
+        """Arrays [rounds, clients] of ratios and shares of patches; every round counts once, without weights."""
         ratio = np.array(self.ratios)
         share = ratio if patches is None else rounded_up(ratio, patches)
         norm = np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape)

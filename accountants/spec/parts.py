@@ -59,9 +59,7 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class NoMixing(Checked):
-    """Each client's release goes to the server alone (DP-SL). If `colluding`, other clients may tell the server who
-    took part.
-    """
+    """Each client's release goes to the server alone (DP-SL). If `colluding`, others may reveal who took part."""
 
     kind: ClassVar[str] = "none"
     group: ClassVar[int] = 1
@@ -125,9 +123,7 @@ class CutMix(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class EveryRound:
-    """Every client takes part in every round (partition into groups, round-robin): there is no amplification by
-    sampling.
-    """
+    """Every client takes part in every round (in fixed groups, round-robin), so no sampling amplifies privacy."""
 
     kind: ClassVar[str] = "every_round"
     rate: ClassVar[float] = 1.0

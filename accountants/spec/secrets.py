@@ -71,8 +71,7 @@ class ShuffledEpochs(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenMask(Checked):
-    """A client keeps K of its N patches, drawn uniformly in every round, and sends only noise in place of the other
-    patches.
+    """A client keeps K of its N patches, drawn uniformly in every round, and sends noise in place of the others.
 
     K lies in 1..N. The server sees all N patches and does not learn which of them were kept.
     """
@@ -95,16 +94,14 @@ ONE_SECRET = "hidden masks, random allocation and randomized response are derive
 
 
 def has_secrets(mechanism: SplitMechanism) -> bool:
-    """Whether the mechanism uses random allocation, hidden masks or randomized response, each with its own
-    derivation.
-    """
+    """Whether random allocation, hidden masks or randomized response is used, each with its own derivation."""
     secret = isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask)
     return secret or mechanism.noise.distribution.answers
 
 
 def check_secrets(mechanism: SplitMechanism) -> None:
-    """ValueError for combinations with hidden masks or random allocation without a derived bound, or for categories
-    without randomized response.
+    """ValueError for hidden masks or random allocation without a derived bound, or categories without randomized
+    response.
     """
     noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
     if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:

@@ -17,8 +17,7 @@ Norm = Literal["l1", "l2"]
 
 @dataclass(frozen=True, kw_only=True)
 class Clamp(Checked):
-    """Each of the D ≥ 1 coordinates of one record's release is clamped to [low, high], after embedding and before
-    noise.
+    """All D ≥ 1 coordinates of a record's release are clamped to [low, high], after embedding and before noise.
 
     Source: DP-CutMixSL's Δ (low = 0, high = Δ). For tanh outputs use Clamp(low=-1, high=1).
 
@@ -43,8 +42,7 @@ class Clamp(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchBall(Checked):
-    """Each of N patches is clipped to the L2 norm C > 0. If patches are `nonnegative`, two of them are at most √2·C
-    apart.
+    """Each of N patches is clipped to the L2 norm C > 0; two `nonnegative` patches are at most √2·C apart.
 
     >>> PatchBall(radius=1.0, patches=64).sensitivity("replace_one", "l2")
     16.0

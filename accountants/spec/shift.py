@@ -25,8 +25,7 @@ _LARGEST_SHIFT = 1e100  # sensitivity over noise: nothing is hidden long before,
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftLaw:
-    """Distribution of the Gaussian shift μ (sensitivity over noise) of one release, over the public random draws of a
-    round.
+    """Distribution of a release's Gaussian shift μ (sensitivity over noise) over a round's public random draws.
 
     If `profile` is False, the law bounds only the Rényi divergence: the worst neighbors may have another (ε, δ)
     profile.
@@ -80,8 +79,7 @@ class ShiftLaw:
 
 
 def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
-    """Distribution of μ under Gaussian noise: of one unit's releases in one round, or in all rounds together if
-    `joint`.
+    """Distribution of μ under Gaussian noise: of one unit in one round, or in all rounds together if `joint`.
 
     μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. If participation is public, μ is 0 with
     the probability that the unit is not sampled; this draw is independent of the data.
@@ -105,9 +103,7 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """L1 sensitivity of one round's releases over the noise's scale, and 1 if one coordinate holds all of it, else
-    0.
-    """
+    """L1 sensitivity of one round's releases over the noise's scale, and 1 if one coordinate holds it all, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
@@ -205,9 +201,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def _kept_distance(mechanism: SplitMechanism, share: Array) -> Array:
-    """Largest share of the squared distance (for Laplace: absolute) that the share `share` of whole patches can
-    hold.
-    """
+    """Largest share of the squared (Laplace: absolute) distance in a share of whole patches."""
     assert isinstance(mechanism.mixing, CutMix)
     if not mechanism.smashed.additive:
         return np.where(share > 0, 1.0, 0.0)

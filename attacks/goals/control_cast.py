@@ -1,6 +1,4 @@
-"""The roles in a control of an attack that reconstructs: which records act as attacked records (victims), and which
-server answers.
-"""
+"""The roles in a control experiment of reconstruction: the attacked records, the adversary's, and the server."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server i
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """The roles in one control experiment: the attack, the adversary's own records, the attacked records, and the
-    rest.
-    """
+    """The roles in one control experiment: the attack, the adversary's records, and the attacked records."""
 
     attack: ImageAttack  # the short version
     own: Tensor  # records that it has, with their labels
@@ -118,9 +114,7 @@ class Cast:
         return "one less ROUGE-1" if self.texts else "MSE"
 
     def errors(self, guess: Tensor, truth: Tensor) -> Tensor:
-        """Mean squared error of each record, [N]; for texts 1 − ROUGE-1, since token ids have no metric and a
-        shuffle hides their order.
-        """
+        """Mean squared error of each record, [N]; for texts 1 − ROUGE-1, which compares token ids in any order."""
         if self.texts:
             return 1 - torch.from_numpy(rouge_1(truth.cpu().numpy(), guess.long().cpu().numpy()))
         return self.sizes(guess.float() - truth.float())
@@ -130,9 +124,7 @@ class Cast:
         return self.errors(guess, truth).mean().item()
 
     def sizes(self, apart: Tensor) -> Tensor:
-        """Mean square of each record's entries, [N]. Table rows count dense columns only, since category numbers
-        have no metric.
-        """
+        """Mean square of each record's entries, [N]; in table rows, of dense columns only."""
         dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
         return (apart[:, dense] if self.columns else apart).square().flatten(1).mean(1)
 
@@ -157,9 +149,7 @@ class Cast:
         )
 
     def led(self, start: int, noise: bool) -> ImageObservation:
-        """The observation in the control of an attack that takes over the training; if `noise`, the clients send
-        noise.
-        """
+        """The control's observation for an attack that takes over the training; if `noise`, clients send noise."""
         batch = self.batch_size
         clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
         return replace(self._held(), views=clients.views(), clients=clients)
@@ -189,9 +179,7 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
 
 
 def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
-    """The server of a control experiment, trained on queries. For a released row that mixes several records, the
-    target is the label of the first.
-    """
+    """The server of a control experiment, trained on queries; the target of a mixed row is its first record's label."""
     sent = own[: len(own) // batch_size * batch_size]
     answers = [query(part, draws) for part in sent.split(batch_size)]
     places = [batch_size * number + answer.members[:, 0].clamp_min(0) for number, answer in enumerate(answers)]
@@ -199,9 +187,7 @@ def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, dra
 
 
 def _probe(released: Tensor, labels: Tensor) -> nn.Module:
-    """A linear server that predicts labels from releases by ridge regression, solved with as many unknowns as
-    images.
-    """
+    """A linear server that predicts labels from releases by ridge regression, with one unknown per image."""
     rows = released.flatten(1).double()
     inputs = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
     targets = nn.functional.one_hot(labels, int(labels.max()) + 1).double()
@@ -224,8 +210,7 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Images shrunk to at most `side` pixels per side (fewer if the release is a vector), and a factor for the number
-    of training steps.
+    """Images shrunk to at most `side` pixels (fewer for vectors), and a factor for the number of training steps.
 
     Other records are unchanged, and so are images if `side` is None.
 

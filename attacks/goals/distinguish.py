@@ -39,9 +39,7 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
 
     @property
     def on(self) -> Literal["smashed", "gradient"]:
-        """The data that the attack reads: "smashed" (released rows) or "gradient" (the gradients returned for these
-        rows).
-        """
+        """The data that the attack reads: "smashed" (released rows) or "gradient" (their returned gradients)."""
 
 
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:

@@ -1,6 +1,4 @@
-"""The contract of a goal: it defines the adversary's observation, the control experiments, and the output of
-attacks.
-"""
+"""The contract of a goal: it defines the observation, the control experiments, and the output of attacks."""
 
 from __future__ import annotations
 

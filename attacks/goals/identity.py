@@ -1,6 +1,4 @@
-"""Lower segments for control experiments: they output the record itself, so the release before a defense contains
-all of it.
-"""
+"""Lower segments for control experiments: they output the record itself, so a release contains all of it."""
 
 from __future__ import annotations
 

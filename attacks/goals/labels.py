@@ -81,9 +81,7 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch of training whose rounds the attack reads; "pooled" reads all epochs together, "every" reads each
-        epoch separately.
-        """
+        """The epoch of training that the attack reads; "pooled" joins all epochs, "every" reads each separately."""
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
@@ -123,8 +121,7 @@ def first_of_each(labels: Tensor, count: int) -> Tensor:
 def observe(
     lower: nn.Module, upper: nn.Module, images: Tensor, targets: Tensor, *, batch_size: int, known: bool = False
 ) -> LabelObservation:
-    """Send images through a client and collect the gradients that come back, without training; for attacks without an
-    audit.
+    """Send images through a client and collect the returned gradients, without training and without an audit.
 
     Args:
         lower: the client's segment: images [N, ...] -> smashed data.
@@ -151,8 +148,7 @@ def observe(
 
 
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
-    """Two control experiments: gradients of a linear server for two unequally frequent labels, and gradients of pure
-    noise.
+    """Two control experiments: gradients of a linear server for two labels of unequal frequency, and pure noise.
 
     An attack that knows some records of each label gets three labels. An attack on the label of the other record
     gets gradients of the sum of both records' losses. An attack without gradients, or with its own labeled images,

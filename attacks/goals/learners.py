@@ -1,6 +1,4 @@
-"""Small clients in training, for the controls of attacks that take over the training: some clients learn, others
-send noise.
-"""
+"""Small clients in training, for controls of attacks that take over the training: some learn, others send noise."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The goal of reconstructing private records: the adversary's observation and output, checks of the input, and
-scores.
-"""
+"""The goal of reconstructing private records: observation, output, checks of the input, and scores."""
 
 from __future__ import annotations
 
@@ -159,9 +157,7 @@ def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The adversary's images in two parts: images to learn from, and one round of other images on which options are
-    compared.
-    """
+    """The adversary's images in two parts: images to learn from, and one round of images to compare options."""
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size

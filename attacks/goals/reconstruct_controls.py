@@ -1,6 +1,4 @@
-"""Control experiments of attacks that reconstruct: a release that contains the record itself, and a release of pure
-noise.
-"""
+"""Control experiments of reconstruction: a release that contains the record itself, and a release of pure noise."""
 
 from __future__ import annotations
 

@@ -136,9 +136,7 @@ def _pilot(released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widt
 def _decoder(
     released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widths: list[int], wide: int
 ) -> nn.Module:
-    """Transposed convolutions through the same sizes upwards; with three or more halvings, the last one outputs the
-    image.
-    """
+    """Transposed convolutions upwards through the sizes; with three or more halvings, the last gives the image."""
     maps = _maps(released)
     layers: list[nn.Module] = [_Grid()] if len(released) == 2 else []
     if maps is None:

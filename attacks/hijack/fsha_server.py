@@ -27,8 +27,8 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The fields of `FSHA`, with the recipe's values for None; if `end` is None, it follows from the range of the
-    first release.
+    """The fields of `FSHA`, with the recipe's values for None; if `end` is None, it follows the first release's
+    range.
     """
 
     penalty: PenaltyNorm

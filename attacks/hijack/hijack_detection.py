@@ -1,5 +1,4 @@
-"""Hijack detection by a client: if wrong labels do not change the returned gradients, the server does not train the
-task."""
+"""Hijack detection: if wrong labels do not change the returned gradients, the server does not train the task."""
 
 from __future__ import annotations
 

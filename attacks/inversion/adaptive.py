@@ -50,8 +50,7 @@ _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(ReconstructingAttack):
-    """Combines several releases of the same victims, and trains a decoder on the adversary's own images combined in the
-    same way.
+    """Combines several releases of the same victims, and trains a decoder on the adversary's images, combined likewise.
 
     We assume that the server knows which rows of different passes hold the same image and, for "intersect", that these
     rows are in the same messages. So the result is an upper bound for an adversary who must link the rows first. The
@@ -164,9 +163,7 @@ class Adaptive(ReconstructingAttack):
     def _simulated(
         self, observation: ImageObservation, plan: _Plan, asked: int, draws: Generator
     ) -> tuple[SimulatedPasses | None, str]:
-        """Simulated passes that need no further query after `asked` rounds of queries, or None; and a sentence on
-        the method.
-        """
+        """Simulated passes without further queries after `asked` rounds of these, or None; and a note on the method."""
         if not plan.simulable or self.read == 0 or not self.epochs or self.augment != "none":
             return None, ""
         try:
@@ -263,9 +260,7 @@ def _in_order(answer: QueryResult, images: int) -> View:
 
 
 def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
-    """Permute the previous round's rows in each of R rounds; the result has all rounds on the channel axis, [N, T,
-    R·D].
-    """
+    """In each of R rounds, permute the previous round's rows; all rounds on the channel axis, [N, T, R·D]."""
     permuted = [tokens]
     for _ in range(rounds - 1):
         order = torch.rand(tokens.shape[:2], generator=coins, device=tokens.device).argsort(1)
@@ -294,9 +289,7 @@ class SimulatedPasses:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Rows [N, T, D + 1] of whole messages of the adversary's own images; the last channel is the support of
-        each token.
-        """
+        """Rows [N, T, D + 1] of whole messages of images; the last channel is the support of each token."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
@@ -309,16 +302,12 @@ class SimulatedPasses:
         return View(round=same[0].round, smashed=smashed, messages=same[0].messages)
 
     def known(self, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Combined releases of up to 1,000 of the adversary's images, or of one message, and the patch behind each
-        token, [N, T, P].
-        """
+        """Combined releases of up to 1,000 images, or of one message, and the patch behind each token, [N, T, P]."""
         messages = max(1, min(_KNOWN, len(self.own.tokens)) // self.size)
         return self.released(torch.arange(messages * self.size), draws)
 
     def released(self, rows: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Combined releases of the adversary's images with indices `rows`, int64 [N], and the patch behind each
-        token, [N, T, P].
-        """
+        """Combined releases of the images `rows`, int64 [N], and the patch behind each token, [N, T, P]."""
         tokens, patches = self.own.tokens[rows], self.own.patches[rows]
         n, t, _ = tokens.shape
         groups = (n, t) if self.pool else (n // self.size, self.size * t)

@@ -155,9 +155,7 @@ class BlackBox(ReconstructingAttack):
 
 
 def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
-    """Decoded images of one view's rows. If memory runs out, and the decoder treats rows separately, fewer rows are
-    decoded at once.
-    """
+    """Decoded images of one view's rows; fewer rows at once if memory runs out and rows are independent."""
     if decoder.whole_message:
         return decoder.guess(rows)
     return in_chunks(lambda part: decoder.guess(rows[part]), len(rows), len(rows))

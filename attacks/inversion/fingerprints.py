@@ -40,8 +40,7 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprints(ReconstructingAttack):
-    """Finds the owner and place of each token in a shuffled mixture, by the token distribution of each client and
-    place.
+    """Finds the client and place of each token in a shuffled mixture, by each client's and place's distribution.
 
     The adversary sends its own images many times. Tokens that recur in several rows of one image and client form an
     unordered set; their places follow from the image's content (`TokenMaps`). These maps locate the tokens in all rows
@@ -75,8 +74,7 @@ class Fingerprints(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect token sets of the adversary's images, find the tokens' places, learn their distributions, and decode
-        the attacked rows.
+        """Collect token sets of own images, find places, learn the tokens' distributions, and decode the attacked rows.
 
         Raises:
             NotApplicable: if releases are not a grid of tokens, rows cannot be linked, the adversary's images fill
@@ -159,9 +157,7 @@ class _Client:
 
     @classmethod
     def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
-        """Learn from tokens [n, T, q] in their places; where `there` (bool [n, T]) is False, the token is replaced
-        by its expectation.
-        """
+        """Learn from tokens [n, T, q] in their places; `there`, bool [n, T]: others are replaced by `expected`."""
         whole = torch.where(there.unsqueeze(2), tokens, expected.float())
         return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
 
@@ -186,9 +182,7 @@ class _Rows:
         return self._assigned(lambda client, row, seat: clients[client].law.costs(self.tokens[row]))
 
     def _assigned(self, costs: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Seat and place of each token: the cheapest places of a row's tokens, and for each place the cheaper
-        member.
-        """
+        """Member of the row and place of each token: the cheapest places, each for its cheapest member."""
         (count, mixed), length = self.clients.shape, self.tokens.shape[1]
         seats, places = [], []
         for part in torch.arange(count, device=self.tokens.device).split(
@@ -208,7 +202,7 @@ class _Rows:
         return torch.cat(seats), torch.cat(places)
 
     def placed(self, maps: Sequence[TokenMaps], shown: Shown, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each client, the mean token of `count` images at each place, [n, T, q], and whether any came, bool [n,
+        """For each client, the mean token of `count` images at each place, [n, T, q], and whether it came, bool [n,
         T].
         """
         seat, place = self.known(maps, shown)
@@ -222,9 +216,7 @@ class _Rows:
             yield total / met.clamp_min(1).unsqueeze(2), met > 0
 
     def agreement(self, maps: Sequence[TokenMaps], shown: Shown, clients: Sequence[_Client]) -> tuple[float, float]:
-        """Shares of tokens whose owner, and whose place, by the distributions alone equal those found with known
-        images.
-        """
+        """Shares of tokens whose owner, and place, are the same by distributions alone and with known images."""
         pairs = zip(self.known(maps, shown), self.read(clients), strict=True)
         owners, places = (float((known == read).float().mean()) for known, read in pairs)
         return owners, places
@@ -261,8 +253,7 @@ class _Wire:
         return [part.roll(start) for part in images.split(self.batch) for start in clients]
 
     def sets(self, images: Tensor, times: int) -> tuple[list[tuple[Tensor, Tensor]], bool]:
-        """For each client, complete token sets [n, T, D] and their images, int64 [n]; and whether tokens stay in their
-        places.
+        """For each client, complete token sets [n, T, D] and their images, int64 [n]; and whether tokens stay in place.
 
         Raises:
             NotApplicable: if tokens do not recur, or too few sets are complete.
@@ -292,8 +283,7 @@ class _Wire:
         return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
 
     def _among_others(self, part: Tensor) -> tuple[View, Tensor]:
-        """Send images in a different order at each client, so that images meet new partners; the view, and each row's
-        images.
+        """Send images in a different order at each client, for new partners; the view, and each row's images.
 
         Images are numbered by their index in `part`.
         """

@@ -1,6 +1,4 @@
-"""FORA: a passive server trains a simulator of the client on its own images, until the simulated releases have the
-client's distribution.
-"""
+"""FORA: a passive server trains a simulator of the client until its releases have the recorded distribution."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # of the authors' released scri
 
 @dataclass(frozen=True, kw_only=True)
 class FORA(ReconstructingAttack):
-    """A simulator whose releases have the distribution of the recorded releases, and a decoder of the simulated
-    releases.
+    """A simulator whose releases have the distribution of the recorded ones, and a decoder of its releases.
 
     The simulator maps the adversary's images to releases that a discriminator cannot distinguish from the recorded
     releases, and whose multi-kernel discrepancy (`mk_mmd`) from the recorded releases is small. The decoder learns to
@@ -118,9 +115,7 @@ class FORATraining(SimulatorTraining[FORA]):
         return (1 - weight) * fooled + weight * apart
 
     def _oppose(self, rows: Tensor, fake: Tensor, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the discriminator: returns its loss, the simulator's loss, and the gradient of the simulator's
-        loss by `fake`.
-        """
+        """One step of the discriminator: its loss, the simulator's loss, and the latter's gradient by `fake`."""
         if self.attack.recipe == "strong":
             return self._discriminate("releases", rows, None, fake, None)
 

@@ -190,9 +190,7 @@ class ImageFit(Resumable):
 
 @torch.no_grad()
 def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method: Method, progress: float) -> Tensor:
-    """Released tokens at the places that fit best at present: blended by Sinkhorn's plan, or one token per place by
-    assignment.
-    """
+    """Released tokens at their present best places: blended by Sinkhorn's plan, or one per place by assignment."""
     n, tokens, channels = problem.smashed.shape
     group = problem.group
     released = problem.smashed.reshape(n // group, group * tokens, channels)
@@ -211,8 +209,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """The likely place of a released token: one Gaussian for each place, in the principal components of the tokens of
-    all places.
+    """The likely place of a released token: one Gaussian for each place, in principal components of all tokens.
 
     Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
 

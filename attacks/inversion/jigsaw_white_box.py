@@ -25,8 +25,7 @@ from privkit.constraints import Probability, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class JigsawWhiteBox(ReconstructingAttack):
-    """Solves the order of tokens, then inverts the release in this order. If images are mixed, the order of a whole
-    message is solved.
+    """Solves the order of tokens (of a whole message if images are mixed), then inverts the ordered release.
 
     A block that the clients run after the defense is undone first (`known_lower.before_block`), in views and in answers
     to queries.

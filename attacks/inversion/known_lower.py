@@ -71,8 +71,8 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
-    """NotApplicable for segments that do not read images, and for releases other than their plain output (spectra,
-    other cuts).
+    """NotApplicable for segments that do not read images, and releases other than their output (spectra, other
+    cuts).
     """
     try:
         with torch.no_grad():
@@ -96,8 +96,7 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
 
 @torch.no_grad()
 def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens [N, T, D] before a block, computed from the released tokens, and the relative residual of each row,
-    [N].
+    """The tokens [N, T, D] before a block, from the released tokens, and the relative residual of each row, [N].
 
     They are the fixed point of z + γ·(y − t(z)), row by row, with γ between 0 and 1: a step that does not reduce the
     residual is undone and halved. The block t is any map of rows near the identity, such as a transformer block with

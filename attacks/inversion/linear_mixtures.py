@@ -19,9 +19,7 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of one round's records, as linear equations A·x = y for each place in the batch and each
-    position.
-    """
+    """All releases of one round's records, as linear equations A·x = y for each batch place and position."""
 
     # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
     design: Tensor
@@ -129,9 +127,7 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float,
 
 
 def _clients_of_seats(view: View) -> Tensor:
-    """The client on each seat (place in the mixed group) of each message, [M, k]; without groups, one client per
-    message.
-    """
+    """The client on each seat (place in the group) of each message, [M, k]; without groups, one per message."""
     batch = len(view.smashed) // view.messages
     held = records_of_rows(view)[::batch]
     return torch.where(held >= 0, held // batch, -1)
@@ -209,9 +205,7 @@ class Unmixed:
 
 
 def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
-    """The label of each record, solved from mixed labels: a label's weight is its record's mean weight over
-    positions.
-    """
+    """The label of each record, solved from mixed labels, whose weight is the record's mean over positions."""
     if rounds[0][0].mixed == 1:
         return labels_of([same[0] for same in rounds])
     solved = []

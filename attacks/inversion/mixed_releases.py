@@ -70,9 +70,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Training data of a decoder: rows of `per_member` that hold an image, and the queried image [C, H, W] of each
-    row.
-    """
+    """Training data of a decoder: rows of `per_member` that hold an image, and their images [C, H, W]."""
     members = answer.members.flatten()
     rows = per_member(answer.view)
     if answer.view.mixed == 1:
@@ -81,8 +79,7 @@ def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def records_of_rows(view: View) -> Tensor:
-    """The record on each seat (member of the mixture) of each row, int64 [N, k], as client · B + place in the batch; −1
-    if empty.
+    """The records mixed in each row, int64 [N, k], as client · B + place in the batch; −1 if empty.
 
     Raises:
         NotApplicable: if rows hold several records and the adversary does not know their clients.
@@ -149,9 +146,7 @@ class LinkedRows:
 
     @classmethod
     def joined(cls, several: Sequence[LinkedRows]) -> LinkedRows:
-        """The rows of several rounds, with consecutive numbers for their places; each place has the same number of
-        rows.
-        """
+        """The rows of several rounds, with places numbered on; each place has the same number of rows."""
         clients, before, records = max(one.clients for one in several), 0, []
         for one in several:
             place, client = one.records // one.clients, one.records % one.clients
@@ -188,8 +183,6 @@ class LinkedRows:
         ]
 
     def seated(self, images: Tensor, view: View) -> Tensor:
-        """Images [P·n, ...] of all records, arranged as guesses for one view: for each member of each row, [N·k,
-        ...].
-        """
+        """Images [P·n, ...] of all records, arranged as guesses at the members of one view's rows, [N·k, ...]."""
         by_client: Tensor = images.unflatten(0, (-1, self.clients)).transpose(0, 1).flatten(0, 1)
         return by_client[records_of_rows(view).flatten().clamp_min(0)]

@@ -86,8 +86,7 @@ class Rows:
 
 
 class Equations:
-    """Normal equations of the linear maps from images to smashed data, one map per client, from rows of the adversary's
-    images.
+    """Normal equations of each client's linear map from images to smashed data, from rows of the adversary's images.
 
     Args:
         features: features of all the adversary's images, [n, f]; the last feature is 1.
@@ -140,8 +139,7 @@ class Equations:
         return maps
 
     def model(self, flat: Tensor, apart: Rows) -> Model:
-        """The Gaussian model of images [n, P]. Its variances are estimated on the rows `apart`, whose images were not
-        added.
+        """The Gaussian model of images [n, P]. Its variances come from the rows `apart`, whose images were not added.
 
         Two rows with the same image at one client share the map's error e but not the noise. So the product of their
         residuals gives the variance of e, and the remaining variance is noise. The residuals' covariances minus the

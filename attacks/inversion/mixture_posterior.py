@@ -32,8 +32,7 @@ _WIDEST = 2**13  # numbers of a release, at most, whose covariances are estimate
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePosterior(ReconstructingAttack):
-    """Solves one Gaussian model of all clients: each row is the weighted sum of its members' images, each mapped by its
-    client.
+    """Solves one Gaussian model of all clients: each row is the weighted sum of its images, mapped by their clients.
 
     Client c sends z = M_c·φ(x) + e for an image x; φ(x) holds its largest principal components and 1. A row is Σ_k
     λ_k·z_k plus noise. Least squares over all rows of the adversary's own images give every M at once, so the partner
@@ -72,9 +71,7 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The controls refine with few steps. There is no untrained version, because the posterior itself is already
-        learned.
-        """
+        """The controls refine with few steps; there is no untrained version, as the posterior itself is learned."""
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),
@@ -130,9 +127,7 @@ class MixturePosterior(ReconstructingAttack):
         return replace(refined, images=refined.images.view(-1, *observation.image_shape))
 
     def _fitted(self, sending: _Sending, features: Tensor, clients: int) -> tuple[Model, float, list[_Tried]]:
-        """The model of all the adversary's images, the penalty, and guesses at these images by models without their
-        fold.
-        """
+        """The model of all images, the penalty, and guesses at images by models without their fold."""
         folds = sending.folds
         equations = [Equations(features, clients) for _ in folds]
         for fold, one in zip(reversed(folds), reversed(equations), strict=True):

@@ -21,8 +21,7 @@ _UNDOES = frozenset({"maps", "masks", "mixes", "shortens"})
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRecord(ReconstructingAttack):
-    """Sends the adversary's own records through the defended clients, and guesses the record with the most similar
-    release.
+    """Sends the adversary's records through the defended clients, and guesses the one with the most similar release.
 
     The attack needs no training and works for every kind of record. If a sequence's release has one token for each
     token of the sequence, each token is guessed separately, possibly from many records; a table with categories is
@@ -81,9 +80,7 @@ class NearestRecord(ReconstructingAttack):
 
 
 def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """The mean release of every record of the adversary over all answers, and 1 for each number that some answer
-    shows, else 0.
-    """
+    """The mean release of each of the adversary's records, and 1 for each number that some answer shows, else 0."""
     rounds = torch.arange(-(-len(own) // batch) * batch, device=own.device) % len(own)
     totals: list[Tensor] = []
     for rows in rounds.repeat(repeats).split(batch):

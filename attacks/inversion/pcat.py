@@ -1,6 +1,4 @@
-"""PCAT: a passive server trains a pseudo-client against earlier states of its own segment, and a decoder of the
-pseudo-client.
-"""
+"""PCAT: a passive server trains a pseudo-client against its segment's earlier states, and a decoder."""
 
 from __future__ import annotations
 
@@ -90,9 +88,7 @@ class PCAT(Checked):
 
 
 class PCATTraining(SimulatorTraining[PCAT]):
-    """Training of pseudo-client and decoder. `history` holds the frozen states of the server's segment, oldest
-    first.
-    """
+    """Training of pseudo-client and decoder; `history`: the server segment's frozen states, oldest first."""
 
     def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
         self._history, self._wanted = history, data.labels

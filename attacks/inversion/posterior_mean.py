@@ -1,6 +1,4 @@
-"""Posterior mean: the mean image given a very noisy release, learned from the adversary's own images, each sent many
-times.
-"""
+"""Posterior mean: the mean image given a very noisy release, learned from images that are each sent many times."""
 
 from __future__ import annotations
 

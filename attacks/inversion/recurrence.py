@@ -23,8 +23,7 @@ INTERSECTED_TOKENS = 10_240
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance > 0 between two copies of a token: 2·σ²·D under noise of variance σ², nearly 0 without
-    noise.
+    """Mean squared distance > 0 between two copies of a token: 2·σ²·D under noise of variance σ², else nearly 0.
 
     Both passes are groups [G, n, D] of the same tokens in any order; more groups and channels make the estimate more
     precise. For any order, the squared distance between the two group means is 1/n of this distance. So no matching is
@@ -59,8 +58,7 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether rows of two passes [N, T, D] have the same tokens in any order; `copies` is the squared distance of
-    copies.
+    """Whether rows of two passes [N, T, D] have equal tokens in any order; `copies`: squared distance of copies.
 
     If they do, the mean of a row changes only by 1/T of a token's noise variance.
 
@@ -193,8 +191,8 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """The assignment of `intersected`, from tokens [M, B·T, D] and the share of passes [M, B·T, B] that each token
-    spent in each row.
+    """The assignment of `intersected`, from tokens [M, B·T, D] and each one's share of passes in each row [M, B·T,
+    B].
     """
     m, n, rows = visits.shape
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]

@@ -1,5 +1,4 @@
-"""Refinement: a small residual network that corrects guesses, trained on guesses at the adversary's images that were
-left out of a fit.
+"""Refinement: a small residual network that corrects guesses, trained on guesses at images that were left out of a fit.
 
 The loss may also reward guesses that identify their image (`GuessError`).
 """
@@ -73,9 +72,7 @@ class Guessing(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Guesses at the adversary's images by models fitted without these images; the errors resemble those on attacked
-    images.
-    """
+    """Guesses at images by models fitted without these images; their errors resemble those on attacked images."""
 
     guesses: Tensor  # [N, P] in [0, 1]
     truth: Tensor  # the own images, [N, P]

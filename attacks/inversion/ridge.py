@@ -69,9 +69,7 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The controls refine with few steps. There is no untrained version, because the regression itself is
-        already learned.
-        """
+        """The controls refine with few steps; there is no untrained version, as the regression itself is learned."""
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,

@@ -43,8 +43,8 @@ class Completion(nn.Module):
         self.leave = nn.Linear(width, geometry.token_dim)
 
     def forward(self, tokens: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-        """Completed tokens [N, T, D] and images [N, C, H, W], from tokens [N, T, D] in their places and the mask
-        `absent` [N, T].
+        """Completed tokens [N, T, D] and images [N, C, H, W], from placed tokens [N, T, D] and the mask `absent` [N,
+        T].
         """
         held = torch.where(absent.unsqueeze(2), self.missing, tokens)
         filled = self.leave(self.block(self.enter(held) + self.decoder.positions))

@@ -40,8 +40,7 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """For each attacked row, regresses the adversary's own images on their tokens at the places that are visible in
-    this row.
+    """For each attacked row, regresses the adversary's images on their tokens at the row's visible places.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give the best linear guess from the tokens at any set of places. Public weights tell which tokens of a
@@ -76,9 +75,7 @@ class SeenTokens(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The controls refine with few steps. There is no untrained version, because the linear guess is already
-        learned.
-        """
+        """The controls refine with few steps; there is no untrained version, as the linear guess is learned."""
         return Mounting(
             undoes=frozenset({"maps", "masks", "mixes"}),
             any_tokens=True,
@@ -191,8 +188,7 @@ class _Collected:
 def _cross_fitted(
     learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
 ) -> tuple[float, Tensor]:
-    """The ridge penalty, and linear guesses [rounds·n, P] at the adversary's images [n, P], each from a fit without the
-    image.
+    """The ridge penalty, and linear guesses [rounds·n, P] at images [n, P], each from a fit without the image.
 
     In each round, the visible places of an image are those of one of 64 rows; guesses from equal places share one
     matrix.

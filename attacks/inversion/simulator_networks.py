@@ -76,9 +76,7 @@ class Simulator(nn.Module):
 
 
 class _ClassToken(nn.Module):
-    """A linear map from mean features to class tokens [N, 1, D] with the means and deviations of recorded class
-    tokens.
-    """
+    """A linear map from mean features to class tokens with the means and deviations of recorded ones, [N, 1, D]."""
 
     mean: Tensor
     deviation: Tensor
@@ -95,8 +93,7 @@ class _ClassToken(nn.Module):
 
 
 class SimulatorDecoder(nn.Module):
-    """Convolutions from releases back to images, the simulator's steps in reverse; outputs are centered on 0.5 and not
-    clamped.
+    """Convolutions from releases to images, the simulator's steps in reverse; outputs center on 0.5, unclamped.
 
     No layer normalizes, because simulated and recorded releases differ in their statistics and must be decoded by the
     same function.

@@ -1,6 +1,4 @@
-"""Common parts of passive attacks without queries: training of a simulator of the client, and of a decoder, on the
-adversary's images.
-"""
+"""Common parts of passive attacks without queries: training a simulator of the client, and its decoder."""
 
 from __future__ import annotations
 
@@ -46,8 +44,7 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence for attacks that run here on trained clients, whereas the published attacks run during the clients'
-    training.
+    """A sentence that attacks run here on trained clients, whereas the published ones run during the training.
 
     Args:
         epochs: number of epochs of the attack; None for a share of the audit's epochs, which `share` gives in words.
@@ -188,23 +185,17 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     @abstractmethod
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
-        """One step of every network on the adversary's images `own` and the rows `recorded`, indices int64 [B] each;
-        returns the sum of all losses.
-        """
+        """One step of all networks on images `own` and rows `recorded`, indices int64 [B] each; the sum of losses."""
 
     def epoch(self, number: int) -> float:
-        """Train for one pass over the auxiliary images, and return the decoder's mean squared error on held-out
-        images.
-        """
+        """Train for one pass over the auxiliary images; returns the decoder's MSE on held-out images."""
         losses = self._learn_all(number)
         if not isfinite(losses):
             raise AttackDiverged(f"{self.attack.name}: the losses of epoch {number + 1} add up to {losses}")
         return self.held_out()
 
     def _learn_all(self, number: int) -> float:
-        """Train every network for one pass over the auxiliary images; returns the sum of all losses, finite if each
-        of them is.
-        """
+        """Train all networks for one pass over the auxiliary images; the sum of losses, finite if all are."""
         draws = Generator(self.device).manual_seed(self.root + 1 + number)  # nothing of earlier epochs is in it
         batch = min(self.attack.batch, self.train)
         steps = self.train // batch
@@ -234,8 +225,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
     def _discriminate(
         self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of a discriminator: returns its logistic loss, its opponent's loss, and the opponent's gradient at
-        `fake`.
+        """One step of a discriminator: its logistic loss, its opponent's loss, and the opponent's gradient at `fake`.
 
         A discriminator scores each row separately, so one backward pass serves both losses: at a row of score s, the
         gradient of softplus(-s) is that of softplus(s) times -exp(-s).
@@ -308,9 +298,7 @@ class ByLabel:
         self.starts = self.counts.cumsum(0) - self.counts
 
     def drawn(self, wanted: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """For each wanted label, the index of an image with this label; if there is none, the index of any image,
-        and the label −1.
-        """
+        """For each wanted label, the index of an image with it; without one, any index, with the label −1."""
         inside = (wanted >= 0) & (wanted < len(self.counts))
         known = wanted.clamp(0, len(self.counts) - 1)
         usable = inside & (self.counts[known] > 0)

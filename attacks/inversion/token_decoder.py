@@ -1,6 +1,4 @@
-"""A decoder for texts: it learns from the adversary's texts which word a token represents, given the text's other
-tokens.
-"""
+"""A decoder for texts: it learns from the adversary's texts which word a token represents in its text."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ _STEP_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder(ReconstructingAttack):
-    """Trains a network that predicts the word behind each released token, on the adversary's texts sent through the
-    clients.
+    """Trains a network on the adversary's texts, sent through the clients, to predict each released token's word.
 
     The adversary sends its own texts, and texts of random words, in which rare words occur often. The network starts
     from linear discriminants of the returned tokens; a transformer over the tokens of a text then learns to correct

@@ -138,8 +138,7 @@ class TokenSearch(ReconstructingAttack):
 
 
 class _Search(Resumable):
-    """Search over the places of all texts in parallel; an epoch is one pass, and returns the unexplained share of the
-    variance.
+    """Search over the places of all texts at once; an epoch is one pass, and returns the unexplained variance share.
 
     Args:
         released: tokens [N, T, D] in their places.
@@ -238,9 +237,7 @@ def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tup
 
 
 def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
-    """The likeliest word of each token alone, int64 [N, T], from tokens [N, T, D] minus the mean effect of their
-    place.
-    """
+    """The likeliest word of each token alone, int64 [N, T], from tokens [N, T, D] minus their place's mean effect."""
     return _likeliest(means, tokens.flatten(0, 1)[None], noise, 1)[1].view(tokens.shape[:2])
 
 
@@ -299,9 +296,7 @@ def _quiet(lower: nn.Module, released: Tensor, means: WordMeans) -> bool:
 
 
 def _words(lower: nn.Module, length: int, own: Tensor | None, device: torch.device) -> int:
-    """The number of words in the segment's first embedding; without an embedding, the number in the adversary's
-    texts.
-    """
+    """The number of words in the segment's first embedding or, without one, in the adversary's texts."""
     found: list[int] = []
     parts = [part for part in lower.modules() if isinstance(part, nn.Embedding)]
     hooks = [part.register_forward_hook(lambda part, *_: found.append(part.num_embeddings)) for part in parts]

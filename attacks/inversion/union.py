@@ -1,6 +1,4 @@
-"""Union of passes: a token has the same numbers each time it is sent, so several passes reveal a record's whole
-token set.
-"""
+"""Union of passes: a token has the same numbers in each pass, so several passes reveal a record's token set."""
 
 from __future__ import annotations
 
@@ -66,8 +64,7 @@ class Union(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect tokens, train a decoder on the token sets of the adversary's images, and decode those of attacked
-        images.
+        """Collect tokens, train a decoder on the adversary's token sets, and decode those of attacked images.
 
         Raises:
             NotApplicable: if releases are not tokens, rows cannot be linked, or tokens do not recur.
@@ -122,8 +119,8 @@ class _TokenSets:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """Rows [R, T, D + 1]: the tokens that recurred most, as first released, each with a 1 in the last channel;
-        then zeros.
+        """Rows [R, T, D + 1]: the most recurring tokens, as first released, with a 1 in the last channel; then
+        zeros.
         """
         often = self.met.topk(min(tokens, self.met.shape[1]), dim=1)
         best = often.indices.masked_fill(often.values == 0, self.met.shape[1]).sort(1).values
@@ -190,9 +187,7 @@ def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> _Token
 
 
 def _places(tokens: int, image_shape: tuple[int, int, int]) -> int:
-    """Number of patches in the smallest square grid with at least `tokens` patches; `NotApplicable` if there is
-    none.
-    """
+    """Number of patches in the smallest square grid with ≥ `tokens` patches; `NotApplicable` if none exists."""
     _, height, width = image_shape
     grids = [(height // side) ** 2 for side in range(1, height + 1) if height == width and height % side == 0]
     fitting = [places for places in grids if places >= tokens]

@@ -87,8 +87,7 @@ class Unmix(ReconstructingAttack):
 def records_alone(
     observation: ImageObservation, passes: int, generator: Generator
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
-    """The observation as if each record had been sent alone, and a function that arranges guesses by the rows and their
-    members.
+    """The observation as if each record had been sent alone, and a function that arranges guesses by rows and members.
 
     Views and answers of the new observation have one record per row, client after client; the weights of its positions
     are the explained shares of variance. A query estimates the noise of the `passes` ≥ 1; this takes two draws from

@@ -117,9 +117,7 @@ class UnSplit(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class UnsplitRecipe:
-    """Settings for optimizing images and clone, each by `steps` steps per alternation; see `UnSplit` for the other
-    fields.
-    """
+    """Settings for optimizing images and clone, by `steps` steps each per alternation; otherwise as in `UnSplit`."""
 
     steps: int
     learning_rate: float

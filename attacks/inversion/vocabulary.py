@@ -78,8 +78,7 @@ class Vocabulary(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send the adversary's texts, match tokens with words, train the network, and decode the releases; see
-        `Attack.run`.
+        """Send own texts, match tokens with words, train the network, and decode the releases; see `Attack.run`.
 
         Raises:
             NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.
@@ -187,9 +186,7 @@ def _matched(groups: Tensor, vectors: Tensor, sent: Tensor) -> Tensor:
 
 
 def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tensor:
-    """A vector for each word, [words, D], from the sums of rows; correct up to a term that all rows of a message
-    share.
-    """
+    """A vector for each word, [words, D], from row sums; correct up to a term that a message's rows share."""
     counts = functional.one_hot(texts, words).sum(1).float()
     sums = tokens.sum(1)
     if rows > 1:  # tokens from other rows of the message are then the same for all rows, on average

@@ -266,9 +266,7 @@ class WhiteBox(ReconstructingAttack):
     def _chosen(
         self, views: Sequence[View], observation: ImageObservation, learned: _Own, tried: Tensor | None, root: int
     ) -> tuple[Any, float, float]:
-        """The order of the tokens and the weights of the priors that reconstruct the adversary's queried images
-        best.
-        """
+        """The order of tokens and the weights of the priors that reconstruct queried images best."""
         tokens = views[0].smashed.ndim == 3 and views[0].mixed == 1
         unordered = "shuffled" if self.recipe == "strong" else "guessed"
         orders = [self.order] if self.order != "auto" else ["known", unordered] if tokens else ["known"]

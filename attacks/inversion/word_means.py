@@ -50,8 +50,7 @@ def check_words(attack: ImageAttack, own: Tensor) -> None:
 
 
 def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
-    """Tokens [M, T, D] that came back for texts, the index of each row's text (int64 [M]), and the number of rows per
-    message.
+    """Tokens [M, T, D] returned for texts, the index of each row's text (int64 [M]), and the rows per message.
 
     Args:
         words: ids of the words; texts hold indices into this list.
@@ -116,15 +115,13 @@ class WordMeans:
         self.written = _nats(self._there.sum(0))
 
     def noise(self, released: Tensor) -> float:
-        """The noise variance of each number of released tokens [N, T, D]: the part that words and contexts do not
-        explain.
-        """
+        """The noise variance of released tokens [N, T, D]: the part that words and contexts do not explain."""
         stirred = (released.flatten(0, 1) @ self._quiet).var(0).mean()
         return max(self.least, float(stirred - self._stirred))
 
     def costs(self, tokens: Tensor, noise: float) -> Tensor:
-        """Costs (in nats) of each word, [n, words], for tokens [n, D] minus the shift of their place; the likeliest
-        word costs least.
+        """Costs in nats of each word, [n, words], for tokens [n, D] minus their place's shift; lowest for the
+        likeliest.
         """
         white = self._white(noise)
         return distances(tokens @ white, self.means @ white) / 2 + self.written

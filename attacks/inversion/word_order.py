@@ -38,9 +38,7 @@ class WordPairs:
         self._share = there / there.sum()
 
     def nats(self, words: Tensor) -> Tensor:
-        """The cost in nats, [n, T + 1, T], of each token of a row [n, T] after the start (index 0) or after token t
-        (index t + 1).
-        """
+        """Costs in nats [n, T + 1, T] of each token of a row after the start (index 0) or token t (index t + 1)."""
         start = words.new_full((len(words), 1), self._words)
         before, after = torch.cat([start, words], 1).unsqueeze(2), words.unsqueeze(1)
         pairs = before * self._words + after

@@ -17,8 +17,7 @@ from privkit.constraints import Count, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching(NamingAttack):
-    """Computes the gradient that a surrogate server would send for each label, and guesses the label of the nearest
-    gradient.
+    """Computes a surrogate server's gradient for each label, and guesses the label of the nearest gradient.
 
     Attributes:
         positive: the positive label, ≥ 0.
@@ -48,8 +47,7 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distance of every row's gradient to the candidate gradient of each label, float [N, L], L ≥ 2, and the rows,
-        int64 [N].
+        """Distance of each row's gradient to each label's candidate, float [N, L], L ≥ 2, and the rows, int64 [N].
 
         The label with the smallest distance is the guess.
 

@@ -126,8 +126,7 @@ def _clusters(rows: NDArray[np.float64], count: int, generator: Generator) -> tu
 
 
 def _layout(rows: NDArray[np.float64], groups: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Matrix [L, L] of the distances between the groups' means, with the groups' sizes on the diagonal; each kind is
-    divided by its mean.
+    """Distances between the groups' means, [L, L], and the groups' sizes on the diagonal, each over its mean.
 
     The mean of few rows deviates by chance, which increases its distances; the expected squared deviation is
     subtracted.
@@ -196,9 +195,7 @@ def cluster_distances(
 
 
 def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
-    """Distances [N, L] of rows [N, F] to centers [L, F]; unless `signed`, to the nearer of each center and its
-    opposite.
-    """
+    """Distances [N, L] of rows [N, F] to centers [L, F]; unless `signed`, to the nearer of center and opposite."""
     return torch.cdist(rows, centers) if signed else (2 - 2 * (rows @ centers.T).abs()).clamp_min(0).sqrt()
 
 

@@ -151,8 +151,7 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
 
 
 def rmia(target: Tensor, shadow: Tensor) -> Scores:
-    """Logarithm of the true label's probability divided by its mean over shadow models, half of which were trained on
-    the example.
+    """Logarithm of the true label's probability over its mean over shadow models, half of them trained on the example.
 
     RMIA scores an example by the share of other examples whose ratio is smaller by a factor. This share grows with the
     ratio, so the ratio itself gives the same AUC and the same rates.

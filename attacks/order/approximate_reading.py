@@ -75,8 +75,7 @@ def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
 
 
 def even_heaps(messages: Tensor, number: int) -> Tensor:
-    """Centers [M, H, D] of H clusters (heaps) of n/H tokens each, from tokens [M, n, D]; equal patches have several
-    heaps.
+    """Centers [M, H, D] of H clusters (heaps) of n/H tokens [M, n, D]; equal patches have several heaps.
 
     The outermost token and its nearest neighbors form the first heap, then the outermost remaining token, and so on.
 
@@ -98,8 +97,7 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
 
 
 def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], recognized by the size of its cluster in messages [L, n, D] of
-    copies.
+    """The token of each repeated patch [L, K, P], by the size of its cluster in messages [L, n, D] of copies.
 
     `tokens` is the number T of an image's tokens; n is a multiple of T.
     """

@@ -1,6 +1,4 @@
-"""Assembly of a puzzle: the place of each piece, from scores for single pieces in places and for pairs of
-neighboring pieces.
-"""
+"""Assembly of a puzzle: the place of each piece, from scores of pieces in places and of neighboring pairs."""
 
 from __future__ import annotations
 
@@ -61,8 +59,7 @@ class Puzzles:
 
     @cached_property
     def sides(self) -> list[Array]:
-        """Four arrays [M, S+1, S], one for each side: row i scores every piece for the place whose left (or right,
-        upper, lower) neighbor is piece i.
+        """For each of four sides, [M, S+1, S]: row i scores every piece for the place beside piece i on this side.
 
         The last row, for a missing neighbor, is 0.
         """
@@ -77,9 +74,7 @@ class Puzzles:
         return left
 
     def fit(self, at: Places) -> Array:
-        """Score [M, S] of the piece in each place: its own score there (unary), plus its scores with all its neighbors
-        (pairs).
-        """
+        """Score [M, S] of the piece in each place: its unary score, plus its pair scores with all neighbors."""
         m = np.arange(len(at))[:, None]
         around = np.concatenate([at, np.full_like(at[:, :1], self.frame.places)], 1)
         unary = self.unary[m, at, np.arange(self.frame.places)]
@@ -93,8 +88,7 @@ class Puzzles:
 
 
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
-    """Search for the arrangement with the highest score: the best start after local improvement, then rounds of ruin
-    and recreate.
+    """Search for the highest score: from the best locally improved start, by rounds of ruin and recreate.
 
     M puzzles are solved in parallel, from one or more starts, int64 [M, S]; the result has the same shape: the piece in
     each place. Each of `kicks` ≥ 0 rounds shifts the arrangement, empties a random share of the worst places, fills
@@ -130,9 +124,7 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
-    """Fill empty places (−1) of int64 [M, S]: each step takes the piece and place with the highest score, given the
-    placed pieces.
-    """
+    """Fill empty places (−1) of int64 [M, S], always by the piece and place with the highest score at this step."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
     gain = puzzles.unary.copy()
@@ -178,9 +170,7 @@ def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
 
 
 def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int) -> Places:
-    """Optimally re-assign the pieces of non-adjacent places: black fields of a chess board, white fields, then
-    random sets.
-    """
+    """Optimally re-assign the pieces of non-adjacent places: black, then white fields, then random sets."""
     frame, at, m = puzzles.frame, at.copy(), np.arange(len(at))[:, None, None]
     for number in range(rounds):
         draw = np.append(rng.random(frame.places), 2.0)
@@ -199,8 +189,7 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 
 
 def starts(puzzles: Puzzles) -> list[Places]:
-    """Arrangements int64 [M, S] to start a search: from scores of places and, for one picture, also from matches of
-    pairs.
+    """Arrangements int64 [M, S] to start a search: from unary scores and, for one picture, from pairs as well.
 
     There is one start, or there are four, which weight the matches differently.
     """

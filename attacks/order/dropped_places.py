@@ -1,6 +1,4 @@
-"""Places of tokens in rows with dropped tokens: the remaining tokens keep their order, and each place has its own
-distribution of tokens.
-"""
+"""Places of tokens in rows with dropped tokens, by each place's token distribution and the unchanged order."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ _CONTRADICTED = 0.01  # share of pairs, at most, that came in both orders
 
 
 def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
-    """Learn each place's distribution of tokens from the adversary's images; return a function that puts a view's
-    tokens in their places.
+    """Learn each place's token distribution; return a function that puts a view's tokens in their places.
 
     A token has the same numbers in every release of its image. So several releases reveal the set of an image's tokens,
     and the order of any two tokens. A row's tokens get the likeliest places under these distributions that keep the

@@ -92,9 +92,7 @@ class FieldOrder(ReconstructingAttack):
 
 
 def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """The column of every released token [N, C, D], int64 [N, C], and the guessed rows, from the records `own` [M,
-    C].
-    """
+    """The column of every released token [N, C, D], int64 [N, C], and guessed rows, from the records `own` [M, C]."""
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
     nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)

@@ -150,9 +150,7 @@ class Jigsaw(ReconstructingAttack):
         return Reconstruction(images=torch.cat(images), permutation=Permutation(source=source))
 
     def _together(self, same: Sequence[View], solver: Solver) -> tuple[View, Intersection | None]:
-        """The passes of one round as one view, and the assignment of its tokens to rows; None if the view is the
-        first pass.
-        """
+        """One round's passes as one view, and the assignment of its tokens; None if the view is the first pass."""
         if len(same) == 1 or solver.members is None:
             return same[0], None
         met = gathered([patch_tokens(view.smashed).float() for view in same], rows_a_message(same[0]))
@@ -238,9 +236,7 @@ class Jigsaw(ReconstructingAttack):
 
 
 def _solver_error(tokens: Tensor, patches: Tensor, solver: Solver) -> float:
-    """Mean squared error of images that a solver reconstructs from shuffled tokens; tokens and patches are [N, T,
-    ·].
-    """
+    """Mean squared error of a solver's images from shuffled tokens; tokens and patches are [N, T, ·]."""
     order = torch.rand(tokens.shape[:2], generator=Generator().manual_seed(solver.seed)).argsort(1).to(tokens.device)
     view = View(round=0, smashed=take(tokens, order))
     quick, geometry = replace(solver, kicks=min(solver.kicks, _HELD_OUT_KICKS)), solver.decoder.geometry

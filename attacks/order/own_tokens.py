@@ -122,9 +122,7 @@ def own_tokens(
 def _queried_tokens(
     asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int, approximate: bool
 ) -> OwnTokens:
-    """The adversary's tokens by queries alone; `NotApplicable` if the same images do not give the same or similar
-    tokens.
-    """
+    """The adversary's tokens by queries; `NotApplicable` if equal images do not give equal or similar tokens."""
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
@@ -204,8 +202,7 @@ def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: in
 
 
 def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:
-    """Two shares of tokens: the share that a shuffle certainly keeps in their row, and the share returned in exactly
-    their place.
+    """Two shares of tokens: certainly kept in their row by a shuffle, and returned in exactly their place.
 
     It compares tokens [N, T, D] without the defense with released tokens, in messages of `size` rows.
     """

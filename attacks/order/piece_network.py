@@ -99,8 +99,8 @@ class JointPlaces(nn.Module):
 
 
 class MemberNetwork(nn.Module):
-    """Logits for each image of a message that a token belongs to it; a released row, which holds part of an image's
-    tokens, represents the image.
+    """Logits that a token belongs to each image of a message; a released row with part of its tokens stands for an
+    image.
 
     A token has `features` numbers F; the layers' width is a multiple of 4.
     """
@@ -169,8 +169,7 @@ _MEMBER_STEPS = 20
 
 @torch.no_grad()
 def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
-    """Assign a message's tokens to its images: all at once, or (`MemberNetwork`) repeatedly, with cleaner rows each
-    time.
+    """Assign a message's tokens to its images: all at once, or repeatedly with cleaner rows (`MemberNetwork`).
 
     Row b of the released pieces [B, T, F] keeps at least the share `keep` in [0, 1] of image b.
 
@@ -195,9 +194,7 @@ def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep
 
 
 class PieceTraining(Learner):
-    """AdamW with one learning-rate cycle; satisfies `privkit.attacks.fit.Training`. An epoch's objective is its mean
-    loss.
-    """
+    """AdamW with one learning-rate cycle, and the mean loss as objective; satisfies `privkit.attacks.fit.Training`."""
 
     def __init__(
         self,
@@ -279,8 +276,7 @@ def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> 
 def member_losses(
     network: MemberNetwork, pieces: ShownRows, count: int, batch: int, keep: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """The losses of one epoch of simulated shuffles: a row keeps at least the share `keep` of its own image, and gets
-    other tokens from all images.
+    """The losses of one epoch of simulated shuffles, in which a row keeps at least the share `keep` of its image.
 
     `pieces` returns the tokens [n, T, F] of some of the adversary's `count` images; a message has `batch` ≥ 2
     images. `keep` lies in [0, 1]; `draws` is the only source of randomness.
@@ -328,15 +324,12 @@ def message_steps(count: int, batch: int) -> int:
 
 
 def message_loss(chances: Tensor, images: Tensor) -> Tensor:
-    """Cross-entropy, a scalar, of the tokens' images int64 [..., K] under the log-probabilities [R, ..., K, B] of
-    all rounds.
-    """
+    """Cross-entropy (scalar) of the tokens' images int64 [..., K] in all rounds' log-probabilities [R, ..., K, B]."""
     return -chances.gather(-1, images.expand(chances.shape[:-1]).unsqueeze(-1)).mean()
 
 
 def dealt_out(batch: int, tokens: int, keep: float, draws: Generator) -> Tensor:
-    """A random shuffle that keeps the share `keep` of each image's tokens and spreads the others over all rows: int64
-    [B, T].
+    """A random shuffle that keeps the share `keep` of each image's tokens and spreads the rest: int64 [B, T].
 
     Each entry is a token that a row releases, counted over the message; the order within a row is arbitrary.
 

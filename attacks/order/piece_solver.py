@@ -58,8 +58,8 @@ class PieceDecoder:
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
     def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
-        """Functions for the `features` and `edges` of rows of the adversary's tokens [N, T, D]; small tables are
-        computed in advance.
+        """Functions for the `features` and `edges` of rows of tokens [N, T, D]; small tables are computed in
+        advance.
         """
         n, t, d = own.shape
 
@@ -186,8 +186,7 @@ def _sources(at: Places) -> Tensor:
 
 
 def gradient_distance(pieces: Tensor) -> Tensor:
-    """Mahalanobis gradient distance ≥ 0 of every pair of pieces, [M, T, T]; entry (m, i, j) is for piece j right of
-    piece i.
+    """Mahalanobis gradient distance ≥ 0 of every pair of pieces, [M, T, T]; entry (m, i, j) is for j right of i.
 
     The color step across the border is compared with the mean and covariance of the steps just inside the border, from
     both sides. 0 is a perfect fit. Pieces are pixels [M, T, p, p, C] of M pictures, p ≥ 2.
@@ -203,8 +202,7 @@ def gradient_distance(pieces: Tensor) -> Tensor:
 
 
 def _log_ratio(distance: Tensor) -> Tensor:
-    """The lead of a pair over the best rival pair of either piece: log of the rival's distance over the pair's, in [−3,
-    3].
+    """A pair's lead over the best rival of either piece: log of the rival's distance over the pair's, in [−3, 3].
 
     The diagonal of the distances [M, T, T], T ≥ 3, is ignored and becomes −3.
 
@@ -234,8 +232,7 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Log-odds, in [−2, log T], of each pair against a random pair: the softmax of scores [M, 2, T, T] over either
-    partner.
+    """Log-odds in [−2, log T] of each pair against a random one, by softmax of scores [M, 2, T, T] over either partner.
 
     The diagonal is ignored and becomes −2.
     """

@@ -1,5 +1,4 @@
-"""Reading the tokens of the adversary's images by chosen queries: copies of one image come back unmixed, and repeated
-patches label their tokens.
+"""Reading the tokens of own images by chosen queries: copies of one image stay unmixed, repeated patches label tokens.
 
 A message of copies of one image holds each token of this image as many times as there are copies, in any order. In
 an image that holds one patch once, the next patch twice and so on, the number of copies of a token identifies its
@@ -82,8 +81,7 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """The result of `read`, which sends further rounds, or a stored result for equal inputs. The rounds count in
-        both cases.
+        """The result of `read`, which sends further rounds, or a stored result; the rounds count in both cases.
 
         Args:
             given: all inputs of `read`, and the answers so far, which identify the clients.
@@ -111,9 +109,7 @@ class Asker:
             )
 
     def images(self, images: Tensor, rounds: int | None = None) -> Tensor:
-        """Released rows [N, T, D] of the images that fit into `rounds` rounds; an incomplete last round is filled
-        up.
-        """
+        """Released rows [N, T, D] of the images that fit into `rounds` rounds; the last round is filled up."""
         images = images if rounds is None else images[: rounds * self.whole]
         if not len(images):
             return images.new_empty(0, self._geometry.tokens, self._geometry.token_dim)
@@ -121,8 +117,7 @@ class Asker:
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
     def unmixed(self, images: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Each image's tokens [N, T, D] in any order, from a message of copies of the image; and whether the copies
-        agreed, [N].
+        """Each image's tokens [N, T, D] in any order, from a message of its copies; and whether these agreed, [N].
 
         Tokens are sorted along a random direction, which puts copies of one token side by side. Only one round is in
         memory at a time. `scale` [D] holds the standard deviations of the tokens' channels.
@@ -199,8 +194,7 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], recognized by its number of copies among tokens [L, T, D] in any
-    order.
+    """The token of each repeated patch [L, K, P], by its number of copies among tokens [L, T, D] in any order.
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()

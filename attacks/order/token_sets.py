@@ -23,9 +23,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Shown:
-    """Two sets of features of images at each of T places, float64: of the patch, [n, T, f], and of the whole image,
-    [n, T, F].
-    """
+    """Features of images at each of T places, float64: of the patch, [n, T, f], and of the image, [n, T, F]."""
 
     patch: Tensor  # principal components of the patch
     all: Tensor  # these, those of the whole image, and a 1
@@ -108,7 +106,7 @@ class TokenMaps:
         return torch.einsum("ntf,tfq->ntq", shown, self.maps)
 
     def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:
-        """−2·ln of the density of tokens [N, L, q] at each place, [N, L, T], given image features [N, T, F]; up to a
+        """−2·ln of the density of tokens [N, L, q] at each place, [N, L, T], for features [N, T, F], up to a
         constant.
         """
         expected = self.expected(shown) @ self.whitening.T

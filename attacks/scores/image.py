@@ -57,8 +57,7 @@ def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 
 
 def ssim(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Structural similarity per image, in [−1, 1]; higher is closer. The window is uniform, 7×7; the values are
-    averaged over channels.
+    """Structural similarity per image, in [−1, 1]; higher is closer. Uniform 7×7 window, mean over channels.
 
     Raises:
         ValueError: if a side is below 7 pixels.

@@ -28,8 +28,7 @@ def label_accuracy(labels: Labels, guesses: Labels) -> Interval:
 
 
 def cluster_accuracy(labels: Labels, guesses: Labels) -> Interval:
-    """Share of right guesses in [0, 1] after the best one-to-one renaming of the guessed labels, chosen with the true
-    labels.
+    """Share of right guesses in [0, 1] after the best one-to-one renaming of the guesses, chosen with the true labels.
 
     It measures how well records of one label are separated from others; the names of labels do not matter. The renaming
     is fitted to the same records, so the value is above chance even if nothing is learned. The lower limit avoids this

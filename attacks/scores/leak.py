@@ -209,9 +209,7 @@ def threshold_at(negatives: Array, false_positive_rate: float) -> float:
 def _scores_and_truth(
     scores: ArrayLike, positive: ArrayLike, confidence: float, both: str = ""
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """The checked scores [N] and truth, bool [N]; `both` is the name of a function that needs examples of both
-    kinds.
-    """
+    """The checked scores [N] and truth, bool [N]; `both` names a function that needs both kinds of examples."""
     values, truth = np.asarray(scores), np.asarray(positive)
     if values.ndim != 1 or not values.size or values.shape != truth.shape:
         raise ValueError(
@@ -253,8 +251,7 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
 
 
 def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float, float]:
-    """Limits of an AUC in (0, 1): the extreme true areas that are compatible with it, as in Wilson's interval of a
-    share.
+    """Limits of an AUC in (0, 1): the extreme areas compatible with it, as in Wilson's interval of a share.
 
     Source: Hanley and McNeil 1982 (the deviation of exponential scores); Newcombe 2006, part 2 (taken at the limit).
     """
@@ -293,9 +290,7 @@ def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], c
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks from 1, [N], with the mean rank for equal values. It replaces scipy's `rankdata`, whose import takes a
-    second.
-    """
+    """Ranks from 1, [N], with the mean rank for equal values; scipy's `rankdata` takes a second to import."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Array = (counts.cumsum() - (counts - 1) / 2)[place]
     return ranks

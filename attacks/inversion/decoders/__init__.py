@@ -29,8 +29,7 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
 
 
 def usual_decoder(release: Tensor) -> DecoderName:
-    """Name of the default decoder for a form of release: "mae" for tokens, as published, "autoencoder" for maps and
-    vectors.
+    """Name of a release's default decoder: "mae" for tokens, as published, "autoencoder" for maps and vectors.
 
     >>> import torch
     >>> usual_decoder(torch.zeros(2, 16, 96)), usual_decoder(torch.zeros(2, 64, 8, 8))

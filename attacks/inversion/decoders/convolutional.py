@@ -1,6 +1,4 @@
-"""The convolutional decoders of the papers on mixing, and pix2pix: a release is laid out as a picture and decoded to
-an image.
-"""
+"""The convolutional decoders of the papers on mixing, and pix2pix; they read a release as a picture."""
 
 from __future__ import annotations
 
@@ -52,8 +50,7 @@ class Convolutions(Decoder):
 
 
 class _Hourglass(nn.Module):
-    """A U-Net: convolutions halve a picture `depth` times and double it again, with skip connections between equal
-    sizes.
+    """A U-Net: convolutions halve a picture `depth` times and double it again, with skips between equal sizes.
 
     Args:
         inputs: number of channels of the picture [N, inputs, H, W].
@@ -110,9 +107,7 @@ class _ResidualPicture(nn.Module):
 
 
 class _Pyramid(nn.Module):
-    """Two residual blocks; between them, a pyramid with one level less processes the halved picture, and its output
-    is added.
-    """
+    """Two residual blocks, and between them a smaller pyramid on the halved picture, whose output is added."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -130,8 +125,7 @@ class _Pyramid(nn.Module):
 
 
 class Autoencoder(Decoder):
-    """Residual convolutional decoder of a release laid out as a picture; it works at half of the image's size and
-    below.
+    """Residual convolutional decoder of a release read as a picture; it works at half of the image's size or less.
 
     Channels are normalized by the mean and variance of the victims' release. Normalizing each picture by itself would
     remove its brightness.

@@ -26,8 +26,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """The decoder's width and depth, as given or scaled to the token size; for tokens of 768 numbers (ViT-B) or more,
-    the published values.
+    """The decoder's width and depth, as given, scaled to the token size, or as published from 768 (ViT-B) on.
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]
@@ -45,8 +44,7 @@ def checked_width(width: int) -> int:
 
 
 def heads_for(width: int) -> int:
-    """Number of attention heads: the largest divisor of the width that gives each head at least 32 channels; at least
-    1.
+    """Number of attention heads: the largest that gives each head at least 32 channels; at least 1.
 
     >>> [heads_for(width) for width in (16, 96, 112, 512)]
     [1, 3, 2, 16]

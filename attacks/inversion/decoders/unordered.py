@@ -106,15 +106,11 @@ class SetDecoder(Decoder):
         return self._image(contents, hidden, placing)
 
     def arrangement(self, release: Tensor) -> Tensor:
-        """Log-probabilities [G, n, n] of places for each token of a group; places are counted image by image, row by
-        row.
-        """
+        """Log-probabilities [G, n, n] of each token's place in a group, counted image by image and row by row."""
         return self._placings(self._read(release)[1])[-1]
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """Error of images and patch contents, plus the cross-entropy of the placing in every round; see
-        `Decoder.objective`.
-        """
+        """Error of images and contents, plus the placing's cross-entropy in every round; see `Decoder.objective`."""
         contents, hidden = self._read(release)
         placings = self._placings(hidden)
         patches = patchify(truth, self.geometry.patch).reshape(len(contents), -1, self.geometry.patch_dim)
@@ -173,8 +169,7 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """`SetDecoder` over all tokens of a message: a patch may come from any row, but is more likely to come from its own
-    row.
+    """`SetDecoder` over all tokens of a message: a patch may come from any row, most likely from its own.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Placing n tokens
     takes n³ operations and some 500·n² bytes in training: use it for rounds of up to about a thousand tokens; more than
