@@ -18,7 +18,7 @@ class NotApplicable(Exception):
 
 
 class AttackDiverged(Exception):
-    """The attack's own training ended in NaN or infinity; the message says where."""
+    """The attack's training ended in NaN or infinity; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +202,7 @@ class Mounting(Generic[Held, Output]):
             "scales" (each channel by its own factor), "masks", "mixes", "permutes" and "shortens", as defenses declare
             them. The positive control includes the defense only if the attack undoes all effects of the defense.
         any_tokens: whether the attack reads releases with dropped or merged tokens (not `View.whole`).
-        returns_auxiliary: whether every guess is one of the adversary's own records. Control experiments then hide the
+        returns_auxiliary: whether every guess is one of the adversary's records. Control experiments then hide the
             attacked records among these.
         shadow_models: number of shadow models that the attack trains.
         labeled: number of records per label whose label the attack knows. With 0, an attack that uses known labels gets
@@ -263,7 +263,7 @@ class Attack(Protocol[Held, Output]):
 
         Raises:
             NotApplicable: if the attack cannot run on this observation.
-            AttackDiverged: if the attack's own training is not finite; the last good state is kept.
+            AttackDiverged: if the attack's training is not finite; the last good state is kept.
         """
 
 

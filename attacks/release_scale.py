@@ -31,9 +31,10 @@ def least_variance(release: Tensor) -> float:
 
 
 def usual_unit(release: Tensor) -> float:
-    """The factor, a power of 2, that scales a release to usual size; 1 if it has this size or equal numbers.
+    """The factor, a power of 2, that scales a release to usual size; 1 if all numbers are equal.
 
-    Decoders of tokens need such numbers: after multiplication by 0.01, one decoder ignored its input.
+    It is also 1 if a release is of usual size. Decoders of tokens need this size: after multiplication by 0.01, one
+    decoder ignored its input.
 
     >>> release = torch.tensor([-1.0, 1.0])
     >>> usual_unit(release), usual_unit(1e-3 * release), usual_unit(1e3 * release), usual_unit(0 * release)

@@ -59,7 +59,7 @@ NOTE = (
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """One line for each compared quantity."""
+    """A table with a line for each compared quantity."""
     lines = [
         (
             found.first_name if found.first_name == found.second_name else f"{found.first_name} → {found.second_name}",

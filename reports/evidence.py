@@ -222,7 +222,6 @@ def _answer(row: Row) -> Answer:
 
 
 def _claims(rows: Sequence[Row]) -> list[Claim]:
-    """One claim for each distinct certificate of a defense."""
     groups: list[tuple[Certificate, list[Row]]] = []
     for row in rows:
         same = next((members for found, members in groups if found == row.certificate), None)
@@ -237,7 +236,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) -> Claim:
-    """The claim of these rows, with objections from any row of the defense."""
+    """The claim of the certificate `found`, with objections from any result of the defense."""
     private = found.kind == "differential_privacy"
     epsilon = found.epsilon if private else None
     words: dict[Standing, bool] = {

@@ -97,7 +97,6 @@ def render(report: Report, folder: Path, write: Write) -> Path:
 
 
 def _sheets(report: Report) -> dict[str, _Sheet]:
-    """The tables of a run, by file name."""
     rows, summaries = report.rows, report.summaries
     curve = frontier.frontier(rows)
     made: dict[str, tuple[str, Table | None, str, Callable[[], str]]] = {

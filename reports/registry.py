@@ -101,7 +101,7 @@ class Place(Frozen):
 
     @property
     def sentence(self) -> str:
-        """The place in words."""
+        """The setting's place among the registered settings, in words."""
         who, rest = threat_name(self.setting.threat_model), f"the registry's rows on {self.named}"
         if not self.tried:
             return f"{who}: not tried here on {self.setting.defense}; {rest} attack{'s' * (self.named != 1)}"
@@ -173,7 +173,7 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
 
 
 def to_csv(found: Iterable[Entry]) -> str:
-    """One line per entry, in the order of dataset, defense, adversary and seed."""
+    """CSV with a line per entry, in the order of dataset, defense, adversary and seed."""
     models = list(THREAT_MODELS)
     ordered = sorted(found, key=lambda one: (one.dataset, one.defense, models.index(one.threat_model), one.seed))
     return flat_csv([{key: "" if value is None else value for key, value in one} for one in ordered])

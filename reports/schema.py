@@ -76,7 +76,7 @@ class Provenance(Frozen):
 
 
 class Tuned(Frozen):
-    """The choice of an attack's fields, on the adversary's own records only.
+    """The choice of an attack's fields, on the adversary's records only.
 
     `fields` were searched in `trials`, of which `failed` gave no number. In each trial, `played` of the adversary's
     records acted as attacked records, and the `own` others trained the attack. `given` is the metric of the attack
@@ -190,7 +190,7 @@ class Row(Frozen):
 class Summary(Frozen):
     """The summary over several seeds of one attack on one defense, or of the guess that `floor` names.
 
-    `protocol` is set for a floor that differs between protocols; otherwise it is empty. `values` has accuracy and the
+    `protocol` is set if `floor` differs between protocols; otherwise it is empty. `values` has accuracy and the
     measures of guesses (unaligned, and the likeness after matching): the mean of the seeds' means, with its
     interval.
     """

@@ -73,7 +73,7 @@ class SecretPlaces(Step):
 
     @property
     def known(self) -> int:
-        """The number of places that the server knows."""
+        """The number of places that are charged as known to the server."""
         return max(2 * self.chosen - self.places, 0)
 
     @property

@@ -38,7 +38,7 @@ class ComposedLosses:
     rounding: float  # relative, of all masses together; added to them
 
     def slack(self, epsilon: float) -> float:
-        """The most by which mass outside the window can change δ(ε): beyond ε, no weight exceeds e^{K − λε}."""
+        """The largest change of δ(ε) by mass outside the window: beyond ε, no weight exceeds e^{K − λε}."""
         return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:

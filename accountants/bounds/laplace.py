@@ -23,7 +23,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceRelease(SampledStep):
-    """The step of releases with independent Laplace noise on every coordinate."""
+    """Releases with independent Laplace noise on every coordinate."""
 
     parts: tuple[tuple[float, int], ...]  # pairs (shift over the scale, number of coordinates with this shift)
     single: bool = False  # whether the release is one coordinate

@@ -72,7 +72,7 @@ Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
-    """An upper bound on F(w) of this module: a record hides in one of several rows, and other records in the others.
+    """An upper bound on F(w) of this module: one of several rows holds the record, the others hold other records.
 
     >>> [round(hidden_delta(0.2, 0.5, ((1, m),)), 5) for m in (1, 10, 100)]
     [0.12545, 0.01356, 0.0]

@@ -1,6 +1,6 @@
 """Tight composition: privacy loss distributions on a grid, composed by one FFT.
 
-Upper bounds come from the grid (`loss_distribution`). The lower bound subtracts the most that the grid can have added.
+Upper bounds come from the grid (`loss_distribution`). The lower bound subtracts the largest error of the grid.
 The composition itself is `fft_composition`. In all functions steps are (profile of one round, rounds), at least one,
 with 1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0, and the grid's interval is chosen unless it is given. They
 raise ValueError for other arguments, and `GridTooLarge` if no grid is small enough.
@@ -107,7 +107,7 @@ def composed_lower(steps: History, delta: float, interval: float | None = None) 
 
 
 def _without_grid_error(parts: Parts, composed: ComposedLosses, target: float) -> float:
-    """A lower bound on ε: the composed ε less the most that the grid can have added."""
+    """A lower bound on ε: the composed ε minus the largest error of the grid."""
     total, d = sum(rounds for _, rounds in parts), composed.interval
     ratio = d / -expm1(-d)
     shift = total * (ratio - 1 - log(ratio)) + d * sqrt(total * log(1000 / target) / 2)

@@ -38,7 +38,7 @@ class SampledStep(Step):
 
     @property
     def sampled(self) -> Sampling:
-        """How the members of a release are chosen."""
+        """The kind of sampling by which clients take part in a release."""
         return "without_replacement" if self.rate < 1 else "every_round"
 
     @property

@@ -36,8 +36,6 @@ class GaussianLaw:
 
 
 class _LaplaceLaw(GaussianLaw):
-    """Laplace noise, whose parameter is its scale."""
-
     norm = "l1"
     unit = "scale"
     pure = True

@@ -155,7 +155,6 @@ class Cast:
         return replace(self._held(), views=clients.views(), clients=clients)
 
     def _held(self) -> ImageObservation:
-        """The fields of the control's observation other than views."""
         return ImageObservation(
             image_shape=cast(tuple[int, int, int], self.shape),  # of images; else the attack reads these records
             columns=self.columns,
@@ -170,7 +169,7 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
     """The attack in the form that its control experiments use.
 
     Args:
-        own: number of the adversary's own images; a tenth of them, but at least one message, is held out.
+        own: number of the adversary's images; a tenth of them, but at least one message, is held out.
         batch_size: images per step.
         shorter: factor by which the attack's number of training steps is reduced.
     """

@@ -43,7 +43,7 @@ class ControlClients(Protocol):
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Send one round of the attack's own records, and return the answer; see `privkit.attacks.base.Query`."""
+        """Send one round of the adversary's records, and return the answer; see `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
         """The part of the difference `apart` that changes the releases in these passes; see `projected`.

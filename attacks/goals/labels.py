@@ -43,7 +43,7 @@ class LabelObservation(Observation):
         releases: float [N, ...], the data sent for each row of the views, if the views are from the second cut of a
             U-shape.
         tail: the clients' last layer of a U-shape before training, features [N, D] -> logits [N, L].
-        other_images: float [M, C, H, W] in [0, 1], the adversary's own images, which resemble the clients' images.
+        other_images: float [M, C, H, W] in [0, 1], the adversary's images, which resemble the clients' images.
         other_labels: int64 [M], the labels of `other_images`.
 
     Raises:

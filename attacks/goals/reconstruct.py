@@ -41,7 +41,7 @@ class ImageObservation(Observation):
     Attributes:
         columns: for table rows, the number of categories of each column, 0 for a dense one; empty for other records.
         words: for token sequences, the number of words in the public vocabulary; 0 if it is unknown.
-        auxiliary: the adversary's own images [M, C, H, W] in [0, 1].
+        auxiliary: the adversary's images [M, C, H, W] in [0, 1].
         auxiliary_labels: labels of the auxiliary images, int64 [M].
         query: function that runs the clients' *defended* lower segments on one round of the adversary's images (black
             box).
@@ -176,7 +176,7 @@ def observe(
         lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
         images: the private images, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
         batch_size: images per round.
-        auxiliary: the adversary's own images; given these, the adversary can also query `lower`.
+        auxiliary: the adversary's images; given these, the adversary can also query `lower`.
         known: whether the adversary holds `lower` itself (white box).
 
     >>> observe(nn.Flatten(), torch.rand(6, 1, 2, 2), batch_size=3).views[1].smashed.shape

@@ -39,7 +39,7 @@ def controls(
     """Run a short version of an attack on a release where it must succeed, and on pure noise.
 
     Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. An attack that returns
-    the adversary's own records has the attacked ones among them. An attack that takes over the training meets small
+    the adversary's records has the attacked ones among them. An attack that takes over the training meets small
     clients in training instead (`privkit.attacks.goals.learners`).
 
     Args:
@@ -163,7 +163,6 @@ def _hindrance(attack: ImageAttack, defended: Defended) -> str:
 
 
 def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, defended: Defended | None) -> Control:
-    """The positive control with these clients."""
     start, truth, passes = played.draws(seed, "identity")[1], played.victims, attack.mounting.passes
     sent = None if played.hijacks else clients.send(truth, played.victim_labels, passes, start)
 

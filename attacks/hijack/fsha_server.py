@@ -27,9 +27,7 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The fields of `FSHA`, with the recipe's values for None; if `end` is None, it follows the first release's
-    range.
-    """
+    """The fields of `FSHA`, with the recipe's values for None; a None `end` follows the first release's range."""
 
     penalty: PenaltyNorm
     penalty_weight: float

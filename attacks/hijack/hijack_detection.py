@@ -119,7 +119,6 @@ class SplitGuard(Checked):
         return float((1 + exp(-self.slope * raw)) ** -self.power)
 
     def _suspicious(self) -> bool:
-        """Whether the policy calls the scores so far an attack."""
         count = len(self.scores)
         if self.policy == "fast":
             return count == self.patience and self.scores[-1] < self.threshold

@@ -66,15 +66,15 @@ class Adaptive(ReconstructingAttack):
         combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed place
             are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool": the T
             tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows of a
-            message compete for the message's tokens. "as_released": see below. "auto": "average" if the adversary's own
+            message compete for the message's tokens. "as_released": see below. "auto": "average" if the adversary's
             images come back with their tokens in place or with public masks; otherwise "pool" if rows contain the same
             tokens in each pass or a message is too large for "intersect"; otherwise "intersect".
         decoder: as in `BlackBox`, except that None is "set" if tokens have no places and are not concatenated.
         epochs: number ≥ 0 of passes over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
-        align: whether "average" matches tokens first; None decides by a trial on the adversary's own images.
-        read: if a shuffle mixes a message's images, the largest number of the adversary's own images whose tokens are
+        align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
+        read: if a shuffle mixes a message's images, the largest number of the adversary's images whose tokens are
             read, each by one message; None for all, 0 for none.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
@@ -213,8 +213,6 @@ class Adaptive(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """The way in which several passes are combined into one release."""
-
     combine: Combine  # never "auto"
     copies: float  # squared distance of a token's copies
     places: bool  # whether tokens are averaged in the places where they came
@@ -294,7 +292,7 @@ class SimulatedPasses:
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
     def view(self, same: Sequence[View]) -> View | None:
-        """The attacked images' passes, combined like the passes of the adversary's own images; None for "intersect"."""
+        """The attacked images' passes, combined like the passes of the adversary's images; None for "intersect"."""
         if not self.pool:
             return None
         tokens = patch_tokens(same[0].smashed).float()
@@ -342,7 +340,7 @@ class SimulatedPasses:
 def _read(
     observation: ImageObservation, draws: Generator, images: int | None, asked: int
 ) -> tuple[OwnTokens, Geometry]:
-    """The tokens of the adversary's own images, read by queries, and the layout of their patches in the image.
+    """The tokens of the adversary's images, read by queries, and the layout of their patches in the image.
 
     Raises:
         NotApplicable: if tokens cannot be read, if too few are read for a training, or if they may be wrong.
@@ -367,7 +365,7 @@ def _read(
 def _explained_variance(own: OwnTokens) -> float:
     """Share of the variance of mean patches, at most 1, that a linear map from tokens to patches explains.
 
-    The map is fitted to half of the adversary's own images, with each token paired with its supposed patch, and
+    The map is fitted to half of the adversary's images, with each token paired with its supposed patch, and
     tested on the mean patches of the other half, which do not depend on the order.
     """
     half = len(own.tokens) // 2

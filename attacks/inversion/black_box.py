@@ -1,4 +1,4 @@
-"""Black-box inversion: train a decoder on the adversary's own images, then decode the victim's release."""
+"""Black-box inversion: train a decoder on the adversary's images, then decode the victim's release."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
-    """The clients' releases of the adversary's own records: one row for each record of every whole message."""
+    """The clients' releases of the adversary's records: one row for each record of every whole message."""
     whole = len(own) // observation.batch_size * observation.batch_size
     answers = [given(observation.query)(rows, draws) for rows in own[:whole].split(observation.batch_size)]
     return torch.cat([per_member(answer.view) for answer in answers])

@@ -150,22 +150,18 @@ class _Axes:
 
 @dataclass(frozen=True)
 class _Client:
-    """The model of one client, learned from its tokens of the adversary's own images."""
-
     law: PlaceLaws
     regression: Covariances
 
     @classmethod
     def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
-        """Learn from tokens [n, T, q] in their places; `there`, bool [n, T]: others are replaced by `expected`."""
+        """Learn from tokens [n, T, q] in their places; `expected` replaces tokens that are not `there`, bool [n, T]."""
         whole = torch.where(there.unsqueeze(2), tokens, expected.float())
         return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Released rows of the adversary's own or of attacked images."""
-
     tokens: Tensor  # [N, L, q]
     clients: Tensor  # int64 [N, k], the client on each seat, −1 on an empty one
     images: Tensor  # int64 [N, k], the own image there; 0 where there is none
@@ -202,9 +198,7 @@ class _Rows:
         return torch.cat(seats), torch.cat(places)
 
     def placed(self, maps: Sequence[TokenMaps], shown: Shown, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each client, the mean token of `count` images at each place, [n, T, q], and whether it came, bool [n,
-        T].
-        """
+        """For each client, the mean token of `count` images at each place, [n, T, q], and whether any came, [n, T]."""
         seat, place = self.known(maps, shown)
         client, image = self.clients.gather(1, seat), self.images.gather(1, seat)
         for number in range(len(maps)):
@@ -238,8 +232,6 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Wire:
-    """Sends the adversary's own images through the clients."""
-
     query: Query
     own: Tensor
     batch: int  # images of a round
@@ -283,7 +275,7 @@ class _Wire:
         return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
 
     def _among_others(self, part: Tensor) -> tuple[View, Tensor]:
-        """Send images in a different order at each client, for new partners; the view, and each row's images.
+        """Send images in a different order at each client, for new partners; returns the view and each row's images.
 
         Images are numbered by their index in `part`.
         """

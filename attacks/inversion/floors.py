@@ -14,7 +14,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 
 def victims(views: Sequence[View]) -> int:
-    """Number of guesses that an attack must return: one for every seat of every released row."""
+    """Number of guesses that an attack must return: one for each image in each released row."""
     return sum(len(view.smashed) * view.mixed for view in views)
 
 

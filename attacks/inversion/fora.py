@@ -31,8 +31,8 @@ class FORA(ReconstructingAttack):
 
     The simulator maps the adversary's images to releases that a discriminator cannot distinguish from the recorded
     releases, and whose multi-kernel discrepancy (`mk_mmd`) from the recorded releases is small. The decoder learns to
-    draw the images from simulated releases, and then decodes the recorded ones. The attack uses neither queries nor
-    labels nor a segment of the server.
+    reconstruct images from simulated releases, and then decodes the recorded releases. The attack uses neither queries
+    nor labels nor a segment of the server.
 
     Attributes:
         epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.

@@ -71,7 +71,7 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
-    """NotApplicable for segments that do not read images, and releases other than their output (spectra, other
+    """NotApplicable for segments that do not read images, and releases that are not their output (spectra, other
     cuts).
     """
     try:

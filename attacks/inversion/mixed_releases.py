@@ -146,7 +146,7 @@ class LinkedRows:
 
     @classmethod
     def joined(cls, several: Sequence[LinkedRows]) -> LinkedRows:
-        """The rows of several rounds, with places numbered on; each place has the same number of rows."""
+        """The rows of several rounds, with consecutive place numbers; each place has the same number of rows."""
         clients, before, records = max(one.clients for one in several), 0, []
         for one in several:
             place, client = one.records // one.clients, one.records % one.clients

@@ -47,7 +47,7 @@ def _cells(smashed: Tensor, positions: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Released rows of the adversary's own images, with the images, clients and weights of each row."""
+    """Released rows of the adversary's images, with the images, clients and weights of each row."""
 
     cells: Tensor  # [N, T, D]
     images: Tensor  # int64 [N, k], the own image on each seat

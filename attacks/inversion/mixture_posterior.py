@@ -35,7 +35,7 @@ class MixturePosterior(ReconstructingAttack):
     """Solves one Gaussian model of all clients: each row is the weighted sum of its images, mapped by their clients.
 
     Client c sends z = M_c·φ(x) + e for an image x; φ(x) holds its largest principal components and 1. A row is Σ_k
-    λ_k·z_k plus noise. Least squares over all rows of the adversary's own images give every M at once, so the partner
+    λ_k·z_k plus noise. Least squares over all rows of the adversary's images give every M at once, so the partner
     of an image does not act as noise. The residuals of held-out images give the covariance of e, since rows of one
     image at one client share e, and the variance of the noise. The guess is the conditional mean of an image given all
     its rows in all passes, solved jointly with its partners in these rows. Weights may differ between positions, as in
@@ -156,8 +156,6 @@ class _Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sending:
-    """Sends the adversary's own images through the clients."""
-
     query: Query
     own: Tensor
     batch: int  # images of a round
@@ -187,8 +185,6 @@ class _Sending:
 
 @dataclass(frozen=True, kw_only=True)
 class _Played:
-    """The adversary's own images in the role of victims."""
-
     rounds: Sequence[tuple[LinkedRows, View]]
     there: Tensor  # bool [M'], the seats that are taken
     truth: Tensor  # [M, P], the images on those

@@ -29,7 +29,7 @@ class NearestRecord(ReconstructingAttack):
 
     If the adversary's records include the attacked ones (`--auxiliary candidates`), the attack links releases to
     records. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely record. Under
-    Laplace noise the attack sums absolute differences instead, if this identifies more of the adversary's own records.
+    Laplace noise the attack sums absolute differences instead, if this identifies more of the adversary's records.
 
     Attributes:
         repeats: how many times each of the adversary's records is sent; its releases are averaged, so their noise

@@ -191,9 +191,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """The assignment of `intersected`, from tokens [M, B·T, D] and each one's share of passes in each row [M, B·T,
-    B].
-    """
+    """The assignment of `intersected`, from tokens [M, B·T, D] and their shares of passes in each row [M, B·T, B]."""
     m, n, rows = visits.shape
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)

@@ -28,7 +28,7 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge(ReconstructingAttack):
-    """Regresses the adversary's own images on their releases, and lets a residual network refine the guesses.
+    """Regresses the adversary's images on their releases, and lets a residual network refine the guesses.
 
     A release is projected on its largest principal components. If the adversary knows the client of each row, it may
     fit one regression per client, which it does if this guesses held-out images better. The network learns from guesses
@@ -219,7 +219,7 @@ def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) ->
 
 @dataclass(frozen=True)
 class _Fit:
-    """One fit, factored so that every penalty costs one product."""
+    """A linear fit, factored so that each ridge penalty costs only one matrix product."""
 
     middle: Tensor
     mean: Tensor

@@ -132,7 +132,7 @@ class SimulatorDecoder(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """One score for each row, higher for rows that look like recorded rows (or like the adversary's own images).
+    """One score for each row, higher for rows that look like recorded rows (or like the adversary's images).
 
     Args:
         rows: example rows, [N, T, D], [N, D, h, w] or [N, D]; inputs are scaled by their deviations.

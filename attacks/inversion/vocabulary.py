@@ -64,7 +64,7 @@ class Vocabulary(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The adversary's own texts, and the source of their tokens."""
+        """The adversary's texts, and the source of their tokens."""
         return frozenset({"auxiliary", self.source})
 
     @property

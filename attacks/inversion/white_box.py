@@ -72,14 +72,14 @@ class WhiteBox(ReconstructingAttack):
         bounds: how to keep pixels in [0, 1]: "sigmoid" of unbounded numbers, "project" after each step, or "none".
         learning_rate: learning rate of Adam, > 0, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1].
         total_variation: weight ≥ 0 of total variation relative to the matching error, which is divided by the release's
-            variance. "strong" takes the value that is best on the adversary's own images if it can query, else 0.1.
+            variance. "strong" takes the value that is best on the adversary's images if it can query, else 0.1.
         l2: weight ≥ 0 of the mean squared distance from the start; "strong" chooses it likewise, or takes 0 (0.3 for
             mixed images) without queries.
         restarts: number ≥ 1 of starts for each victim, all but the first with added noise; the result with the smallest
             objective is kept.
         order: order of released tokens: "known"; "shuffled" within each image or "batch" within each message, where the
             order is optimized, too; "guessed" once before the optimization; or "auto", the best of "known" and
-            "shuffled" on the adversary's own images. "auto" also tries "batch" if tokens come back in rows of other
+            "shuffled" on the adversary's images. "auto" also tries "batch" if tokens come back in rows of other
             images and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature of the final order, in nats, ≥ 0. At 0 each place gets one token (Hungarian); above 0
             it gets a blend of likely tokens (Sinkhorn): smaller squared error, but blurred structure.
@@ -97,7 +97,7 @@ class WhiteBox(ReconstructingAttack):
     group) the version with the smaller objective.
 
     If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in
-    the adversary's own images (`PlaceModel`) can order the tokens.
+    the adversary's images (`PlaceModel`) can order the tokens.
 
     Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling,
     Eq. 4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.
@@ -204,7 +204,6 @@ class WhiteBox(ReconstructingAttack):
         )
 
     def _problem(self, rows: _Rows, observation: ImageObservation, learned: _Own, order: str, unit: Tensor) -> Problem:
-        """The attacked rows, with the start images and the likely places of tokens."""
         smashed, group, records = rows.smashed, 1, None
         if isinstance(rows, LinkedRows):
             group, records = len(smashed) // rows.places, rows.records

@@ -36,7 +36,7 @@ class ModelCompletion(NamingAttack):
         positive: the positive label, ≥ 0.
         labeled: number ≥ 1 of records of each label whose label the adversary knows; the paper takes 4 on CIFAR-10.
         tune: the trained part: only the "head", or "all", which includes the copied lower segment.
-        epochs: number ≥ 1 of epochs of the attack's own training, of 50 steps each.
+        epochs: number ≥ 1 of epochs of the attack's training, of 50 steps each.
         batch: number ≥ 1 of labeled records in a step, which also has twice as many unlabeled records.
         rate: learning rate (Adam).
         unlabeled: final weight of the unlabeled records, ≥ 0; it grows from 0.

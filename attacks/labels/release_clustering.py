@@ -65,7 +65,7 @@ class ReleaseClustering(NamingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Some known labels, or the adversary's own labeled images."""
+        """Some known labels, or the adversary's labeled images."""
         if self.named_by == "likeness":
             return frozenset({"other_images", "other_labels"})
         return frozenset({"known_rows", "known_labels"})

@@ -103,7 +103,7 @@ def confidence(logits: Tensor, labels: Tensor) -> Tensor:
 def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     """Log-likelihood ratio of the attacked model's statistic under shadow models trained with and without an example.
 
-    Both distributions are normal, with a mean for each example and one variance pooled over examples ("fixed
+    Both distributions are normal, with a mean for each example, and each with one variance pooled over examples ("fixed
     variance"), which suits few shadow models. If no shadow model was trained with an example (offline), the score is
     the number of standard deviations by which the target exceeds the mean without it. The two kinds of scores are not
     comparable, so either all examples need shadow models trained with them, or none.

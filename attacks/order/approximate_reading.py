@@ -141,7 +141,7 @@ def read_approximately(
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
     again: Tensor,  # and for the same images once more
 ) -> _ApproximateTokens:
-    """Tokens of the adversary's own images, read approximately.
+    """Tokens of the adversary's images, read approximately.
 
     Raises:
         NotApplicable: if too few rounds are allowed, or tokens do not reveal enough of the adversary's patches.

@@ -68,7 +68,7 @@ class Puzzles:
         return [np.concatenate([table, np.zeros_like(table[:, :1])], 1) for table in tables]
 
     def only(self, some: NDArray[np.bool_]) -> Puzzles:
-        """The puzzles that are marked, bool [M]."""
+        """The puzzles that the mask `some`, bool [M], selects."""
         left = Puzzles(unary=self.unary[some], pairs=self.pairs[some], frame=self.frame)
         left.__dict__["sides"] = [table[some] for table in self.sides]  # of the cached property
         return left

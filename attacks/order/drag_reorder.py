@@ -88,7 +88,7 @@ class Predicted:
         return reordered(self.predictor(self.standardized(tokens)), missing(tokens))
 
     def standardized(self, tokens: Tensor) -> Tensor:
-        """Tokens on the scale of the adversary's own tokens."""
+        """Tokens on the scale of the adversary's tokens."""
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:

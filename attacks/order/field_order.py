@@ -21,7 +21,7 @@ _CHANGES = 4  # other values of each cell that are tried: one alone may be the s
 
 @dataclass(frozen=True, kw_only=True)
 class FieldOrder(ReconstructingAttack):
-    """Learns the tokens of the adversary's own records in each column, and compares every released token with these.
+    """Learns the tokens of the adversary's records in each column, and compares every released token with these.
 
     Each column gets one token, such that the total distance is smallest. Then every entry is copied from the
     adversary's record with the nearest token in this column. The attack needs no training.

@@ -1,4 +1,4 @@
-"""The tokens of the adversary's own images, in order: from the lower segment, or from answers to queries."""
+"""The tokens of the adversary's images, in order: from the lower segment, or from answers to queries."""
 
 from __future__ import annotations
 

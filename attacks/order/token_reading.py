@@ -295,7 +295,7 @@ class AffineMap:
 
 
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
-    """Order the returned tokens of the adversary's own images, although a shuffle hides the image of each token.
+    """Order the returned tokens of the adversary's images, although a shuffle hides the image of each token.
 
     `released` are messages [M, B, T, D] for the images' patches [M, B, T, P] in order. The mean over a row does not
     depend on the order. So regressing rows' mean tokens on their mean patches, both relative to their message, gives a

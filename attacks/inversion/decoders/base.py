@@ -56,7 +56,7 @@ class Decoder(nn.Module):
         """The training loss, a scalar: the mean squared error, unless a decoder overrides it.
 
         Args:
-            release: rows of one round of the adversary's own images.
+            release: rows of one round of the adversary's images.
             truth: the images behind these rows, float32 [N, C, H, W] in [0, 1].
         """
         return nn.functional.mse_loss(self(release).float(), truth)
@@ -118,8 +118,8 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 class Painter(nn.Module):
     """Map every position of a release by one linear map to features [N, channels, H, W], as large as the image.
 
-    If the positions do not tile the image, but cover more than half of a side, zeros are added around the picture, as
-    after convolutions without padding. Otherwise the picture is resized.
+    If positions do not tile the image, but fewer pixels per side are missing than half the number of positions, zeros
+    are added around the picture, as after convolutions without padding. Otherwise the picture is resized.
 
     >>> import torch
     >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom
