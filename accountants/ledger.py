@@ -62,10 +62,10 @@ class PrivacyBudget(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """One line of a ledger: releases that were paid for before they were made.
+    """One line of a ledger: releases that were charged before they were made.
 
-    `mechanism` describes the releases of one round. Its own `rounds` is 1, except for rounds that are charged
-    together: a shuffled or randomly allocated epoch, and all rounds that share mixing ratios drawn once.
+    `mechanism` describes the releases of one round. Its own `rounds` is 1, except for rounds that are charged together:
+    a shuffled or randomly allocated epoch, and all rounds that share mixing ratios.
     """
 
     number: int  # 1, 2, 3, …

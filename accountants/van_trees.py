@@ -147,8 +147,8 @@ def error_floor(
         confidence: one-sided confidence of the floor, in (0, 1).
         affine: whether f is affine. Then two derivatives suffice and the floor is exact: it is the error of the
             posterior mean. ValueError if they differ.
-        lipschitz: K with ‖f(x) − f(x')‖ ≤ K‖x − x'‖, if one is known, such as the product of the layers' norms. Then
-            the floor is proven at its confidence; the more K exceeds the usual slope, the more draws are needed.
+        lipschitz: K with ‖f(x) − f(x')‖ ≤ K‖x − x'‖, if known, such as the product of the layers' norms. Then the floor
+            is proven at its confidence; a K far above the usual slope needs more draws.
         seed: seed of the draws.
 
     Source: van Trees 1968, §2.4.3; its tangent: derived; the limit: Maurer and Pontil 2009, Theorem 4.

@@ -200,7 +200,7 @@ class Mounting(Generic[Held, Output]):
         domains: kinds of records that the attack reconstructs, such as "images", or "any".
         undoes: the effects of a defense that the attack can undo: some of "maps" (a fixed function of a record),
             "scales" (each channel by its own factor), "masks", "mixes", "permutes" and "shortens", as defenses declare
-            them. The positive control includes the defense only if the attack undoes all effects of the defense.
+            them. The positive control includes a defense only if all its effects are undone.
         any_tokens: whether the attack reads releases with dropped or merged tokens (not `View.whole`).
         returns_auxiliary: whether every guess is one of the adversary's records. Control experiments then hide the
             attacked records among these.
@@ -209,8 +209,7 @@ class Mounting(Generic[Held, Output]):
             one positive record in each round.
         gradients: whether the attack reads the returned gradients, and so needs a lower segment that is trained.
         architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.
-        short_of_published: a sentence that explains why the attack is weaker than the published one; empty if it is
-            not.
+        short_of_published: why the attack is weaker than published, in a sentence; empty if it is not.
     """
 
     passes: int = 1

@@ -114,7 +114,7 @@ def escalated(
         unit: name of the steps that `Session.goes_on` counts, such as "epochs".
 
     Returns:
-        The last result, and an `Escalation` that describes the extra work.
+        The last result, and an `Escalation`.
 
     Raises:
         Exception: any error of `run` within its budget. A later doubling is ignored if it diverges or if the threat

@@ -14,9 +14,9 @@ from privkit.shared.threat_models import threat_name
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
     """The verdict as JUnit XML: a test case for each cell, check and gate, and a property for each threat model.
 
-    A cell is one attack on one defense with one seed; a gate is a user's condition on the results. A failed gate or
-    check is a failure. A failed or missing cell is an error. An undecided check, and a cell that is not applicable or
-    not needed, are skipped. `seconds` are the durations of cells by id.
+    A cell is one attack on one defense with one seed; a gate is a user's condition. A failed gate or check is a
+    failure, a failed or missing cell an error. Undecided checks, and cells that are not applicable or needed, are
+    skipped. `seconds` are the durations of cells by id.
 
     >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
     >>> junit(made).splitlines()[1]

@@ -206,8 +206,8 @@ class Summary(Frozen):
 class PlannedCell(Frozen):
     """One planned cell (one attack on one defense with one seed), with its id and the id of its model.
 
-    If this cell attacks the undefended model, and is needed only after the same attack failed on a defense,
-    `twin_of` has the ids of the cells with this attack on defenses.
+    If this cell attacks the undefended model, only to interpret failures of the same attack on defenses, `twin_of`
+    has the ids of these failures' cells.
     """
 
     cell: str

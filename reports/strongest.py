@@ -201,7 +201,7 @@ def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
 
 
 def without_options(label: str) -> str:
-    """The name of an attack or defense without its options; for a chain, the names of its parts.
+    """A part's name without options; for a chain, the names of its parts.
 
     >>> without_options("black_box:epochs=5"), without_options("mine:Attack:k=3"), without_options("a:b=1+c@server")
     ('black_box', 'mine:Attack', 'a+c@server')

@@ -157,11 +157,11 @@ def entropy_after_attack(
 ) -> Certificate:
     """Largest entropy of an order that is compatible with an attack's measured success; it proves no privacy.
 
-    With `counted="orders"`, a trial is an image, and a hit is a whole order found. With "patches", a trial is one patch
-    drawn from each image, and a hit puts it in its place. There must be at least one trial; trials must be independent.
-    `confidence` belongs to the Clopper–Pearson lower limit on success. The quantities are `success_at_least`,
-    `entropy_bits_at_most` (Fano, or the tight bound for patches), `min_entropy_bits_at_most` ("orders") or
-    `per_patch_fano_bits` ("patches"), and `orderings_bits`.
+    With `counted="orders"`, a trial is an image, and a hit finds its whole order. With "patches", a trial is one patch
+    of each image, and a hit finds its place. There is at least one trial, and trials are independent. `confidence`
+    belongs to the Clopper–Pearson lower limit on success. The quantities are `success_at_least`, `entropy_bits_at_most`
+    (Fano, or the tight bound for patches), `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"),
+    and `orderings_bits`.
 
     Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
 

@@ -62,7 +62,7 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
 def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> bool:
     """Whether all outcomes of a variant are equally likely.
 
-    Under "algorithm_2" they always are. In the other variants they are only if no patch or every patch is kept.
+    Under "algorithm_2" they always are; in the other variants, only if no patch or every patch is kept.
 
     With a final shuffle, let output j hold t_j patches of its own image: the outcome's probability is ∝ ∏_j C(t_j, K).
     With patches kept in place, t_j counts patches at their own place. So the original order is the most likely outcome.

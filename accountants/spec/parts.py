@@ -168,8 +168,8 @@ class PrivateUpdates(Checked):
         steps: number of updates that use one record (one per epoch); if `chosen` and `records` are given, the number of
             all updates.
         chosen: number of records in an update, drawn without replacement. Give it only if these batches are secret and
-            drawn independently of the releases. By default an update uses the released batch; the server sees whose
-            records it holds, so sampling earns no credit.
+            drawn independently of the releases. By default an update uses the released batch, whose members the server
+            sees, so sampling earns no credit.
         records: number of the client's records; needed with `chosen`.
     """
 

@@ -18,8 +18,8 @@ class Goal:
 
     Attributes:
         observation: the type of the adversary's observation.
-        controls: function from an attack, a seed and an observation of images to control experiments; only
-            reconstruction uses the observation.
+        controls: function from an attack, a seed and an observation of images (used only by reconstruction) to control
+            experiments.
         fields: fields that an attack with this goal must declare in addition to the contract of `Attack`.
         untuned: the reason why attacks with this goal cannot be tuned; empty if they can.
     """

@@ -23,8 +23,8 @@ def identity_lower(
         release: a release of the real clients, [N, T, D], [N, C, h, w] or [N, D].
         image_shape: (C, H, W), or (T,) of token sequences and table rows.
         columns: as in `ImageObservation`.
-        as_tokens: whether the image patches under the positions of a feature map are output as tokens, for a defense
-            that needs tokens.
+        as_tokens: whether patches under the positions of a feature map are output as tokens, for defenses that need
+            these.
 
     >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])

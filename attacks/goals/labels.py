@@ -34,8 +34,8 @@ class LabelObservation(Observation):
         lower: the client's own lower segment.
         lower_weights: state dict of `lower` in the round of each view; None if it never changed.
         auxiliary: the client's own images, one for each row of the views.
-        known_rows: int64 [K], rows of the concatenated views whose labels the adversary knows, as a client knows its
-            own labels; None if there are none.
+        known_rows: int64 [K], rows of the concatenated views whose labels the adversary knows (a client knows its own);
+            None if there are none.
         known_labels: int64 [K], the labels of these rows.
         own_labels: int64 [N], a client's own label of each row of its views. An attack that declares this field infers
             the label of the one other record in the gradient.

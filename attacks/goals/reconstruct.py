@@ -200,8 +200,8 @@ def observe(
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
     """For each image, the index of the guess assigned to it by the best assignment inside its message.
 
-    A defense that mixes images may exchange their places; the assignment with the smallest total MSE undoes this. It
-    uses the truth, so scores after it are an upper bound for an adversary who must sort the images.
+    A defense that mixes images may exchange their places; the assignment with the smallest total MSE undoes this. Since
+    it uses the truth, the scores are an upper bound for an adversary who must sort the images.
 
     Args:
         truth: the private images, [N, C, H, W].

@@ -44,8 +44,8 @@ def controls(
 
     Args:
         attack: the attack in its form for control experiments, from `mounting.control`.
-        observation: the observation of the real clients. It supplies the auxiliary images, their labels (without
-            labels, all images count as one class), and the first view, which gives the noise its shape.
+        observation: the observation of the real clients. It supplies the auxiliary images, their labels (one class if
+            there are none), and the first view, which gives the noise its shape.
 
     Raises:
         NotApplicable: if there are too few auxiliary images, or no view.

@@ -34,8 +34,7 @@ class FSHA(ReconstructingAttack):
 
     Attributes:
         recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
-            linear pilot). Fields that are None take the recipe's value; the lines below give the values of "strong" and
-            "released", in this order.
+            linear pilot). Fields that are None take the recipe's value, given below for "strong" and "released".
         epochs: number ≥ 0 of hundreds of training rounds that the server takes over; 5 and 100. With 0, nothing is
             trained, and an untrained decoder decodes the given views.
         penalty: norm of the gradient penalty: "full", the L2 norm over a whole release, or "channel", as in the
@@ -51,9 +50,9 @@ class FSHA(ReconstructingAttack):
         end: last activation of the pilot, "linear", "relu" or "tanh", as in the clients' lower segments, whose
             architecture is known. "strong" derives it from the range of all releases before the attack; "released" has
             a linear one.
-        noise: standard deviation ≥ 0 of Gaussian noise that the server adds to the pilot's releases, so that the
-            decoder learns to denoise; for clients that add such noise. Otherwise the pilot's releases go through the
-            server's copy of the defense (`ImageObservation.imitate`); with `noise` or `keep` they do not.
+        noise: standard deviation ≥ 0 of Gaussian noise added to the pilot's releases, so that the decoder learns to
+            denoise; for clients that add such noise. Without `noise` and `keep`, the pilot's releases go through the
+            server's copy of the defense (`ImageObservation.imitate`).
         keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others become 0. For
             clients that mask in the same way.
         passes: how many times ≥ 1 the same victims are sent after the attack; views come pass after pass.

@@ -40,8 +40,7 @@ def hijacking_networks(
         released: shape of one row: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid, or (D,) a
             vector.
         image: (C, H, W) of the private images.
-        width: number of channels of the first convolution, ≥ 1; later convolutions have up to four times as many. The
-            authors use 64.
+        width: channels of the first convolution, ≥ 1 (64 in the source); later ones have up to four times as many.
         end: last activation of the pilot (the encoder); the authors use a linear one.
         classes: number of labels that the discriminator takes into account, or 0.
         blocks: number of blocks of the discriminator, ≥ 1. For vectors, half as many linear blocks are used.
@@ -71,7 +70,7 @@ def hijacking_networks(
 
 
 class _ReleaseDiscriminator(nn.Module):
-    """Scores how much a release looks like a client's release rather than like one of the pilot (the server's encoder).
+    """Scores how much a release looks like a client's rather than the pilot's (the server's encoder).
 
     With `classes`, it scores a release together with its label (a projection discriminator).
 

@@ -58,8 +58,8 @@ class Adaptive(ReconstructingAttack):
 
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
-    map from tokens to patches. If tokens cannot be read, its messages are sent anew in each epoch; the result's note
-    says which way was taken.
+    map from tokens to patches. If tokens cannot be read, messages are sent anew in each epoch; the result's note says
+    which.
 
     Attributes:
         passes: how many times R ≥ 2 the same victims were sent; views come pass after pass.
@@ -74,8 +74,8 @@ class Adaptive(ReconstructingAttack):
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
         align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
-        read: if a shuffle mixes a message's images, the largest number of the adversary's images whose tokens are
-            read, each by one message; None for all, 0 for none.
+        read: largest number of images whose tokens are read, by one message each, if a shuffle mixes a message's
+            images; None for all.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
     all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, for its

@@ -53,7 +53,7 @@ class Fingerprints(ReconstructingAttack):
         images: largest number of the adversary's images that are sent.
         sets: number of these images whose token sets are collected; each is sent 5·k times by every client, if rows
             hold k images.
-        repeats: every client sends each of the images `repeats`·k times to read its tokens.
+        repeats: each image is sent `repeats`·k times by every client to read its tokens.
         components: number of principal components, as in `SeenTokens`.
 
     The curve is one number, the MSE on two rounds of the adversary's images in the role of victims.

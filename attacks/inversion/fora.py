@@ -37,19 +37,17 @@ class FORA(ReconstructingAttack):
     Attributes:
         epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
         recipe: "strong" (a logistic discriminator) or "released" (the authors' Wasserstein discriminator with gradient
-            penalty). Rates that are None take the recipe's value; the next lines give the values of "strong" and
-            "released".
+            penalty). Rates that are None take the recipe's value, given below for "strong" and "released".
         mmd_weight: weight w in [0, 1] of the discrepancy; the discriminator has the weight 1 − w.
         learning_rate: learning rate of Adam on simulator and decoder, > 0; 1e-3 and 1e-4.
         discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 and 3e-4.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several passes, or if
-            rows were mixed with public weights, each record's release is computed first, also for the adversary's
-            images (`Unmixed`).
+        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several, or if rows are
+            mixed with public weights, each record's release is solved for first (`Unmixed`).
 
     A tenth of the auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It measures
-    how well simulated releases can be decoded, and not how close the simulator is to the client.
+    the decoding of simulated releases, not how close the simulator is to the client.
 
     Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning",
     with the loss weights of the authors' code. Their attack runs during training; this one uses the releases of the

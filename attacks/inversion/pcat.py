@@ -36,14 +36,13 @@ class PCAT(Checked):
         learning_rate: learning rate of Adam on pseudo-client and decoder, > 0.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several passes, or if
-            rows were mixed with public weights, each record's release is computed first, also for the adversary's
-            images (`Unmixed`).
+        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several, or if rows are
+            mixed with public weights, each record's release is solved for first (`Unmixed`).
 
     If labels are sent unmixed with the releases, each step takes images with the labels of as many recorded rows: the
     paper's label alignment. Without a history, only the final segment is used. A tenth of the auxiliary images is held
-    out: the curve is the decoder's MSE on the pseudo-client's releases of these images. It measures how well these
-    releases can be decoded, and not how close the pseudo-client is to the client.
+    out: the curve is the decoder's MSE on the pseudo-client's releases of these images. It measures the decoding of
+    these releases, not how close the pseudo-client is to the client.
 
     Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack";
     their pseudo-client takes a step in each round of the training; this one takes some epochs at each recorded

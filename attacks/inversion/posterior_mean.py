@@ -53,8 +53,8 @@ class PosteriorMean(ReconstructingAttack):
         passes: how many times R ≥ 1 the same victims were sent; views come pass after pass.
         components: largest number of principal components.
         epochs: number of passes over the adversary's images without one held-out round; 0 for the mean image. The curve
-            is the error on this round (with `contrast`, the weighted sum of both errors). If the last error is more
-            than 5 % above the smallest, the network of the epoch with the smallest error is used.
+            is the error on this round (with `contrast`, the weighted sum of both errors). The network with the smallest
+            error is used if the last error is over 5 % larger.
         width: number of units in each of two hidden layers.
         mirror: whether mirrored copies of the training images are also sent and learned from; for natural images.
         contrast: weight ≥ 0 of the contrastive error relative to the squared error; each is divided by the error of a

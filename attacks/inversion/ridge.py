@@ -37,13 +37,12 @@ class Ridge(ReconstructingAttack):
     Attributes:
         passes: how many times ≥ 1 the same victims were sent; several passes are first solved for each record's
             release, as in `Unmix`.
-        repeats: how many times each of the adversary's images is sent, each time with fresh random draws and noise.
+        repeats: how many times each of the adversary's images is sent, with fresh random draws and noise.
         components: largest number of principal components that are kept.
         epochs: number of epochs of the residual network; 0 keeps the regression's guesses.
         width: number of units in each of the network's two hidden layers.
-        order: "released" keeps the released order of tokens. "recognized" puts each token in the place whose
-            distribution fits it; these distributions come from tracking the adversary's tokens over its images
-            (`followed_tokens`). "recognized" needs `passes` = 1.
+        order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution fits
+            it, learned by tracking tokens over the adversary's images (`followed_tokens`); it needs `passes` = 1.
 
     The curve is the MSE on the third of the adversary's images that the network does not learn from: of the regression,
     then of the network after each epoch. Guesses use the share of the network's correction that fits these images best.

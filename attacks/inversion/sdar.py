@@ -39,17 +39,15 @@ class SDAR(ReconstructingAttack):
         lambda1: weight ≥ 0 of the discriminator's term relative to the cross-entropy in the simulator's objective.
         lambda2: weight ≥ 0 of the second discriminator's term relative to the mean squared error in the decoder's
             objective.
-        flip: share in [0, 1) of the auxiliary labels that are replaced by random labels in each step, against
-            overfitting.
+        flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several passes, or if
-            rows were mixed with public weights, each record's release is computed first, also for the adversary's
-            images (`Unmixed`).
+        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several, or if rows are
+            mixed with public weights, each record's release is solved for first (`Unmixed`).
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
-    auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It measures how well
-    simulated releases can be decoded, and not how close the simulator is to the client.
+    auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It measures the decoding
+    of simulated releases, not how close the simulator is to the client.
 
     Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV;
     their attack runs during training; this one uses the releases of the trained client.

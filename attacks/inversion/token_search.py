@@ -43,9 +43,9 @@ class TokenSearch(ReconstructingAttack):
     well. In a causal model no place depends on later places. Without noise, one search from left to right is then
     enough: if no candidate gives the token exactly, all words are tried.
 
-    If tokens were shuffled within texts, their order is searched by the frequencies of words at each place and of word
-    pairs in the adversary's texts, and by the effect of a place on a token. If a shuffle moved words to other texts,
-    each token is decoded separately, without a search.
+    If tokens were shuffled within texts, their order is searched by word frequencies at each place, by word pairs in
+    the adversary's texts, and by the effect of a place on a token. If a shuffle moved words to other texts, each token
+    is decoded separately, without a search.
 
     Attributes:
         epochs: number of passes over all places.

@@ -37,10 +37,10 @@ class Unmix(ReconstructingAttack):
     """Solves the linear equations of public weights and several passes, then decodes each image separately.
 
     A mixed release is a weighted sum of its members' smashed data. A server that forms the groups knows the members
-    and, if weights are public, the weights. Each pass draws new weights, so a few passes determine all smashed data.
-    Noise is averaged. Positions that were never sent get the mean; the decoder gets the explained variance of each
-    position. Secret ratios, with one ratio per record, are estimated from the passes (`with_ratios`); the order of
-    guesses within a round is then arbitrary. With secret masks the attack is not applicable.
+    and, if public, the weights. Each pass draws new weights, so a few passes determine all smashed data. Noise is
+    averaged. Positions that were never sent get the mean; the decoder gets the explained variance of each position.
+    Secret ratios, with one ratio per record, are estimated from the passes (`with_ratios`); the order of guesses within
+    a round is then arbitrary. With secret masks the attack is not applicable.
 
     The attack assumes that a client sends the same batch in the same order in all passes (as with a fixed data order),
     and that the lower segment does not change. Without mixing it averages the passes and combines masked ones.

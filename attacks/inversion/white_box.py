@@ -93,7 +93,7 @@ class WhiteBox(ReconstructingAttack):
     of the images, which is unknown to this attack.
 
     Under escalation (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as all
-    earlier cycles together, starts from their images with a fresh learning-rate schedule, and keeps for each image (or
+    earlier cycles together, starts from their images with a new learning-rate schedule, and keeps for each image (or
     group) the version with the smaller objective.
 
     If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in

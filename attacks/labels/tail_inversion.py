@@ -30,8 +30,8 @@ class TailInversion(NamingAttack):
     client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
 
     Attributes:
-        on: "direction" of the gradient, or "line", the direction up to the sign, for defenses such as `max_norm` that
-            may reverse it; with two labels, both have the same line.
+        on: "direction" of the gradient, or "line", the direction up to its sign, which defenses such as `max_norm` may
+            reverse; two labels share one line.
         positive: the positive label, ≥ 0.
         epoch: attacked epoch of the training, counted from 0.
 

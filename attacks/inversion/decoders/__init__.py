@@ -54,7 +54,7 @@ def build_decoder(
         release: example of the rows to decode, [N, T, D], [N, D, h, w] or [N, D].
         width: number of channels; None for a size scaled to the model.
         depth: number of blocks or halvings; None for a size scaled to the model.
-        whole: see `View.whole`; for tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.
+        whole: see `View.whole`; for dropped or merged tokens, "mae" is `AnyTokensDecoder`.
 
     Raises:
         NotApplicable: if the decoder cannot read such a release.

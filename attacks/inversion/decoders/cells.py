@@ -23,9 +23,9 @@ class CellDecoder(Decoder):
     """Attention blocks over the released tokens, then a query for each column that attends to the tokens.
 
     If there is a token for each column, the query also sees the token at the column's place, which is the column's own
-    token if nothing was shuffled. Each token gets an embedding of its place; after a shuffle, training can learn to
-    ignore this embedding. The training error is the squared error over the column's variance for numbers, and the
-    cross-entropy for categories. A column starts at its mean, or at the frequencies of its categories.
+    token if nothing was shuffled. Each token gets an embedding of its place, which training can learn to ignore after a
+    shuffle. The training error is the squared error over the column's variance for numbers, and the cross-entropy for
+    categories. A column starts at its mean, or at the frequencies of its categories.
 
     Args:
         sample: releases of the adversary's records, [N, T, D] or [N, D], which set the scale of every place. Give many
