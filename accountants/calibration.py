@@ -146,7 +146,7 @@ def _calibrated(
     tight: bool,
     certified: Callable[[SplitMechanism], Certificate] | None = None,
 ) -> Calibrated:
-    """The result's certificate comes from `certified`; if None, it is the certificate at ε = 0."""
+    """The found value and mechanism, with a certificate by `certified` or, if this is None, at ε = 0."""
     search = {"sigma": _sigma, "noise_parameter": _noise_parameter, "rounds": _rounds, "group": _group}
     value, reached = search[validate.choice("parameter", parameter, tuple(search))](mechanism, target, tight)
     certificate = certified(reached) if certified else answer.delta(reached, 0.0, tight=tight)

@@ -53,7 +53,7 @@ class Filter:
         return bool(total[self.at] <= self.limit * (1 - _ROUNDING))
 
     def covers(self, total: Array) -> bool:
-        """Whether a cost stays within the limit. The margin of `admits` allows for sums in another order."""
+        """Whether a cost stays within the limit, without the margin of `admits`."""
         return bool(total[self.at] <= self.limit)
 
     @property

@@ -11,9 +11,9 @@ class Difference(Frozen):
     """One quantity of one defense under one attack, in both runs.
 
     `first` and `second` are means over the common seeds; `difference` is second minus first with its interval.
-    Quantities of records have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison)
-    and `effect` (rank-biserial correlation in [-1, 1]); for other quantities both are None. `records` counts the
-    distinct paired records.
+    Quantities measured per record have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the
+    comparison) and `effect` (rank-biserial correlation in [-1, 1]); for other quantities both are None. `records`
+    counts the distinct paired records.
     """
 
     first_name: str

@@ -234,7 +234,7 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
 
 
 def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
-    """The sound attacks on a defense within a threat model, and whether one needs exactly this threat model."""
+    """Attacks within a threat model that passed their controls, and whether one needs exactly this threat model."""
     found = [row for row in rows if row.defense == defense and sound(row) and identified(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
     return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)

@@ -206,8 +206,8 @@ class Summary(Frozen):
 class PlannedCell(Frozen):
     """One planned cell (one attack on one defense with one seed), with its id and the id of its model.
 
-    If this cell attacks the undefended model, only to interpret failures of the same attack on defenses, `twin_of`
-    has the ids of these failures' cells.
+    Some cells attack the undefended model only if the same attack fails on a defense. Then `twin_of` has the ids of
+    the cells with this attack on defenses; otherwise it is empty.
     """
 
     cell: str

@@ -176,7 +176,7 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def lost(row: Row) -> bool:
-    """Whether a sound attack with all its needs failed, so it must also run on the undefended model."""
+    """Whether an attack failed on a defense although it passed its controls, so it must run without a defense, too."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
@@ -259,7 +259,7 @@ def sound(row: Row) -> bool:
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The result rows that count for a defense: only those of sound attacks, if one of these reveals records."""
+    """The result rows that count: only of attacks that passed their controls, if one of these reveals records."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}

@@ -58,7 +58,7 @@ class Cuts:
 
     @classmethod
     def at(cls, members: Array, others: Array, threshold: float) -> Cuts:
-        """The cut at one threshold."""
+        """The errors at one threshold."""
         missed, alarms = members.size - _at_least(members, threshold), _at_least(others, threshold)
         return cls(thresholds=np.array([threshold]), missed=np.array([missed]), alarms=np.array([alarms]))
 

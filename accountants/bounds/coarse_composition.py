@@ -53,9 +53,9 @@ class CoarseComposition(Bound):
 
         δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε},
 
-    at the λ with the smallest ε. At this λ the losses are moved to a grid: each goes to the two nodes beside it, such
-    that both its probabilities are kept. P is tilted by e^{λL − K}, so that sums near ε are likely and keep their
-    digits. With the tilted probabilities P̃ of the composed nodes l and the grid's end t,
+    at the λ with the smallest ε. At this λ the mass of each loss is divided between the two nodes of a grid beside it,
+    so that its probabilities under P and Q are kept. P is tilted by e^{λL − K}, so that sums near ε are likely and keep
+    their digits. With the tilted probabilities P̃ of the composed nodes l and the grid's end t,
 
         δ ≤ p + Σ_{ε < l ≤ t} (1 − e^{ε − l})·e^{K − λl}·P̃(l) + e^{K − λt}.
 

@@ -136,7 +136,7 @@ class Hiding:
 
 @lru_cache(maxsize=64)
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
-    """A profile of one epoch, valid in both directions; None if no known numbers of moves hide the record.
+    """A profile of one epoch, valid in both directions; None if none of the tried numbers of moves hides the record.
 
     `told` in (0, .5] is the desired probability with which the row counts as known; δ below `told` earn little credit.
     Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001

@@ -75,7 +75,7 @@ class Step(ABC):
         return inf
 
     def pure(self, count: int) -> float:
-        """Largest privacy loss, in nats."""
+        """Largest privacy loss of `count` releases, in nats."""
         return inf
 
     def most(self, count: int) -> list[tuple[float, int]]:

@@ -234,7 +234,7 @@ def _ln_rencontres(n: int) -> Array:
 
 
 def _share(name: str, values: ArrayLike) -> Array:
-    """Numbers in [0, 1] of any shape; ValueError for NaN and booleans."""
+    """Checked numbers in [0, 1], of any shape; ValueError for NaN and booleans."""
     array = np.asarray(values)
     if array.dtype.kind not in "iuf" or not np.all((array >= 0) & (array <= 1)):
         raise ValueError(f"{name} must hold numbers in [0, 1], got {values!r}")

@@ -209,7 +209,7 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Images shrunk to at most `side` pixels (fewer for vectors), and a factor for the number of training steps.
+    """Images shrunk to `side` pixels at most (8 if released as vectors), and a factor ≥ 1 for the training steps.
 
     Other records are unchanged, and so are images if `side` is None.
 

@@ -70,7 +70,7 @@ def wins(
     three quarters if the defense moves tokens; nine tenths if the release contains less than nine tenths of the
     differences between records. All errors count only the part of a record that the release contains
     (`privkit.attacks.goals.control_clients.projected`). If the weights of mixed rows are public, an attack whose error
-    exceeds half of the share must do worse when the members' weights are swapped.
+    exceeds half of the allowed error must do worse when the members' weights are swapped.
 
     Args:
         defended: the defense; None for clients without one.

@@ -35,8 +35,8 @@ class FSHA(ReconstructingAttack):
     Attributes:
         recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
             linear pilot). Fields that are None take the recipe's value, given below for "strong" and "released".
-        epochs: number ≥ 0 of hundreds of training rounds that the server takes over; 5 and 100. With 0, nothing is
-            trained, and an untrained decoder decodes the given views.
+        epochs: number ≥ 0 of epochs of a hundred training rounds, which the server takes over; 5 and 100. With 0,
+            nothing is trained, and an untrained decoder decodes the given views.
         penalty: norm of the gradient penalty: "full", the L2 norm over a whole release, or "channel", as in the
             authors' code.
         penalty_weight: weight > 0 of the gradient penalty; 10 and 500.
@@ -55,11 +55,11 @@ class FSHA(ReconstructingAttack):
             server's copy of the defense (`ImageObservation.imitate`).
         keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others become 0. For
             clients that mask in the same way.
-        passes: how many times ≥ 1 the same victims are sent after the attack; views come pass after pass.
+        passes: how many times ≥ 1 the same victims are sent after the attack; the recorded rounds come pass after pass.
 
     If the server's own images have labels, the strong recipe gives the discriminator the labels that are sent with the
-    releases. A tenth of the server's images is held out. The curve is the auto-encoder's MSE on these images, for
-    pixels in [0, 1]; it says nothing about the clients' images or the discriminator.
+    releases. A tenth of the server's images is held out. The result's `curve` is the auto-encoder's MSE on these
+    images, for pixels in [0, 1]; it says nothing about the clients' images or the discriminator.
 
     If rows are mixed with public weights, the pilot's releases are mixed with the weights of each round before the
     discriminator compares them, so the gradient at the cut reaches each member. At the end, each record's release is

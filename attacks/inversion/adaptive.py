@@ -62,7 +62,7 @@ class Adaptive(ReconstructingAttack):
     which.
 
     Attributes:
-        passes: how many times R ≥ 2 the same victims were sent; views come pass after pass.
+        passes: how many times R ≥ 2 the same victims were sent; the recorded rounds come pass after pass.
         combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed place
             are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool": the T
             tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows of a
@@ -287,7 +287,7 @@ class SimulatedPasses:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Rows [N, T, D + 1] of whole messages of images; the last channel is the support of each token."""
+        """Rows [N, T, D + 1] of whole messages of images; the last channel is the share of passes with the token."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 

@@ -60,8 +60,8 @@ class BlackBox(ReconstructingAttack):
 
     Table rows have their own decoder (`CellDecoder`): leave `decoder` and `augment` at their defaults.
 
-    A tenth of the auxiliary images, but at least one message, is held out. The curve is the MSE on the held-out images
-    (for table rows, the training error); it does not use the victims' images.
+    A tenth of the auxiliary images, but at least one message, is held out. The result's `curve` is the MSE on the
+    held-out images (for table rows, the training error); it does not use the victims' images.
 
     Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in
     the authors' repository.

@@ -56,7 +56,7 @@ class Fingerprints(ReconstructingAttack):
         repeats: each image is sent `repeats`·k times by every client to read its tokens.
         components: number of principal components, as in `SeenTokens`.
 
-    The curve is one number, the MSE on two rounds of the adversary's images in the role of victims.
+    The result's `curve` is one number, the MSE on two rounds of the adversary's images in the role of victims.
 
     Source: privkit's own. That a network leaves marks in its output: Yu et al. 2019, "Attributing fake images to
     GANs".

@@ -43,11 +43,11 @@ class FORA(ReconstructingAttack):
         discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 and 3e-4.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several, or if rows are
-            mixed with public weights, each record's release is solved for first (`Unmixed`).
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
+            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
 
-    A tenth of the auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It measures
-    the decoding of simulated releases, not how close the simulator is to the client.
+    A tenth of the auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases.
+    It measures the decoding of simulated releases, not how close the simulator is to the client.
 
     Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning",
     with the loss weights of the authors' code. Their attack runs during training; this one uses the releases of the
@@ -69,7 +69,7 @@ class FORA(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """1.5 times the budget's epochs, because two networks must converge before the decoder is useful."""
+        """1.5 times the audit's epochs, because two networks must converge before the decoder is useful."""
         return replace(
             mounted(self, 1.5, _CONTROL_STEPS),
             passes=self.passes,

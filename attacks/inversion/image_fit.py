@@ -245,7 +245,10 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """Released tokens [N, T, D] -> negative log-likelihoods in nats, up to a constant for each token, [N, T, T]."""
+        """Released tokens [N, T, D] -> negative log-likelihood of each place for each token, [N, T, T].
+
+        It is in nats, up to a constant for each token.
+        """
         places, kept = self.means.shape
         costs = []
         for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):

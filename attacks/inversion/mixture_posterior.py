@@ -36,13 +36,13 @@ class MixturePosterior(ReconstructingAttack):
 
     Client c sends z = M_c·φ(x) + e for an image x; φ(x) holds its largest principal components and 1. A row is Σ_k
     λ_k·z_k plus noise. Least squares over all rows of the adversary's images give every M at once, so the partner
-    of an image does not act as noise. The residuals of held-out images give the covariance of e, since rows of one
-    image at one client share e, and the variance of the noise. The guess is the conditional mean of an image given all
-    its rows in all passes, solved jointly with its partners in these rows. Weights may differ between positions, as in
-    CutMix. Rows with one image are also supported.
+    of an image does not act as noise. Rows of one image at one client share e, so the residuals of held-out images
+    separate the covariance of e from the noise. The guess is the conditional mean of an image given all its rows in all
+    passes, solved jointly with its partners in these rows. Weights may differ between positions, as in CutMix. Rows
+    with one image are also supported.
 
     Attributes:
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
         repeats: how many times each of the adversary's images is sent.
         components: largest number of principal components of images. With many clients or positions it is reduced, so
             that the equations have at most 2²⁶ coefficients.
@@ -51,9 +51,9 @@ class MixturePosterior(ReconstructingAttack):
         width: number of units in each of the network's two hidden layers.
 
     Four models are fitted, each without one fold of the adversary's images. Their errors at left-out images resemble
-    those at attacked images; a residual network learns to correct them. The curve is the MSE on the first fold, which
-    the network does not see in training: first of the posterior, then of the network after each epoch. Guesses use the
-    share of the network's correction that fits this fold best.
+    those at attacked images; a residual network learns to correct them. The result's `curve` is the MSE on the first
+    fold, which the network does not see in training: first of the posterior, then of the network after each epoch.
+    Guesses use the share of the network's correction that fits this fold best.
 
     Source: privkit's own; the conditional mean of normal variables, solved by conjugate gradients (Hestenes and Stiefel
     1952). That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.
@@ -71,7 +71,7 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The controls refine with few steps; there is no untrained version, as the posterior itself is learned."""
+        """Few training steps in control experiments, and no untrained version, as the posterior itself is learned."""
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),

@@ -34,7 +34,8 @@ class NearestRecord(ReconstructingAttack):
     Attributes:
         repeats: how many times each of the adversary's records is sent; its releases are averaged, so their noise
             shrinks by √repeats.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass and are averaged.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass and are
+            averaged.
 
     Source: that the nearest neighbor in feature space is a lower bound of leakage is folklore; this form is
     privkit's.

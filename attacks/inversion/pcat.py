@@ -36,13 +36,13 @@ class PCAT(Checked):
         learning_rate: learning rate of Adam on pseudo-client and decoder, > 0.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several, or if rows are
-            mixed with public weights, each record's release is solved for first (`Unmixed`).
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
+            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
 
     If labels are sent unmixed with the releases, each step takes images with the labels of as many recorded rows: the
     paper's label alignment. Without a history, only the final segment is used. A tenth of the auxiliary images is held
-    out: the curve is the decoder's MSE on the pseudo-client's releases of these images. It measures the decoding of
-    these releases, not how close the pseudo-client is to the client.
+    out: the result's `curve` is the decoder's MSE on the pseudo-client's releases of these images. It measures the
+    decoding of these releases, not how close the pseudo-client is to the client.
 
     Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack";
     their pseudo-client takes a step in each round of the training; this one takes some epochs at each recorded
@@ -67,7 +67,7 @@ class PCAT(Checked):
 
     @property
     def mounting(self) -> ImageMounting:
-        """1.5 times the budget's epochs, since an epoch is cheap."""
+        """1.5 times the audit's epochs, since an epoch is cheap."""
         return replace(
             mounted(self, 1.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),

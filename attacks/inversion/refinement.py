@@ -60,7 +60,7 @@ class GuessError(nn.Module):
 
 
 class Guessing(Learner):
-    """Trains a network whose outputs are guesses at `truth` [N, P]; a training step uses `error.rows` rows."""
+    """Trains a network to guess `truth` [N, P], in batches of `error.rows` rows."""
 
     def __init__(self, guesser: nn.Module, truth: Tensor, contrast: float, epochs: int) -> None:
         self.guesser, self.error = guesser.to(truth.device), GuessError(truth, contrast)
@@ -86,7 +86,8 @@ class Refinement:
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
         """Train the network, and add the share of its correction that is best on held-out images to the guesses [M, P].
 
-        The curve is the error on held-out images: first of the guesses, then of the network after each epoch.
+        The result's `curve` is the error on held-out images: first of the guesses, then of the network after each
+        epoch.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
         with seeded(truth.device, self.module):

@@ -44,8 +44,9 @@ class Ridge(ReconstructingAttack):
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution fits
             it, learned by tracking tokens over the adversary's images (`followed_tokens`); it needs `passes` = 1.
 
-    The curve is the MSE on the third of the adversary's images that the network does not learn from: of the regression,
-    then of the network after each epoch. Guesses use the share of the network's correction that fits these images best.
+    The result's `curve` is the MSE on the third of the adversary's images that the network does not learn from: of the
+    regression, then of the network after each epoch. Guesses use the share of the network's correction that fits these
+    images best.
 
     Source: privkit's own; ridge regression with cross-fitting. That shallow features are linearly decodable is
     folklore.
@@ -68,7 +69,7 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The controls refine with few steps; there is no untrained version, as the regression itself is learned."""
+        """Few training steps in control experiments, and no untrained version, as the regression itself is learned."""
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,

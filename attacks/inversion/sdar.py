@@ -42,12 +42,12 @@ class SDAR(ReconstructingAttack):
         flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. With several, or if rows are
-            mixed with public weights, each record's release is solved for first (`Unmixed`).
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
+            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
-    auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It measures the decoding
-    of simulated releases, not how close the simulator is to the client.
+    auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases. It measures the
+    decoding of simulated releases, not how close the simulator is to the client.
 
     Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV;
     their attack runs during training; this one uses the releases of the trained client.
@@ -75,7 +75,7 @@ class SDAR(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Half of the budget's epochs, since an epoch costs twice as much as in other attacks."""
+        """Half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
         return replace(
             mounted(self, 0.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),

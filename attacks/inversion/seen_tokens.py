@@ -57,8 +57,9 @@ class SeenTokens(ReconstructingAttack):
         width: number of units in each of the network's two hidden layers.
         contrast: weight ≥ 0 of the contrastive error relative to the squared error, as in `PosteriorMean`.
 
-    The curve is the error on a held-out tenth of the adversary's images: first of the linear guesses, then of the
-    network after each epoch. The attack uses the share of the network's correction that guesses these images best.
+    The result's `curve` is the error on a held-out tenth of the adversary's images: first of the linear guesses, then
+    of the network after each epoch. The attack uses the share of the network's correction that guesses these images
+    best.
 
     Source: privkit's own; the conditional mean of normal variables, in the form of ridge regression (Hoerl and Kennard
     1970), with cross-fitting. The contrastive error is `GuessError`.
@@ -75,7 +76,7 @@ class SeenTokens(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """The controls refine with few steps; there is no untrained version, as the linear guess is learned."""
+        """Few training steps in control experiments, and no untrained version, as the linear guess is learned."""
         return Mounting(
             undoes=frozenset({"maps", "masks", "mixes"}),
             any_tokens=True,
@@ -129,7 +130,7 @@ class SeenTokens(ReconstructingAttack):
 
 
 def in_place(view: View) -> tuple[Tensor, Tensor]:
-    """The tokens of each row, repeated for each of its images, and whether a token belongs to this image alone.
+    """Released tokens [N·k, T, D], once per image that a row mixes, and whether a token is of this image alone.
 
     Raises:
         NotApplicable: if weights are hidden, or positions hold sums of several images.

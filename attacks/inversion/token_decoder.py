@@ -38,7 +38,7 @@ class TokenDecoder(ReconstructingAttack):
         epochs: number of passes over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
 
-    The curve is the cross-entropy of words on a held-out tenth of the adversary's texts.
+    The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.
 
     Source: privkit's own; discriminants by Fisher 1936. Decoders of hidden states: Song and Raghunathan 2020,
     "Information leakage in embedding models", §4; Wan et al. 2024, "Information leakage from embedding in large

@@ -51,8 +51,8 @@ class TokenSearch(ReconstructingAttack):
         epochs: number of passes over all places.
         candidates: number of words tried at each place in the first pass; it doubles with each further pass.
 
-    The curve is the mean squared difference between release and output after each pass, as a share of the release's
-    variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.
+    The result's `curve` is the mean squared difference between release and output after each pass, as a share of the
+    release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.
 
     Source: privkit's own. Searching a causal model from left to right: Nikolaou et al. 2025, "Language models are
     injective and hence invertible" (arXiv:2510.15511); candidates one place at a time: Ebrahimi et al. 2018,
@@ -179,7 +179,7 @@ class _Search(Resumable):
         return float(self._left().mean() / self._released.var().clamp_min(1e-12))
 
     def _settle(self, rows: Tensor, place: int, noise: float, tried: int, sure: float, *, first: bool) -> None:
-        """Choose the word at one place of these texts, if another word may fit as well."""
+        """Choose the word at one place of each text, if another word may fit as well."""
         guess, released = self.guess[rows], self._released[rows]
         left = released[:, place] - _outputs(self._lower, guess)[:, place]
         wanted = torch.stack(
@@ -251,9 +251,9 @@ def _order(
 ) -> Tensor | None:
     """The token of each place, int64 [N, T]; None if tokens are in their places.
 
-    They are in place if the lower segment explains the release better than in the likeliest other order. If the
-    segment treats all places alike, both are equal; then the adversary's texts decide, if there are any: whether the
-    words are more typical of their places than of random places.
+    Tokens count as in place if the lower segment explains them better in this order than in the likeliest other
+    order. If the segment treats all places alike, the adversary's texts decide, if there are any, by whether words
+    are more typical of their places than of random places.
     """
     noise = means.noise(released)
     costs = means.costs_of_places(released, guess, noise)

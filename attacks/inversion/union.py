@@ -39,7 +39,7 @@ class Union(ReconstructingAttack):
     and that tokens are released without noise.
 
     Attributes:
-        passes: how many times ≥ 2 the same victims were sent; views come pass after pass.
+        passes: how many times ≥ 2 the same victims were sent; the recorded rounds come pass after pass.
         decoder: as in `BlackBox`; None is "mae" if tokens of the adversary's images come back in their places, and
             "set" otherwise.
         epochs: number ≥ 0 of passes over the auxiliary images; None takes twice the audit's budget.
@@ -119,8 +119,9 @@ class _TokenSets:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """Rows [R, T, D + 1]: the most recurring tokens, as first released, with a 1 in the last channel; then
-        zeros.
+        """The tokens [R, T, D + 1] of each record that came most often, in order of arrival, then zeros.
+
+        A last channel holds 1 at tokens and 0 after them.
         """
         often = self.met.topk(min(tokens, self.met.shape[1]), dim=1)
         best = often.indices.masked_fill(often.values == 0, self.met.shape[1]).sort(1).values

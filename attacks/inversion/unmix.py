@@ -46,7 +46,7 @@ class Unmix(ReconstructingAttack):
     and that the lower segment does not change. Without mixing it averages the passes and combines masked ones.
 
     Attributes:
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
         decoder: as in `BlackBox`.
         epochs: number ≥ 0 of passes over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.

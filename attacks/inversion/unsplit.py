@@ -44,8 +44,8 @@ class UnSplit(ReconstructingAttack):
     random ones from the attack's seed. Constants of a normalization belong to the architecture. Tokens are assumed to
     be in order.
 
-    The curve is the objective of the images after each alternation, with the matching error as a share of the release's
-    variance. It is not the error of the images, which is unknown to this attack.
+    The result's `curve` is the objective of the images after each alternation, with the matching error as a share of
+    the release's variance. It is not the error of the images, which is unknown to this attack.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """
@@ -63,7 +63,7 @@ class UnSplit(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Half of the budget's epochs, since an epoch costs twice as much as in other attacks."""
+        """Half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
         return replace(
             mounted(self, 0.5), any_tokens=True, architecture_only=True, short_of_published=self._short_of_published()
         )

@@ -50,7 +50,7 @@ class Vocabulary(ReconstructingAttack):
         epochs: number of epochs of the network.
         width: width of the network's layers.
 
-    The curve is the cross-entropy of places on a held-out tenth of the adversary's texts.
+    The result's `curve` is the cross-entropy of places on a held-out tenth of the adversary's texts.
 
     Source: privkit's own; words by linear discriminants (Fisher 1936). That tokens of shallow layers reveal their
     words: Song and Raghunathan 2020, "Information leakage in embedding models".

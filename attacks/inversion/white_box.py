@@ -65,7 +65,7 @@ class WhiteBox(ReconstructingAttack):
     Attributes:
         recipe: "strong", or "released" (the authors': mid-grey start, constant rate of 1e-3 on [-1, 1], no bounds, no
             priors, one guessed order). Fields that are None take the recipe's value.
-        epochs: number ≥ 0 of hundreds of steps (0: the start itself); 4 in "strong", 5,000 in "released".
+        epochs: number ≥ 0 of epochs of a hundred steps (0: the start itself); 4 in "strong", 5,000 in "released".
         start: "learned" (ridge regression of the adversary's images on their releases), "mean" (the adversary's mean
             image), "grey" (0.5) or "zero" (black). Without auxiliary images, "learned" and "mean" become "grey"; if the
             order is unknown or images are mixed, "learned" becomes "mean".
@@ -83,14 +83,15 @@ class WhiteBox(ReconstructingAttack):
             images and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature of the final order, in nats, ≥ 0. At 0 each place gets one token (Hungarian); above 0
             it gets a blend of likely tokens (Sinkhorn): smaller squared error, but blurred structure.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. Rows of one image are
-            averaged first; with public masks, each position is averaged over the passes that kept it. Mixed rows are
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. Rows of one
+            image are averaged first; with public masks, each position is averaged over the passes that kept it. Mixed
+            rows are
             linked: one guess at an image must explain all rows that hold the image.
         parallel: number ≥ 1 of images optimized at a time.
 
-    The curve is the attack's objective after each hundred steps: matching error as a share of the release's variance,
-    plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. It is not the error
-    of the images, which is unknown to this attack.
+    The result's `curve` is the attack's objective after each hundred steps: matching error as a share of the release's
+    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. It is not
+    the error of the images, which is unknown to this attack.
 
     Under escalation (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as all
     earlier cycles together, starts from their images with a new learning-rate schedule, and keeps for each image (or

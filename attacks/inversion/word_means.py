@@ -27,7 +27,7 @@ def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tenso
     """The released tokens [N, T, D], for an attack that compares them with the tokens of the adversary's texts.
 
     Raises:
-        NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.
+        NotApplicable: if a release has no token for each word, or the adversary has fewer texts than a round needs.
     """
     check_rows(attack, observation)
     own, batch = given(observation.auxiliary), observation.batch_size

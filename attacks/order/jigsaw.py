@@ -90,9 +90,9 @@ class Jigsaw(ReconstructingAttack):
         width: width of the networks, a positive multiple of 4.
         read: if a shuffle mixes a message's images, largest number of the adversary's images whose tokens are read, by
             one message each.
-        passes: how many times ≥ 1 the same victims were sent; views come pass after pass. If a shuffle mixes the images
-            of a message, a token that recurs in one row is assigned to the row's image (`gathered`), and fewer tokens
-            are left to sort. This needs messages of the same images in each pass.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. If a shuffle
+            mixes the images of a message, a token that recurs in one row is assigned to the row's image (`gathered`),
+            and fewer tokens are left to sort. This needs messages of the same images in each pass.
 
     The attack uses only as many auxiliary images as fit into 2 GiB with their tokens and patches (1,783 images with 196
     tokens and patches of 768 numbers each).

@@ -88,7 +88,7 @@ class PieceDecoder:
 
 @dataclass(frozen=True, kw_only=True)
 class Solver:
-    """Puts the tokens of a view in order."""
+    """Puts the shuffled tokens of released rows in order."""
 
     decoder: PieceDecoder  # fitted to own tokens
     network: PieceNetwork | Together | None  # learned compatibility, or None for border pixels alone

@@ -58,8 +58,9 @@ class MaeDecoder(Decoder):
     A class token passes through the blocks without a position and is left out of the image.
 
     Args:
-        width: number of channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
-        depth: number of blocks; None for a size scaled to the model.
+        width: number of channels of the blocks, a positive multiple of 16; None to scale it to the released tokens'
+            size.
+        depth: number of blocks; None to scale it in the same way.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks,
     16 heads); used as the black-box attacker in Yao et al., patch shuffling, §V-B.1.
