@@ -65,8 +65,8 @@ class GaussianPrior:
 
         Args:
             records: the attacker's records, [N ≥ 2, d]; images are flattened.
-            components: number k of directions of largest variance that the prior keeps; its records vary only in these.
-                All d by default.
+            components: number k ≥ 1 of directions of largest variance that the prior keeps; its records vary only in
+                these. All d by default.
 
         Source: Chen, Wiesel, Eldar and Hero 2010 (oracle approximating shrinkage), as in scikit-learn.
 

@@ -28,7 +28,7 @@ class View:
     Attributes:
         round: 0-based communication round.
         smashed: the N released rows, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
-        mixed: number k of images that each released row mixes; 1 without mixing.
+        mixed: number k ≥ 1 of images that each released row mixes; 1 without mixing.
         weights: weight of each of the k images at each position of a row, [N, k, T] (T = 1: one weight for all
             positions), if the random draws of mixing or masking are public; None if the draws are hidden, or there are
             none.
@@ -126,7 +126,7 @@ class Observation:
 
     Attributes:
         image_shape: shape of one private record, (C, H, W) for images; the model's architecture reveals it.
-        batch_size: records per round over all clients, a number that the server sees.
+        batch_size: number ≥ 1 of records per round over all clients, a number that the server sees.
         views: the recorded rounds, pass after pass.
     """
 
@@ -190,8 +190,8 @@ class Mounting(Generic[Held, Output]):
 
     Attributes:
         passes: how many times ≥ 1 the clients must send the attacked images.
-        budget_share: share of the audit's epochs for attacks that becomes the attack's `epochs`; 0 if it sets its own
-            number.
+        budget_share: factor ≥ 0 by which the audit's epochs for attacks are multiplied to give the attack's `epochs`; 0
+            if the attack sets its own number.
         start: the same attack without training and search; None if none exists, or if this attack is already untrained.
         control: function from the number of training steps in an epoch to the attack that replaces this one in control
             experiments; None for this attack itself.
@@ -204,9 +204,9 @@ class Mounting(Generic[Held, Output]):
         any_tokens: whether the attack reads releases with dropped or merged tokens (not `View.whole`).
         returns_auxiliary: whether every guess is one of the adversary's records. Control experiments then hide the
             attacked records among these.
-        shadow_models: number of shadow models that the attack trains.
-        labeled: number of records per label whose label the attack knows. With 0, an attack that uses known labels gets
-            one positive record in each round.
+        shadow_models: number ≥ 0 of shadow models that the attack trains.
+        labeled: number ≥ 0 of records per label whose label the attack knows. With 0, an attack that uses known labels
+            gets one positive record in each round.
         gradients: whether the attack reads the returned gradients, and so needs a lower segment that is trained.
         architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.
         short_of_published: why the attack is weaker than published, in a sentence; empty if it is not.

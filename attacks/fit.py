@@ -165,8 +165,8 @@ def fit_doubling(
             same network; each continues from the state of the previous cycle.
         epochs: number of epochs ≥ 0 up to the end of the first doubling; below 4 there is only one cycle.
         session: the session for saving and reporting; None saves nothing.
-        doublings: largest number of doublings of `epochs`; they stop when a doubling gains at most `TOLERATED_GAIN`.
-            None trains in one cycle.
+        doublings: largest number ≥ 0 of further doublings of `epochs`; they stop when a doubling gains at most
+            `TOLERATED_GAIN`. None trains in one cycle.
         objective: as in `fit`; the errors are those of `fit`, too.
 
     Returns:

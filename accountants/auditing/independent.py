@@ -45,7 +45,7 @@ def epsilon_independent(
 
     Args:
         in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
-        threshold: the cut, fixed before the coins were known; a score of at least this is guessed "member". With
+        threshold: the finite cut, fixed before the coins were known; a score of at least this is guessed "member". With
             log-likelihood ratios and "errors", 0 is best.
         confidence: confidence of the bound, in [1/2, 1).
         delta: δ in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.

@@ -39,8 +39,8 @@ def epsilon_clopper_pearson(
         in_scores, out_scores: [n] scores of members, and [k] of non-members.
         confidence: confidence of the bound, in (0, 1).
         delta: δ in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
-        threshold: the cut, fixed before the scores were seen; a score of at least this is guessed "member". If None,
-            many cuts are tried.
+        threshold: the finite cut, fixed before the scores were seen; a score of at least this is guessed "member". If
+            None, many cuts are tried.
         family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
 
     Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); Nasr et al. 2023, §4

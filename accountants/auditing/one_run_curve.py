@@ -42,7 +42,7 @@ def epsilon_one_run_curve(
         in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not; ties at a
             border of the guesses are refused.
         confidence, delta: in (0, 1).
-        guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
+        guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
         family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
 

@@ -48,8 +48,8 @@ _NOISE = 1e-14  # error of a node's probability by rounding, in a transform of u
 class CoarseComposition(Bound):
     r"""Privacy losses composed on a coarse grid; losses above a cut count as infinite.
 
-    Let p be the probability that any release has an infinite loss, and K = ln E_P e^{λL} of the sum L of the others,
-    for some λ > 0. A first bound is
+    Let p be the probability that any release has an infinite loss, and K = ln E_P e^{λL} for the sum L of finite losses
+    and some λ > 0. A first bound is
 
         δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε},
 

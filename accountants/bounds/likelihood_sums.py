@@ -130,9 +130,7 @@ def _rule(deviations: float) -> tuple[Array, Array]:
 def _saddle(
     terms: tuple[Array, Array, Array], rows: tuple[Array, Array], spread: float, apart: float
 ) -> tuple[float, int]:
-    """θ·spread and the top node that minimize a bound (s₊ ≤ e^{θs−1}/θ) over a few kinds; other values are valid,
-    too.
-    """
+    """θ·spread and the top node that minimize s₊ ≤ e^{θs−1}/θ over a few kinds; other values give bounds, too."""
     nodes, masses, above = terms
     weights, counts = rows
     kinds = masses[[int(np.argmax(masses @ nodes**2)), *range(0, len(masses), 6)]]

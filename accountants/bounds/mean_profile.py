@@ -119,7 +119,7 @@ def _deltas(epsilon: Array, mu: Array) -> Array:
 
 
 def _margin(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """Bounds on the rounding error by cancellation, [E]."""
+    """Bounds on the rounding error of the mean by cancellation, [E]."""
     return np.asarray(_CANCELLATION * (ndtr(mu / 2 - epsilon[:, None] / mu) @ weight))
 
 

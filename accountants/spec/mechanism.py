@@ -159,7 +159,7 @@ class SplitMechanism(Checked):
 
     @property
     def joint(self) -> bool:
-        """Whether `shift` covers all rounds together: for ratios already drawn, and for ratios drawn once."""
+        """Whether `shift` covers all rounds together: if mixing ratios are already drawn, or are drawn only once."""
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property

@@ -163,14 +163,14 @@ class PrivateUpdates(Checked):
     """Noisy updates of the lower model (DP-SGD), whose privacy cost is added to the cost of the releases.
 
     Attributes:
-        noise_multiplier: σ over the *replace-one* sensitivity of a step's gradient sum, which is twice the clipping
+        noise_multiplier: σ > 0 over the *replace-one* sensitivity of a step's gradient sum, which is twice the clipping
             norm.
-        steps: number of updates that use one record (one per epoch); if `chosen` and `records` are given, the number of
-            all updates.
-        chosen: number of records in an update, drawn without replacement. Give it only if these batches are secret and
-            drawn independently of the releases. By default an update uses the released batch, whose members the server
-            sees, so sampling earns no credit.
-        records: number of the client's records; needed with `chosen`.
+        steps: number ≥ 1 of updates that use one record (one per epoch); if `chosen` and `records` are given, the
+            number of all updates.
+        chosen: number ≥ 1 of records in an update, drawn without replacement. Give it only if these batches are secret
+            and drawn independently of the releases. By default an update uses the released batch, whose members the
+            server sees, so sampling earns no credit.
+        records: number ≥ 1 of the client's records; needed with `chosen`.
     """
 
     kind: ClassVar[str] = "private"

@@ -33,7 +33,7 @@ class LabelObservation(Observation):
         upper: the server's segment or, for a client, a surrogate: smashed data -> logits [N, L].
         lower: the client's own lower segment.
         lower_weights: state dict of `lower` in the round of each view; None if it never changed.
-        auxiliary: the client's own images, one for each row of the views.
+        auxiliary: the client's own images [N, ...], one for each row of the views.
         known_rows: int64 [K], rows of the concatenated views whose labels the adversary knows (a client knows its own);
             None if there are none.
         known_labels: int64 [K], the labels of these rows.

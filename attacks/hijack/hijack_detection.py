@@ -39,7 +39,7 @@ class SplitGuard(Checked):
         slope: speed > 0 at which scores saturate (α of the source; 5 in the authors' notebook).
         power: exponent > 0 of scores (β of the source; 2 in the authors' notebook).
         rounds: number of observed rounds.
-        scores: all scores so far.
+        scores: all scores so far, each in (0, 1).
         noticed: 0-based round at which the client would have noticed, or None.
 
     Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4: S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) +

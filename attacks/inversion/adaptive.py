@@ -74,7 +74,7 @@ class Adaptive(ReconstructingAttack):
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
         align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
-        read: largest number of images whose tokens are read, by one message each, if a shuffle mixes a message's
+        read: largest number ≥ 0 of images whose tokens are read, by one message each, if a shuffle mixes a message's
             images; None for all.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and

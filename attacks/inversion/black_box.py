@@ -52,9 +52,9 @@ class BlackBox(ReconstructingAttack):
             by more than 5 %; see `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
         augment: "none"; "crop" for random shifts by an eighth of the side (as in the authors' code, 28 of 224); or
             "crop_flip" for horizontal flips as well.
-        learning_rate: peak of AdamW's cosine schedule; None for the decoder's default (for "mae" 0.4/width; the authors
-            have 1.5e-4 at width 768).
-        width: number of decoder channels, for "mae" a positive multiple of 16; None for a size scaled to the model.
+        learning_rate: peak > 0 of AdamW's cosine schedule; None for the decoder's default (for "mae" 0.4/width; the
+            authors have 1.5e-4 at width 768).
+        width: number ≥ 1 of decoder channels, for "mae" a multiple of 16; None for a size scaled to the model.
         depth: number ≥ 1 of decoder blocks or halvings; None for a size scaled to the model.
         fraction: share in (0, 1] of the auxiliary images that the adversary has; the papers on mixing also use 0.1.
 

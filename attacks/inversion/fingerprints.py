@@ -50,8 +50,8 @@ class Fingerprints(ReconstructingAttack):
     that share a segment leave no distinct marks, so the attack is not applicable.
 
     Attributes:
-        images: largest number of the adversary's images that are sent.
-        sets: number of these images whose token sets are collected; each is sent 5·k times by every client, if rows
+        images: largest number ≥ 1 of the adversary's images that are sent.
+        sets: number ≥ 1 of these images whose token sets are collected; each is sent 5·k times by every client, if rows
             hold k images.
         repeats: each image is sent `repeats`·k times by every client to read its tokens.
         components: number of principal components, as in `SeenTokens`.

@@ -36,9 +36,9 @@ class JigsawWhiteBox(ReconstructingAttack):
 
     Attributes:
         pairs: compatibility of pairs, as in `Jigsaw`, like `keep` and `kicks`.
-        keep: share of tokens that stay in their image's row.
-        kicks: number of rounds of ruin and recreate.
-        pieces_epochs: number of epochs of the jigsaw (`Jigsaw.epochs`).
+        keep: share in [0, 1] of tokens that stay in their image's row.
+        kicks: number ≥ 0 of rounds of ruin and recreate.
+        pieces_epochs: number ≥ 0 of epochs of the jigsaw (`Jigsaw.epochs`).
         epochs: number of epochs, as in `WhiteBox`; 0 gives the start of the optimization, in the solved order.
         total_variation: weight ≥ 0 of this prior, as in `WhiteBox`.
         l2: weight ≥ 0 of this prior, as in `WhiteBox`.

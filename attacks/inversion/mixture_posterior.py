@@ -43,12 +43,12 @@ class MixturePosterior(ReconstructingAttack):
 
     Attributes:
         passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
-        repeats: how many times each of the adversary's images is sent.
-        components: largest number of principal components of images. With many clients or positions it is reduced, so
-            that the equations have at most 2²⁶ coefficients.
-        played: how many times each of the adversary's images takes the role of an attacked image.
-        epochs: number of epochs of the residual network; 0 keeps the posterior's guesses.
-        width: number of units in each of the network's two hidden layers.
+        repeats: how many times ≥ 1 each of the adversary's images is sent.
+        components: largest number ≥ 1 of principal components of images. With many clients or positions it is reduced,
+            so that the equations have at most 2²⁶ coefficients.
+        played: how many times ≥ 1 each of the adversary's images takes the role of an attacked image.
+        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the posterior's guesses.
+        width: number ≥ 1 of units in each of the network's two hidden layers.
 
     Four models are fitted, each without one fold of the adversary's images. Their errors at left-out images resemble
     those at attacked images; a residual network learns to correct them. The result's `curve` is the MSE on the first

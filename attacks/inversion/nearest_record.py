@@ -32,7 +32,7 @@ class NearestRecord(ReconstructingAttack):
     Laplace noise the attack sums absolute differences instead, if this identifies more of the adversary's records.
 
     Attributes:
-        repeats: how many times each of the adversary's records is sent; its releases are averaged, so their noise
+        repeats: how many times ≥ 1 each of the adversary's records is sent; its releases are averaged, so their noise
             shrinks by √repeats.
         passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass and are
             averaged.

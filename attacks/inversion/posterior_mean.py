@@ -51,11 +51,11 @@ class PosteriorMean(ReconstructingAttack):
         repeats: how many times ≥ 4 each of the adversary's images is sent. A quarter of these rounds serves for the
             principal components; the number n of the others must be at least `passes`.
         passes: how many times R ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
-        components: largest number of principal components.
-        epochs: number of passes over the adversary's images without one held-out round; 0 for the mean image. The
+        components: largest number ≥ 1 of principal components.
+        epochs: number ≥ 0 of passes over the adversary's images without one held-out round; 0 for the mean image. The
             result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). The network
             with the smallest error is used if the last error is over 5 % larger.
-        width: number of units in each of two hidden layers.
+        width: number ≥ 1 of units in each of two hidden layers.
         mirror: whether mirrored copies of the training images are also sent and learned from; for natural images.
         contrast: weight ≥ 0 of the contrastive error relative to the squared error; each is divided by the error of a
             constant guess. At 0 the guess is the posterior mean; a larger weight identifies more images, but

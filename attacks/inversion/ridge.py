@@ -37,10 +37,10 @@ class Ridge(ReconstructingAttack):
     Attributes:
         passes: how many times ≥ 1 the same victims were sent; several passes are first solved for each record's
             release, as in `Unmix`.
-        repeats: how many times each of the adversary's images is sent, with fresh random draws and noise.
-        components: largest number of principal components that are kept.
-        epochs: number of epochs of the residual network; 0 keeps the regression's guesses.
-        width: number of units in each of the network's two hidden layers.
+        repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
+        components: largest number ≥ 1 of principal components that are kept.
+        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the regression's guesses.
+        width: number ≥ 1 of units in each of the network's two hidden layers.
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution fits
             it, learned by tracking tokens over the adversary's images (`followed_tokens`); it needs `passes` = 1.
 

@@ -51,10 +51,10 @@ class SeenTokens(ReconstructingAttack):
 
     Attributes:
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.
-        components: largest number of inputs of a regression, divided equally among the tokens; the inputs are each
+        components: largest number ≥ 1 of inputs of a regression, divided equally among the tokens; the inputs are each
             token's largest principal components.
-        epochs: number of epochs of the residual network; 0 keeps the linear guesses.
-        width: number of units in each of the network's two hidden layers.
+        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the linear guesses.
+        width: number ≥ 1 of units in each of the network's two hidden layers.
         contrast: weight ≥ 0 of the contrastive error relative to the squared error, as in `PosteriorMean`.
 
     The result's `curve` is the error on a held-out tenth of the adversary's images: first of the linear guesses, then

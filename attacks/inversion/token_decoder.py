@@ -35,7 +35,7 @@ class TokenDecoder(ReconstructingAttack):
     adversary holds cannot be predicted.
 
     Attributes:
-        epochs: number of passes over the sent texts; 0 uses the discriminants alone.
+        epochs: number ≥ 0 of passes over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
 
     The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.

@@ -48,8 +48,8 @@ class TokenSearch(ReconstructingAttack):
     is decoded separately, without a search.
 
     Attributes:
-        epochs: number of passes over all places.
-        candidates: number of words tried at each place in the first pass; it doubles with each further pass.
+        epochs: number ≥ 0 of passes over all places.
+        candidates: number ≥ 1 of words tried at each place in the first pass; it doubles with each further pass.
 
     The result's `curve` is the mean squared difference between release and output after each pass, as a share of the
     release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.
@@ -143,7 +143,7 @@ class _Search(Resumable):
     Args:
         released: tokens [N, T, D] in their places.
         guess: guessed words, int64 [N, T], changed in place.
-        candidates: number of candidates in the first pass.
+        candidates: number ≥ 1 of candidates in the first pass.
         causal: whether no place depends on later places.
     """
 

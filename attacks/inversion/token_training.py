@@ -68,7 +68,7 @@ class TokenTraining(Learner):
 
     @torch.no_grad()
     def read(self, released: Tensor, named: Callable[[Tensor], Tensor]) -> Tensor:
-        """The result of `named` on the logits of released tokens [N, T, D], computed chunk by chunk."""
+        """The result of the function `named` on the logits of released tokens [N, T, D], computed chunk by chunk."""
         self.network.eval()
 
         def part(rows: slice) -> Tensor:

@@ -89,8 +89,8 @@ def records_alone(
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
     """The observation as if each record had been sent alone, and a function that arranges guesses by rows and members.
 
-    Views and answers of the new observation have one record per row, client after client; the weights of its positions
-    are the explained shares of variance. A query estimates the noise of the `passes` ≥ 1; this takes two draws from
+    Its views and answers have one record per row, client after client; the weight of a position is the share of its
+    variance that the passes explain. A query estimates the noise of the `passes` ≥ 1; this takes two draws from
     `generator`.
 
     Raises:

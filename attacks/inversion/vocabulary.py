@@ -47,8 +47,8 @@ class Vocabulary(ReconstructingAttack):
     Attributes:
         source: origin of the adversary's tokens: "query", the defended clients; or "lower", the lower segment itself,
             whose tokens are in order.
-        epochs: number of epochs of the network.
-        width: width of the network's layers.
+        epochs: number ≥ 0 of epochs of the network.
+        width: width ≥ 1 of the network's layers.
 
     The result's `curve` is the cross-entropy of places on a held-out tenth of the adversary's texts.
 

@@ -38,7 +38,7 @@ class WordPairs:
         self._share = there / there.sum()
 
     def nats(self, words: Tensor) -> Tensor:
-        """Costs in nats [n, T + 1, T] of each token of a row after the start (index 0) or token t (index t + 1)."""
+        """Costs in nats [n, T + 1, T]: of token s at the start of a row at (0, s), and after token t at (t + 1, s)."""
         start = words.new_full((len(words), 1), self._words)
         before, after = torch.cat([start, words], 1).unsqueeze(2), words.unsqueeze(1)
         pairs = before * self._words + after

@@ -26,7 +26,7 @@ class LabelLeak(NamingAttack):
         reference: reference of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge
             and whose sign follows the round's majority; or "labeled", the mean unit gradient of rows known to be
             positive minus the mean unit gradient of rows known to be negative (one kind may be missing).
-        positive: the positive label; used with "labeled" only.
+        positive: the positive label, ≥ 0; used with "labeled" only.
         at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights, which
             an adversary with the segment and the images (`auxiliary`, one for each row) can compute from the gradient
             at the cut.

@@ -38,7 +38,7 @@ class ModelCompletion(NamingAttack):
         tune: the trained part: only the "head", or "all", which includes the copied lower segment.
         epochs: number ≥ 1 of epochs of the attack's training, of 50 steps each.
         batch: number ≥ 1 of labeled records in a step, which also has twice as many unlabeled records.
-        rate: learning rate (Adam).
+        rate: learning rate of Adam, > 0.
         unlabeled: final weight of the unlabeled records, ≥ 0; it grows from 0.
         temperature: temperature > 0 of the guessed labels of unlabeled records.
         mixing: both parameters of the beta distribution of the mixing ratio, > 0.

@@ -33,7 +33,7 @@ class TailInversion(NamingAttack):
         on: "direction" of the gradient, or "line", the direction up to its sign, which defenses such as `max_norm` may
             reverse; two labels share one line.
         positive: the positive label, ≥ 0.
-        epoch: attacked epoch of the training, counted from 0.
+        epoch: attacked epoch of the training, ≥ 0.
 
     Source: privkit's own; the gradient: Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from gradients",
     Eq. 3, who infer a label from the gradient's sign at the logits.

@@ -31,7 +31,7 @@ class FieldOrder(ReconstructingAttack):
             these tokens.
         source: origin of the adversary's tokens: "lower", the lower segment itself, or "query", chosen records sent
             through the defended clients, 4·C + 1 for each record of C columns (`asked_fields`).
-        records: largest number of the adversary's records to use.
+        records: largest number ≥ 1 of the adversary's records to use.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
     """

@@ -88,8 +88,8 @@ class Jigsaw(ReconstructingAttack):
             1,000.
         kicks: number ≥ 0 of rounds of ruin and recreate in the search.
         width: width of the networks, a positive multiple of 4.
-        read: if a shuffle mixes a message's images, largest number of the adversary's images whose tokens are read, by
-            one message each.
+        read: if a shuffle mixes a message's images, largest number ≥ 1 of the adversary's images whose tokens are read,
+            by one message each.
         passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. If a shuffle
             mixes the images of a message, a token that recurs in one row is assigned to the row's image (`gathered`),
             and fewer tokens are left to sort. This needs messages of the same images in each pass.

@@ -27,7 +27,7 @@ def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     Args:
         truth: true images, [N, C, H, W].
         guess: guessed images of the same shape.
-        data_range: largest minus smallest possible value; errors are divided by it, so 1.0 is the whole range.
+        data_range: largest minus smallest possible value, > 0; errors are divided by it, so 1.0 is the whole range.
 
     Returns:
         One error ≥ 0 per image, float64 [N].

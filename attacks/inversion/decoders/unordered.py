@@ -209,8 +209,8 @@ class Standardized(nn.Module):
     """Tokens [..., D] normalized in two ways, concatenated [..., 2D]: by channel, and by token.
 
     Normalization by channel keeps a token's size, which carries information in identity and spectral releases.
-    Normalization by token handles tokens of very different sizes. Whitening was worse in measurements: it led to
-    contents matched to wrong patches.
+    Normalization by token handles tokens of very different sizes. Whitening was worse in measurements: decoded contents
+    were matched to wrong patches.
 
     Args:
         sample: rows of a release [N, T, D]; the mean and variance of its channels are kept.
