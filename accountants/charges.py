@@ -59,9 +59,10 @@ def within(total: Array, epsilon: float, delta: float) -> bool:
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """Σμ² and the Rényi curve of all units of all charges, [1 + A]; Σμ² is `inf` if no Gaussian dominates a unit.
+    """Σμ² and the Rényi curve of all charged rounds, [1 + A]; Σμ² is `inf` if no Gaussian dominates some releases.
 
-    The updates of the lower model are added to the first unit of each charge.
+    A unit is a round, or all rounds that are charged together. The updates of the lower model are added once per
+    charge.
     """
     updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
     return units * unit_cost(one) + updates
@@ -69,7 +70,7 @@ def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
 
 @lru_cache(maxsize=256)
 def unit_cost(one: SplitMechanism) -> Array:
-    """Σμ² and the Rényi curve of the releases of one unit, [1 + A]. Do not change the array."""
+    """Σμ² and the Rényi curve of one round, or of rounds charged together, [1 + A]. Do not change the array."""
     return _step_cost(*compiled.releases(one))
 
 

@@ -1,4 +1,4 @@
-"""From a specification to its steps, and from steps to the bounds that hold for them: the only dispatch."""
+"""From a specification to its steps, and from steps to the bounds that hold for them; no other module chooses these."""
 
 from __future__ import annotations
 

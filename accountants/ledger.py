@@ -54,7 +54,7 @@ class BudgetSpent(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyBudget(Checked):
-    """What a run may spend: ε > 0, in nats, at δ in (0, 1)."""
+    """The privacy that a run may spend: ε > 0, in nats, at δ in (0, 1)."""
 
     epsilon: Positive
     delta: Annotated[float, Gt(0), Lt(1)]

@@ -284,7 +284,7 @@ AnyAttack = Attack[Never, object]  # an attack on any goal, for code that mounts
 
 
 def known_to(attack: AnyAttack) -> frozenset[str]:
-    """Fields of the observation that an attack declares. An audit passes only these to the attack."""
+    """Fields of the observation that an attack declares. An audit passes only these fields to the attack."""
     return attack.needs | attack.uses
 
 

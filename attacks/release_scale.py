@@ -16,7 +16,8 @@ _USUAL, _ZERO = 1e-12, 1e-30
 def least_variance(release: Tensor) -> float:
     """A positive lower limit for variances in denominators, in (0, 1e-12].
 
-    It shrinks with the release, so attacks also work on a release that was multiplied by a public factor such as 1e-9.
+    The limit shrinks with the release, so attacks also work on a release that was multiplied by a public factor such as
+    1e-9.
 
     Args:
         release: numbers of any shape, at least one.
@@ -33,8 +34,8 @@ def least_variance(release: Tensor) -> float:
 def usual_unit(release: Tensor) -> float:
     """The factor, a power of 2, that scales a release to usual size; 1 if all numbers are equal.
 
-    It is also 1 if a release is of usual size. Decoders of tokens need this size: after multiplication by 0.01, one
-    decoder ignored its input.
+    The factor is also 1 if the release has a usual size, a standard deviation near 1. Decoders of tokens need this
+    size: after multiplication by 0.01, one decoder ignored its input.
 
     >>> release = torch.tensor([-1.0, 1.0])
     >>> usual_unit(release), usual_unit(1e-3 * release), usual_unit(1e3 * release), usual_unit(0 * release)

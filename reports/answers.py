@@ -95,7 +95,7 @@ def _proven(row: Row) -> str:
 
 
 def _bits(row: Row) -> str:
-    """Entropy of the order after and before the attack; a dash if the bound is the maximum."""
+    """Entropy of the order after and before the attack; a dash if the attack does not reduce it."""
     left, before = row.answers.get("bits_left"), row.answers.get("bits_before")
     if left is None or before is None or left.value >= before.value:
         return UNKNOWN

@@ -37,11 +37,11 @@ class Gate:
     `accuracy>=0.9` at the lower limit. An AUC counts by its distance from 1/2, on either side.
 
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for constant guesses, which need no
-    release. An attack that does worse than these has failed, and a failed attack is no evidence for the defense. The
-    same applies to an attack that failed its control, that fails on the undefended model as well, or that lacked the
-    segment behind a recorded release or the gradients of predicted texts (`Row.doubt`). If only constant guesses gave
-    the number, the condition is not met. An adversary may stop before any training, so the untrained attack must also
-    meet the condition.
+    release. An attack that does worse than constant guesses has failed, and a failed attack is no evidence for the
+    defense. The same applies to an attack that failed its control, that fails on the undefended model as well, or that
+    lacked the segment behind a recorded release or the gradients of predicted texts (`Row.doubt`). If only constant
+    guesses gave the number, the condition is not met. An adversary may stop before any training, so the untrained
+    attack must also meet the condition.
 
     Attributes:
         column: name in `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,

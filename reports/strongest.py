@@ -221,8 +221,9 @@ def undefended(defense: str) -> bool:
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
     """The rows of the undefended model under a protocol, with which defenses are compared.
 
-    They belong to the undefended model with the fewest options. Another undefended model, for example with a random
-    frozen block, may be worse at the task and harder to attack, so every defense would look better in comparison.
+    These rows belong to the undefended model with the fewest options. Another undefended model, for example with a
+    random frozen block, may be worse at the task and harder to attack, so every defense would look better in
+    comparison.
     """
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")

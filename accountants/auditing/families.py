@@ -57,8 +57,8 @@ class Family(ABC):
     def lower(self, strength: float, delta: float) -> float:
         """A lower bound on the ε at δ of a mechanism of this strength.
 
-        It is below `epsilon` if the accountant may overstate the mechanism's ε. Compare a claimed ε with `epsilon`;
-        use this method to bound the mechanism's true ε.
+        The bound is below `epsilon` if the accountant may overstate the mechanism's ε. Compare a claimed ε with
+        `epsilon`; use this method to bound the mechanism's true ε.
         """
         return self.epsilon(strength, delta)
 

@@ -37,11 +37,11 @@ def epsilon_independent(
     not be alike.
 
     * "errors" counts all wrong guesses. Each guess is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, so the count
-    is stochastically at least binomial. This is the stronger test for curves like the Gaussian.
+    is stochastically at least binomial. This test is stronger for curves like the Gaussian.
     * "rates" bounds the mean of a_i and the mean of b_i from above, each at half the significance, and asks whether the
-      curve allows both. The curve is convex, so if it allows the rates of each canary, it allows their means. This is
-      the stronger test if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials
-      obeys the Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
+      curve allows both. The curve is convex, so if it allows the rates of each canary, it allows their means. This test
+      is stronger if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials obeys the
+      Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
 
     Args:
         in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.

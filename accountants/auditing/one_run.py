@@ -51,7 +51,7 @@ def epsilon_one_run(
         confidence, delta: confidence in (0, 1), δ in [0, 1).
         guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known. If None, m/2^j
             guesses are tried for each j, on either side and on both sides. The error probability is then divided by the
-            number of tries, about 3·log2(m). This is valid, since the tries depend on m alone.
+            number of tries, about 3·log2(m). The division is valid, since the tries depend on m alone.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 

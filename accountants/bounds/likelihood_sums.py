@@ -146,7 +146,7 @@ def _saddle(
 
 
 def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...]) -> float:
-    """An upper bound on F(W). The sum's law is computed under a tilt e^{ts}, so rounding is small relative to δ."""
+    """An upper bound on F(w) of this module, computed under a tilt e^{ts}, so rounding is small relative to δ."""
     nodes, masses, interval, beyond = _cover(epsilon, mu, kinds)
     weights, counts = np.array(rows, float).T
     mean = float(masses @ nodes) * float(weights @ counts)

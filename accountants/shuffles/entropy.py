@@ -200,7 +200,7 @@ def entropy_after_attack(
 def distinguish(
     released_tokens: ArrayLike, candidate_a: ArrayLike, candidate_b: ArrayLike
 ) -> Literal["a", "b", "both", "neither"]:
-    """Which of two candidates was released, found by comparing sorted patches, which a shuffle leaves unchanged.
+    """Find which of two candidates was released, by comparing sorted patches: a shuffle does not change these.
 
     If the candidates differ in one patch, the answer is always right; (ε, δ)-DP allows this only for δ = 1. The answer
     "both" means that one candidate is a rearrangement of the other. Tokens are finite numbers [..., D]; all leading

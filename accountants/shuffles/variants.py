@@ -33,9 +33,10 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
     """log10 of the number of distinct releases of a batch under a variant, with a relative error of about 1e-12.
 
     Under "algorithm_2" the number is Eq. 7. The other two variants can release every arrangement in which each output
-    holds at least K patches of its own image (for "kept_in_place": at their own place). They are counted with the rook
-    numbers of one image's own places, r_m = C(N,m)²·m! or C(N,m): with P(x) = Σ_{m≥K} (−1)^{m−K} C(m−1,K−1) r_m x^m
-    there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle the number is (N!)²·Σ_{t≥K} C(N,t)².
+    holds at least K patches of its own image (for "kept_in_place": at their own place). These arrangements are counted
+    with the rook numbers of one image's own places, r_m = C(N,m)²·m! or C(N,m): with P(x) = Σ_{m≥K} (−1)^{m−K}
+    C(m−1,K−1) r_m x^m there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle the number is (N!)²·Σ_{t≥K}
+    C(N,t)².
 
     Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around its peak. The polynomial has exact integers, so its
     alternating terms lose no digits. Without a clear peak, the exact integer is computed.

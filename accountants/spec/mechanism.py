@@ -164,12 +164,12 @@ class SplitMechanism(Checked):
 
     @property
     def turn(self) -> int:
-        """The number of rounds in which each unit takes part once: 1, or the rounds of an epoch in a shuffled run."""
+        """The number of rounds in which each record or client takes part once: 1, or a shuffled epoch's rounds."""
         return self.participation.epoch_rounds if isinstance(self.participation, ShuffledEpochs) else 1
 
     @property
     def turns(self) -> int:
-        """How many times a unit may be released: T, or the epochs of a shuffled run, an incomplete one included."""
+        """How many times a record or client may be released: T, or the shuffled epochs, an incomplete one included."""
         return -(-self.rounds // self.turn)
 
     @property
@@ -282,5 +282,5 @@ class SplitMechanism(Checked):
         return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
 
     def shift(self) -> ShiftLaw:
-        """Distribution of μ under Gaussian noise: of one unit in one round, or in all rounds together if `joint`."""
+        """Distribution of μ under Gaussian noise: of one record or client in one round, or in all rounds if `joint`."""
         return shift_law(self)

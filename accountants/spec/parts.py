@@ -73,8 +73,8 @@ class Mixup(Checked):
     Attributes:
         ratio: the distribution of the mixing ratios λ_i.
         colluding: whether the group's other clients may give their data and their noise to the server. Their noise then
-            protects nothing, so only the neighbor's own noise counts, and mixing earns no credit. They also reveal who
-            took part, so sampling is not secret.
+            protects nothing, so only the neighbor's own noise counts, and mixing earns no credit. These clients also
+            reveal who took part, so sampling is not secret.
     """
 
     kind: ClassVar[str] = "mixup"

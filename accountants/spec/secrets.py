@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomAllocation(Checked):
-    """Each unit takes part in exactly k of every t rounds, drawn uniformly, secretly and independently of other units.
+    """Each unit (record or client) takes part in k of every t rounds, drawn uniformly, secretly and independently.
 
     Also known as balls and bins: the number of units in a round is random. A shuffled epoch, whose rounds all have the
     same size, has another distribution (`ShuffledEpochs`).
@@ -41,7 +41,7 @@ class RandomAllocation(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledEpochs(Checked):
-    """Batches of a fixed size from a fresh permutation in every epoch; each unit takes part once per epoch.
+    """Batches of a fixed size from a fresh permutation in every epoch; each unit (record or client) takes part once.
 
     A unit that moves to another batch displaces another unit, which can reveal the move. So the proofs of Poisson
     sampling and of random allocation do not cover shuffling, and a test shows neighbors that lose more than either

@@ -79,12 +79,12 @@ class ShiftLaw:
 
 
 def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
-    """Distribution of μ under Gaussian noise: of one unit in one round, or in all rounds together if `joint`.
+    """Distribution of μ under Gaussian noise: of one record or client in one round, or in all rounds if `joint`.
 
     μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. If participation is public, μ is 0 with
-    the probability that the unit is not sampled; this draw is independent of the data.
+    the probability that the record or client is not sampled; this draw is independent of the data.
 
-    A random place in the mixed row is charged as if it were public. It is independent of the data, so the mean
+    A random place in the mixed row is charged as if it were public. The place is independent of the data, so the mean
     divergence over places is an upper bound (joint convexity). Above `FEW` places, small shifts are raised.
 
     Source: DP-CutMixSL Eq. 19 and 20, corrected for the drawn counts, the site of the noise, and the neighbor's own

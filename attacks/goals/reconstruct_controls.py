@@ -38,8 +38,8 @@ def controls(
 ) -> tuple[Control, ...]:
     """Run a short version of an attack on a release where it must succeed, and on pure noise.
 
-    Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. An attack that returns
-    the adversary's records has the attacked ones among them. An attack that takes over the training meets small
+    Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
+    the adversary's records, the attacked records are among these. An attack that takes over the training meets small
     clients in training instead (`privkit.attacks.goals.learners`).
 
     Args:

@@ -45,8 +45,8 @@ class FSHA(ReconstructingAttack):
         discriminator_steps: number ≥ 1 of discriminator steps in a round, each with fresh images of the server; the
             authors take one.
         width: number of channels of the first convolution, ≥ 1; 16 and 64.
-        blocks: number ≥ 1 of blocks of the discriminator, each with two convolutions; 2 and 6. They cause most of a
-            round's cost.
+        blocks: number ≥ 1 of blocks of the discriminator, each with two convolutions; 2 and 6. These blocks cause most
+            of a round's cost.
         end: last activation of the pilot, "linear", "relu" or "tanh", as in the clients' lower segments, whose
             architecture is known. "strong" derives it from the range of all releases before the attack; "released" has
             a linear one.

@@ -80,7 +80,7 @@ class Adaptive(ReconstructingAttack):
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
     all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, for its
     own images and for victims. For patch shuffling this is the authors' distribution; their batch shuffling would also
-    mix rows further. It says nothing about several rounds, because it uses only one release.
+    mix rows further. This loop says nothing about several rounds, because it uses only one release.
 
     If masks are public (cutout), "average" takes each position from the passes that kept it, and "concatenate" passes
     the masks on as channels. The other combinations match whole rows and do not support masks.

@@ -53,8 +53,8 @@ class Fingerprints(ReconstructingAttack):
         images: largest number ≥ 1 of the adversary's images that are sent.
         sets: number ≥ 1 of these images whose token sets are collected; each is sent 5·k times by every client, if rows
             hold k images.
-        repeats: each image is sent `repeats`·k times by every client to read its tokens.
-        components: number of principal components, as in `SeenTokens`.
+        repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
+        components: number ≥ 1 of principal components, as in `SeenTokens`.
 
     The result's `curve` is one number, the MSE on two rounds of the adversary's images in the role of victims.
 

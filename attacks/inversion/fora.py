@@ -47,7 +47,7 @@ class FORA(ReconstructingAttack):
             or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
 
     A tenth of the auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases.
-    It measures the decoding of simulated releases, not how close the simulator is to the client.
+    This error measures the decoding of simulated releases, not how close the simulator is to the client.
 
     Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning",
     with the loss weights of the authors' code. Their attack runs during training; this one uses the releases of the

@@ -110,10 +110,10 @@ class Mixtures:
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
-    """The mean release of a record, and the noise with which the solution of `passes` best predicts the pass `another`.
+    """The mean release of a record, and the `noise` with which `Mixtures.solved` best predicts the pass `another`.
 
-    All passes send the same records of the adversary. The third value is the unexplained share of the variance of
-    `another`, 1 if nothing is predicted.
+    The solution uses `passes`; all passes send the same records of the adversary. The third value is the unexplained
+    share of the variance of `another`, 1 if nothing is predicted.
     """
     known, held_out = Mixtures.of(passes), Mixtures.of([another])
     typical = known.typical()
@@ -127,7 +127,7 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float,
 
 
 def _clients_of_seats(view: View) -> Tensor:
-    """The client on each seat (place in the group) of each message, [M, k]; without groups, one per message."""
+    """The client on each seat (place in the group) of each message, [M, k]; if rows are unmixed, k is 1."""
     batch = len(view.smashed) // view.messages
     held = records_of_rows(view)[::batch]
     return torch.where(held >= 0, held // batch, -1)

@@ -50,10 +50,10 @@ class MixturePosterior(ReconstructingAttack):
         epochs: number ≥ 0 of epochs of the residual network; 0 keeps the posterior's guesses.
         width: number ≥ 1 of units in each of the network's two hidden layers.
 
-    Four models are fitted, each without one fold of the adversary's images. Their errors at left-out images resemble
-    those at attacked images; a residual network learns to correct them. The result's `curve` is the MSE on the first
-    fold, which the network does not see in training: first of the posterior, then of the network after each epoch.
-    Guesses use the share of the network's correction that fits this fold best.
+    Four models are fitted, each without one fold of the adversary's images. The models' errors at left-out images
+    resemble their errors at attacked images; a residual network learns to correct them. The result's `curve` is the MSE
+    on the first fold, which the network does not see in training: first of the posterior, then of the network after
+    each epoch. Guesses use the share of the network's correction that fits this fold best.
 
     Source: privkit's own; the conditional mean of normal variables, solved by conjugate gradients (Hestenes and Stiefel
     1952). That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.

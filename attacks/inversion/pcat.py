@@ -41,8 +41,8 @@ class PCAT(Checked):
 
     If labels are sent unmixed with the releases, each step takes images with the labels of as many recorded rows: the
     paper's label alignment. Without a history, only the final segment is used. A tenth of the auxiliary images is held
-    out: the result's `curve` is the decoder's MSE on the pseudo-client's releases of these images. It measures the
-    decoding of these releases, not how close the pseudo-client is to the client.
+    out: the result's `curve` is the decoder's MSE on the pseudo-client's releases of these images. This error measures
+    the decoding of these releases, not how close the pseudo-client is to the client.
 
     Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack";
     their pseudo-client takes a step in each round of the training; this one takes some epochs at each recorded

@@ -46,8 +46,8 @@ class SDAR(ReconstructingAttack):
             or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
-    auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases. It measures the
-    decoding of simulated releases, not how close the simulator is to the client.
+    auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases. This error
+    measures the decoding of simulated releases, not how close the simulator is to the client.
 
     Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV;
     their attack runs during training; this one uses the releases of the trained client.

@@ -45,9 +45,9 @@ class SeenTokens(ReconstructingAttack):
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give the best linear guess from the tokens at any set of places. Public weights tell which tokens of a
     mixed row belong to an image; without mixing, a token of zeros was masked. If tokens were dropped from a row, the
-    places of the others are recognized (`dropped_places`). Then a residual network refines the guess. It learns from
-    linear guesses at the adversary's images, by regressions without these images and at the visible places of other
-    rows.
+    places of the others are recognized (`dropped_places`). Then a residual network refines the guess. The network
+    learns from linear guesses at the adversary's images, by regressions without these images and at the visible places
+    of other rows.
 
     Attributes:
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.

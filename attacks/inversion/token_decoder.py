@@ -31,8 +31,8 @@ class TokenDecoder(ReconstructingAttack):
     from linear discriminants of the returned tokens; a transformer over the tokens of a text then learns to correct
     them, since after a transformer block a token depends on all words of its text.
 
-    It needs tokens in their places; if tokens are shuffled, use the attack `vocabulary`. Words that no text of the
-    adversary holds cannot be predicted.
+    The attack needs tokens in their places; if tokens are shuffled, use the attack `vocabulary`. Words that no text of
+    the adversary holds cannot be predicted.
 
     Attributes:
         epochs: number ≥ 0 of passes over the sent texts; 0 uses the discriminants alone.
@@ -66,7 +66,7 @@ class TokenDecoder(ReconstructingAttack):
 
         Raises:
             NotApplicable: if a release has no token for each word, if tokens come back in other places, or if the
-                adversary's texts do not fill a round.
+                adversary has fewer texts than a round needs.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)

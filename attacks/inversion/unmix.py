@@ -147,7 +147,7 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """The adversary's image behind each record, in the order of `records`.
+    """The index of the adversary's image behind each solved record, in the order of `records_of_rows`.
 
     Clients with secret ratios are numbered arbitrarily. A record is identified with the image that shares the most
     rows with it.

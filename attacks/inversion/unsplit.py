@@ -45,7 +45,7 @@ class UnSplit(ReconstructingAttack):
     be in order.
 
     The result's `curve` is the objective of the images after each alternation, with the matching error as a share of
-    the release's variance. It is not the error of the images, which is unknown to this attack.
+    the release's variance. The curve is not the error of the images, which is unknown to this attack.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """

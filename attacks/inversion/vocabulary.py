@@ -81,7 +81,7 @@ class Vocabulary(ReconstructingAttack):
         """Send own texts, match tokens with words, train the network, and decode the releases; see `Attack.run`.
 
         Raises:
-            NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.
+            NotApplicable: if a release has no token for each word, or the adversary has fewer texts than a round needs.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)

@@ -90,8 +90,8 @@ class WhiteBox(ReconstructingAttack):
         parallel: number ≥ 1 of images optimized at a time.
 
     The result's `curve` is the attack's objective after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. It is not
-    the error of the images, which is unknown to this attack.
+    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. The curve
+    is not the error of the images, which is unknown to this attack.
 
     Under escalation (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as all
     earlier cycles together, starts from their images with a new learning-rate schedule, and keeps for each image (or

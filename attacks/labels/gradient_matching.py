@@ -47,7 +47,7 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distance of each row's gradient to each label's candidate, float [N, L], L ≥ 2, and the rows, int64 [N].
+        """Distance of each row's gradient to each label's surrogate gradient, [N, L], L ≥ 2, and the rows, int64 [N].
 
         The label with the smallest distance is the guess.
 

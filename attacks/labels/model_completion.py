@@ -44,7 +44,7 @@ class ModelCompletion(NamingAttack):
         mixing: both parameters of the beta distribution of the mixing ratio, > 0.
         epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is the one after training.
 
-    The head has batch normalization, a ReLU and a linear layer. It is trained by MixMatch: guessed labels are
+    The head has batch normalization, a ReLU and a linear layer. The head is trained by MixMatch: guessed labels are
     sharpened, and all records are mixed in pairs; here this happens at the cut, so that records of any domain can be
     mixed.
 

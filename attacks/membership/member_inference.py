@@ -49,7 +49,7 @@ class MemberInference(Checked):
         return Mounting(shadow_models=0 if self.score == "loss" else self.shadows)
 
     def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every candidate, higher for a member. It queries the attacked model and ignores the views."""
+        """Score every candidate, higher for a member. The attack queries the model and ignores the views."""
         images, labels, predict = observation.candidates, observation.candidate_labels, observation.predict
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))

@@ -122,7 +122,7 @@ def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
 def _explained(images: Tensor, tokens: Tensor) -> float:
     """The share of the tokens' variance, at most 1, that a ridge regression from images explains.
 
-    It is fitted on one half of the images and tested on the other, with the best of three penalties.
+    The regression is fitted on one half of the images and tested on the other, with the best of three penalties.
     """
     half = len(images) // 2
     x, y = images - images[:half].mean(0), tokens - tokens[:half].mean(0)

@@ -68,9 +68,8 @@ class Jigsaw(ReconstructingAttack):
 
     The adversary gets the tokens of its own images in order: from the lower segment, or read by chosen queries (copies
     of one image, repeated patches). If a block after the shuffle mixes the tokens of a row, no token comes back twice;
-    then tokens are matched approximately with the sent patches. From its tokens the adversary learns the patch behind a
-    token, the tokens side by side, a token's place, and its image. Then it searches for the best arrangement of the
-    private tokens.
+    then tokens are matched approximately with the sent patches. From its own tokens the adversary learns to infer a
+    token's patch, neighbors, place and image. Then it searches for the best arrangement of the private tokens.
 
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.

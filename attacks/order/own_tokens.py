@@ -204,7 +204,7 @@ def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: in
 def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:
     """Two shares of tokens: certainly kept in their row by a shuffle, and returned in exactly their place.
 
-    It compares tokens [N, T, D] without the defense with released tokens, in messages of `size` rows.
+    Tokens [N, T, D] without the defense are compared with released tokens, in messages of `size` rows.
     """
     matches = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     return own_row_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)

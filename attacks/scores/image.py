@@ -45,7 +45,7 @@ def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     """Peak signal-to-noise ratio per image, in dB; higher is closer, `inf` for an exact copy.
 
-    It is computed image by image: the mean of these values is not the PSNR of the mean MSE.
+    The PSNR is computed image by image: the mean of these values is not the PSNR of the mean MSE.
 
     Source: scikit-image `peak_signal_noise_ratio`; 10·log10(range²/MSE).
 

@@ -49,10 +49,10 @@ class Leak:
 def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Leak:
     """Area under one ROC curve of all examples, with DeLong's interval; the farther from 1/2, the larger the leak.
 
-    The interval assumes independent examples; gradients of one batch are independent only given the weights. It is
-    computed on the scale ln(AUC/(1 − AUC)). With few examples of a kind, DeLong's deviation is often too small, so the
-    interval also includes all areas that are compatible by Hanley and McNeil's deviation, taken at that area. If all
-    pairs have the same order, the limit is Clopper–Pearson's for the number of disjoint pairs.
+    The interval assumes independent examples; gradients of one batch are independent only given the weights. The
+    interval is computed on the scale ln(AUC/(1 − AUC)). With few examples of a kind, DeLong's deviation is often too
+    small, so the interval also includes all areas that are compatible by Hanley and McNeil's deviation, taken at that
+    area. If all pairs have the same order, the limit is Clopper–Pearson's for the number of disjoint pairs.
 
     Args:
         scores: one finite score per example, [N].
@@ -193,7 +193,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:
-    """The smallest threshold that at most the given share, in [0, 1), of the negative scores [N], N ≥ 1, reaches.
+    """The smallest threshold that is reached by at most the given share, in [0, 1), of the N ≥ 1 negative scores.
 
     Raises:
         ValueError: if the rate is out of range.
