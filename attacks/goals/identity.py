@@ -24,7 +24,7 @@ def identity_lower(
         image_shape: (C, H, W), or (T,) of token sequences and table rows.
         columns: as in `ImageObservation`.
         as_tokens: whether patches under the positions of a feature map are output as tokens, for defenses that need
-            these.
+            tokens.
 
     >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])

@@ -150,9 +150,9 @@ def observe(
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     """Two control experiments: gradients of a linear server for two labels of unequal frequency, and pure noise.
 
-    An attack that knows some records of each label gets three labels. An attack on the label of the other record
-    gets gradients of the sum of both records' losses. An attack without gradients, or with its own labeled images,
-    gets smashed data and images that are separated by label, and others that are independent of the label.
+    An attack that knows some records of each label gets three labels. An attack on the label of a second record in a
+    gradient gets gradients of the sum of both records' losses. An attack without gradients, or with its own labeled
+    images, gets smashed data and images that are separated by label, and others that are independent of the label.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting
     draws = Generator().manual_seed(seed)

@@ -99,9 +99,9 @@ def wins(
 def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Control:
     """The negative control: a release of pure noise with the shape of the real one; see `controls`.
 
-    The control fails if the attack's error is more than 3 % below the error of the mean record, and a 99 % interval
-    over the records shows that guesses are closer to their own records than to others. Guesses from noise cannot
-    distinguish records.
+    The control fails if two conditions hold: the attack's error is more than 3 % below the error of the mean record,
+    and a 99 % interval over the records shows that guesses are closer to their own records than to others. Guesses from
+    noise cannot distinguish records.
     """
     played = Cast.of(attack, observation, SHORTER)
     draws, start = played.draws(seed, "noise")

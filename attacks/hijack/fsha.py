@@ -62,7 +62,7 @@ class FSHA(ReconstructingAttack):
     images, for pixels in [0, 1]; it says nothing about the clients' images or the discriminator.
 
     If rows are mixed with public weights, the pilot's releases are mixed with the weights of each round before the
-    discriminator compares them, so the gradient at the cut reaches each member. At the end, each record's release is
+    discriminator compares them. So the gradient at the cut reaches each member. At the end, each record's release is
     computed from the mixed rows of all passes and then decoded; the decoder learns from the pilot's releases treated in
     the same way (`Unmixed`).
 

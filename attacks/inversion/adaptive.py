@@ -365,8 +365,8 @@ def _read(
 def _explained_variance(own: OwnTokens) -> float:
     """Share of the variance of mean patches, at most 1, that a linear map from tokens to patches explains.
 
-    The map is fitted to half of the adversary's images, with each token paired with its supposed patch, and
-    tested on the mean patches of the other half, which do not depend on the order.
+    The map is fitted to pairs of a token and its supposed patch, from one half of the images. The test is on the
+    mean patches of the other half, which do not depend on the order.
     """
     half = len(own.tokens) // 2
     patches = own.patches[half:].mean(1)

@@ -94,8 +94,8 @@ class WhiteBox(ReconstructingAttack):
     is not the error of the images, which is unknown to this attack.
 
     Under escalation (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as all
-    earlier cycles together, starts from their images with a new learning-rate schedule, and keeps for each image (or
-    group) the version with the smaller objective.
+    earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or group)
+    the version with the smaller objective is kept.
 
     If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in
     the adversary's images (`PlaceModel`) can order the tokens.

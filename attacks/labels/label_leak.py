@@ -27,9 +27,9 @@ class LabelLeak(NamingAttack):
             and whose sign follows the round's majority; or "labeled", the mean unit gradient of rows known to be
             positive minus the mean unit gradient of rows known to be negative (one kind may be missing).
         positive: the positive label, ≥ 0; used with "labeled" only.
-        at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights, which
-            an adversary with the segment and the images (`auxiliary`, one for each row) can compute from the gradient
-            at the cut.
+        at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights. An
+            adversary with the segment and the images (`auxiliary`, one for each row) can compute these from the
+            gradient at the cut.
         less_own: whether to infer the label of the other record in a gradient, such as the other member of a mixing
             group. The mean gradient over rows of the same round and the same own label is subtracted first. The
             remainder has mean zero, so "cosine" needs reference="labeled", which is then computed from the adversary's

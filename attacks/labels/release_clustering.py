@@ -195,8 +195,8 @@ def cluster_distances(
 
 
 def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
-    """Distances [N, L] of rows [N, F] to centers [L, F]; unless `signed`, to a center or its opposite if that is
-    nearer.
+    """Distances [N, L] of rows [N, F] to centers [L, F], or to center and opposite, the smaller one, unless
+    `signed`.
     """
     return torch.cdist(rows, centers) if signed else (2 - 2 * (rows @ centers.T).abs()).clamp_min(0).sqrt()
 

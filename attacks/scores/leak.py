@@ -51,8 +51,8 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
 
     The interval assumes independent examples; gradients of one batch are independent only given the weights. The
     interval is computed on the scale ln(AUC/(1 − AUC)). With few examples of a kind, DeLong's deviation is often too
-    small, so the interval also includes all areas that are compatible by Hanley and McNeil's deviation, taken at that
-    area. If all pairs have the same order, the limit is Clopper–Pearson's for the number of disjoint pairs.
+    small. So the interval also includes every area that is compatible by Hanley and McNeil's deviation at this area. If
+    all pairs have the same order, the limit is Clopper–Pearson's for the number of disjoint pairs.
 
     Args:
         scores: one finite score per example, [N].

@@ -118,8 +118,8 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 class Painter(nn.Module):
     """Map every position of a release by one linear map to features [N, channels, H, W], as large as the image.
 
-    If positions do not tile the image, but fewer pixels per side are missing than half the number of positions, zeros
-    are added around the picture, as after convolutions without padding. Otherwise the picture is resized.
+    If few pixels per side are missing (fewer than half the number of positions), zeros are added around the picture, as
+    after convolutions without padding. If more are missing, the picture is resized.
 
     >>> import torch
     >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom

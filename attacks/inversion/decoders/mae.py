@@ -26,11 +26,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """The decoder's width and depth, as given, scaled to the token size, or as published from 768 (ViT-B) on.
-
-    >>> [scaled_size(dim) for dim in (96, 192, 768)]
-    [(96, 3), (192, 4), (512, 8)]
-    """
+    """The decoder's width and depth: as given, or scaled to the token size, up to the published ones at 768 (ViT-B)."""
     natural = min(512, max(64, 16 * round(token_dim / 16)))
     return (
         natural if width is None else checked_width(width),
