@@ -272,7 +272,7 @@ def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, .
 
 
 def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
-    """The unaligned metrics that use feature networks."""
+    """The unaligned values of these metrics, which use feature networks, as texts."""
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 

@@ -152,7 +152,6 @@ class _Runs:
         )
 
     def reverse(self) -> _Runs:
-        """The same runs in the other direction."""
         return _Runs(losses=self.losses.reverse(), rounds=self.rounds, owner=self.owner, deltas=self.deltas)
 
 

@@ -141,7 +141,6 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
 
 
 def _told(error: float) -> str:
-    """An error as text, with a remark if it is not finite."""
     return f"{error:.4f}" if isfinite(error) else f"{error} (a guess is not finite)"
 
 

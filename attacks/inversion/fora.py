@@ -108,7 +108,7 @@ class FORATraining(SimulatorTraining[FORA]):
         return self._objective(fooled, apart.detach()) + adversarial + error.detach()
 
     def _objective(self, fooled: Tensor, apart: Tensor) -> Tensor:
-        """The simulator's loss: the weighted sum of its loss under the discriminator and of the discrepancy."""
+        """The simulator's loss: the weighted sum of the discriminator's term and of the discrepancy."""
         weight = self.attack.mmd_weight
         return (1 - weight) * fooled + weight * apart
 

@@ -175,7 +175,6 @@ class _Clamp:
         return rows.clamp(self.middle - self.bound * self.spread, self.middle + self.bound * self.spread)
 
     def view(self, view: View) -> View:
-        """The view with its rows clamped."""
         return replace(view, smashed=self(view.smashed.flatten(1)).view_as(view.smashed))
 
     @property

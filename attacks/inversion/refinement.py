@@ -137,6 +137,5 @@ class _Residual(Guessing):
 
     @torch.no_grad()
     def held(self, drawn: Tensor) -> float:
-        """The error of guesses at the held-out images."""
         error: Tensor = self.error(drawn, self._held[1])
         return error.item()

@@ -195,9 +195,7 @@ def cluster_distances(
 
 
 def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
-    """Distances [N, L] of rows [N, F] to centers [L, F], or to center and opposite, the smaller one, unless
-    `signed`.
-    """
+    """Distances [N, L] of rows to centers [L, F]; unless `signed`, to the nearer of a center and its opposite."""
     return torch.cdist(rows, centers) if signed else (2 - 2 * (rows @ centers.T).abs()).clamp_min(0).sqrt()
 
 
