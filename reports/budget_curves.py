@@ -1,4 +1,4 @@
-"""Figures of privacy budgets: sound and published ε against one parameter."""
+"""Figures of privacy budgets: proven and published ε against one parameter."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """Draw ε against one parameter, with a color per mechanism: sound values solid, published values dashed.
+    """Draw ε against one parameter, with a color per mechanism: proven values solid, published values dashed.
 
     The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the
     parameter only takes whole numbers (`whole`), every point is marked. Without curves, a ValueError is raised.

@@ -79,8 +79,8 @@ def noise_for(epsilon: float, classes: int) -> float:
 def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
     """Rényi divergence at [A] α > 1 of two answers whose true categories differ: exact.
 
-    ln(a^α·b^{1−α} + b^α·a^{1−α} + (k − 2)·b)/(α − 1), where a = 1 − p + p/k is the probability of the true category and
-    b = p/k that of any other.
+    It is ln(a^α·b^{1−α} + b^α·a^{1−α} + (k − 2)·b)/(α − 1), where a = 1 − p + p/k is the probability of the true
+    category and b = p/k that of any other.
 
     Source: definition; Mironov 2017, Proposition 5 for k = 2.
 

@@ -90,7 +90,7 @@ class SplitMechanism(Checked):
             over_noise(self, law.norm)  # refuses what the clip set has no answer for
 
     def _check_composition(self) -> None:
-        """Refuse lower models through which a record reaches later releases of other records (§4e)."""
+        """Refuse lower models through which a record reaches later releases of other records."""
         if self.unit == "record" and self.releases != 1:
             raise ValueError(f"releases must be 1 with a record as the unit, got {self.releases}; rounds counts them")
         if self.unit == "record" and self.lower_model in ("trained", "averaged"):

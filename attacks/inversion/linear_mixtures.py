@@ -185,11 +185,10 @@ class Unmixed:
         )
 
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """The adversary's smashed data [N, ...] after mixing with the weights of recorded rounds, the same noise, and
-        the solution for each record. Differentiable.
+        """Mix own smashed data [N, ...] with recorded rounds' weights, add the same noise, and solve for each record.
 
-        Positions that the passes leave undetermined stay undetermined. So simulators are compared, and decoders
-        trained, on data like those of the attacked records. An incomplete round repeats some records.
+        Differentiable. Positions that the passes leave undetermined stay undetermined. So simulators are compared, and
+        decoders trained, on data like those of the attacked records. An incomplete round repeats some records.
         """
         whole = len(self.rows) // len(self.rounds)
         missing = torch.randint(len(smashed), (-len(smashed) % whole,), generator=draws, device=draws.device)

@@ -90,8 +90,8 @@ class PlaceLaws:
 def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
     """Tokens of the adversary's images [N, C, H, W] in one common but unknown order of places, [N', T, D], N' ≤ N.
 
-    `later` is the number of rounds reserved for later queries. All images of a round differ, but little in the first
-    steps.
+    `later` is the number of rounds reserved for later queries. All images of a round differ, in the first steps only
+    slightly.
 
     Raises:
         NotApplicable: if too few rounds are allowed, an answer is not finite, or the images do not explain the
