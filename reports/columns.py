@@ -77,7 +77,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
     `epsilon` is proven for the release, and infinite if nothing is proven. A certificate that covers only labels
     gives `epsilon_of_labels`. A declared certificate gives `declared_epsilon` or `declared_epsilon_of_labels`
-    instead. A formula that is not a proof gives no such column. `empirical_epsilon` is the lower bound from
+    instead. A formula that is not a proof gives no column of ε. `empirical_epsilon` is the lower bound from
     canaries.
     """
     found: dict[str, Interval | float] = {}
