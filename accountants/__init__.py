@@ -1,7 +1,8 @@
 """Accountants: what a mechanism's parameters prove, with every assumption in words. Imports no torch.
 
 This library knows neither the training core nor the attacks. `ACCOUNTANTS` is the table of what it offers.
-Every function raises `ValueError` for an argument outside the range that its docstring gives, with what is allowed.
+Every function raises `ValueError` for an argument outside the range that its docstring gives, and the message names
+the allowed range.
 """
 
 from __future__ import annotations

@@ -25,11 +25,11 @@ from privkit.shared.certificate import Certificate
 
 
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
-    """Rényi divergence of a run at the given orders α > 1, upper bounds.
+    """Upper bounds on the Rényi divergence of a run at the given orders α > 1.
 
-    Source: Mironov 2017; with random ratios, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1
-    fixes λ); for k of n clients, the tight profile, or Wang, Balle and Kasiviswanathan 2019 if ratios have a density.
-    The result is never above the unsampled curve.
+    Source: Mironov 2017; with random mixing ratios λ, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's
+    Theorem 1 fixes λ); for k of n clients, the tight profile, or Wang, Balle and Kasiviswanathan 2019 if λ has a
+    density. The result is never above the unsampled curve.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -57,7 +57,7 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 
     Args:
         delta: δ in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
-        tight: whether numerical composition (PLD) may be used if no closed form is exact: it takes tens of
+        tight: whether numerical composition (PLD) may be used if no closed form is exact. It takes tens of
             milliseconds, and up to a second for many rounds with k of n clients.
 
     Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names the one that it used.
@@ -73,9 +73,9 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 def epsilons(
     mechanisms: Sequence[SplitMechanism], deltas: Sequence[float], *, tight: bool = False
 ) -> Iterator[Certificate]:
-    """ε of [R] mechanisms at [R] δ, one certificate each, in one vectorised pass.
+    """Certificates of the smallest proven ε of R mechanisms, each at its own δ ([R]), in one vectorised pass.
 
-    The bounds are those of `epsilon`. Only numerical composition is done one mechanism after another.
+    The bounds are those of `epsilon`. Only numerical composition treats the mechanisms one by one.
     """
     checked = [validate.delta(delta) for delta in deltas]
     runs = [compiled.steps(mechanism) for mechanism in mechanisms]
@@ -111,7 +111,7 @@ _SMALLEST = 5e-324  # the smallest positive float: what δ is said to be where i
 
 
 def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
-    """δ from its logarithm; 0 only if the run has a pure ε of at most this ε."""
+    """δ from ln δ. It is 0 only if the run is proven (ε, 0)-DP, else at least the smallest positive float."""
     value = exp(min(log_delta, 0.0))
     return value if value > 0 or epsilon >= sum(step.pure(count) for step, count in run) else _SMALLEST
 
@@ -155,9 +155,9 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of an ε or δ that the `best` bound gave; `said` holds its assumptions and warnings.
+    """The certificate of an ε or δ that the bound `best` gave; `said` holds the assumptions and warnings.
 
-    The steps of the run give `zcdp_rho` and `gdp_mu` among the quantities. `proven` is (ε, δ, a lower bound on ε or
+    The quantities `zcdp_rho` and `gdp_mu` come from the steps of the run. `proven` is (ε, δ, a lower bound on ε or
     None), or None if nothing is proven.
     """
     epsilon, delta, lower = proven or (inf, None, None)

@@ -26,10 +26,10 @@ _QUIET, _QUIETEST = 2.0**-8, 2.0**-120
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A mechanism that reaches the target; if that is an ε, the ε of its certificate is at most the target.
+    """A mechanism that reaches the target. If the target is an ε, the ε of the certificate is at most this target.
 
-    The value is the smallest σ of smashed data (that of labels is scaled alike), the smallest noise parameter of
-    randomized response, the largest number of rounds, or the smallest group.
+    `value` is the smallest σ of smashed data (the σ of labels is scaled by the same factor), the smallest noise
+    parameter of randomized response, the largest number of rounds, or the smallest group.
     """
 
     parameter: Parameter
@@ -40,7 +40,7 @@ class Calibrated:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The quantity that a mechanism has to reach, and its value."""
+    """The quantity that a mechanism must reach: its name, the target value, and a function that computes it."""
 
     name: str  # name of the quantity
     value: float  # the most that it may be
@@ -56,13 +56,13 @@ def calibrate(
     """Find noise, rounds or group size for a target ε. The result meets the target.
 
     Args:
-        mechanism: mechanism, whose value of the parameter is the start of the search.
-        parameter: "noise_parameter" is that of randomized response.
+        mechanism: the mechanism; the search starts at its value of the parameter.
+        parameter: the parameter to find; "noise_parameter" belongs to randomized response.
         epsilon: target > 0, at δ in (0, 1).
-        tight: as in `answer.epsilon`; σ is then found to 1e-4, else to 1e-6, relative.
+        tight: as in `answer.epsilon`. The relative precision of σ is 1e-4 if True, else 1e-6.
 
     Raises:
-        ValueError: if no value reaches the target (the error names the best one), if every noise or every number of
+        ValueError: if no value reaches the target (the error names the best value), if every noise or every number of
             rounds reaches it, or if an argument is out of range.
 
     Source: bisection on `answer.epsilon`, which falls with σ and grows with rounds.
@@ -84,7 +84,7 @@ def calibrate(
 def calibrate_advantage(
     mechanism: SplitMechanism, parameter: Parameter, *, advantage: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size that bounds every attack's advantage, TPR − FPR, by a target in (0, 1).
+    """Find σ, rounds or group size that bounds every attack's TPR − FPR by the target `advantage` in (0, 1).
 
     Everything else is as in `calibrate`; the certificate is at ε = 0, where its δ is the advantage.
 
@@ -146,7 +146,7 @@ def _calibrated(
     tight: bool,
     certified: Callable[[SplitMechanism], Certificate] | None = None,
 ) -> Calibrated:
-    """The certificate is that at ε = 0 unless a function gives it."""
+    """The found value and mechanism, with a certificate by `certified` or, if this is None, at ε = 0."""
     search = {"sigma": _sigma, "noise_parameter": _noise_parameter, "rounds": _rounds, "group": _group}
     value, reached = search[validate.choice("parameter", parameter, tuple(search))](mechanism, target, tight)
     certificate = certified(reached) if certified else answer.delta(reached, 0.0, tight=tight)
@@ -154,8 +154,7 @@ def _calibrated(
 
 
 def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
-    """The mechanism with its noise on smashed data and labels multiplied by a factor. It refuses randomized
-    response."""
+    """The mechanism with the noise on smashed data and labels scaled; ValueError for randomized response."""
     noise = mechanism.noise
     if noise.distribution.answers:
         raise ValueError(
@@ -188,7 +187,7 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 
 
 def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    """Smallest probability of a uniform answer; at 1 an answer tells nothing, so that every target is met."""
+    """Smallest probability of a uniform answer. At probability 1 an answer reveals nothing, so every target is met."""
     if not mechanism.noise.distribution.answers:
         raise ValueError("noise_parameter is that of randomized response: for other noise calibrate sigma")
 
@@ -203,7 +202,7 @@ def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> 
 
 
 def _least_noise(misses: Callable[[float], bool], target: Target, name: str, start: float, tolerance: float) -> float:
-    """The least factor on `start` that meets a target which 1 meets; refused if any noise does."""
+    """The smallest factor ≤ 1 on the noise `start` that meets the target. ValueError if any noise meets it."""
     low, high = 0.5, 1.0
     while low > _QUIETEST and not misses(low):
         if low == _QUIET and _meets_quietest(misses):
@@ -250,7 +249,7 @@ def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[flo
 
 
 def _group(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    """Smallest group; ε need not fall with it under sampling, so every size is tried."""
+    """Smallest group; under sampling, ε need not fall as the group grows, so every size is tried."""
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         raise ValueError("group needs mixing: without it a larger group hides nobody (use dp_mixsl or dp_cutmixsl)")
     sampled = mechanism.participation if isinstance(mechanism.participation, WithoutReplacement) else None

@@ -1,4 +1,4 @@
-"""The total cost of a ledger's charges: what is added up, and the bounds that hold for the sum."""
+"""The total cost of a ledger's charges: the quantities that are added, and the bounds that hold for their sum."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Counts = Mapping[SplitMechanism, tuple[int, int]]
 
 
 def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
-    """The bounds that hold for all charges together, at least one, whose costs add up to [1 + A] a total.
+    """The bounds (at least one) that hold for all charges together; `total` [1 + A] is the sum of their costs.
 
-    Source: as for `ledger.Ledger`.
+    Source: see `ledger.Ledger`.
     """
     holding = compiled.bounds(steps_of_charges(counts), tight=tight) if len(counts) == 1 else []
     if holding and holding[0].exact:
@@ -59,9 +59,10 @@ def within(total: Array, epsilon: float, delta: float) -> bool:
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """Σμ² and the Rényi curve of all units of all charges, [1 + A]; Σμ² is `inf` if no Gaussian dominates a unit.
+    """Σμ² and the Rényi curve of all charged rounds, [1 + A]; Σμ² is `inf` if no Gaussian dominates some releases.
 
-    The updates of the lower model are added to the first unit of each charge.
+    A unit is a round, or all rounds that are charged together. The updates of the lower model are added once per
+    charge.
     """
     updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
     return units * unit_cost(one) + updates
@@ -69,7 +70,7 @@ def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
 
 @lru_cache(maxsize=256)
 def unit_cost(one: SplitMechanism) -> Array:
-    """Σμ² and the Rényi curve of the releases of one unit, [1 + A]. Do not change the array."""
+    """Σμ² and the Rényi curve of one round, or of rounds charged together, [1 + A]. Do not change the array."""
     return _step_cost(*compiled.releases(one))
 
 
@@ -79,7 +80,7 @@ def _updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """The numbers of units and of charges that a mechanism's rounds make.
+    """The number of units in these rounds of a mechanism, and the number of charges, 1.
 
     A unit is a round, or all rounds that are charged together.
     """
@@ -87,7 +88,7 @@ def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
 
 
 def plus(known: tuple[int, int] | None, more: tuple[int, int]) -> tuple[int, int]:
-    """The sum of two records of units and charges."""
+    """The sum of two pairs (units, charges); None counts as (0, 0)."""
     units, charges = known or (0, 0)
     return units + more[0], charges + more[1]
 
@@ -107,8 +108,7 @@ def steps_of_charges(counts: Counts) -> Steps:
 
 
 def said_of_charges(counts: Counts, delta: float) -> list[str]:
-    """The assumptions that all charges share; then those of only some charges, with their number, in order of the first
-    charge."""
+    """The assumptions of all charges, then those of some charges, with the number of these charges."""
     each = [(*assumptions(one), *warnings(one, delta)) for one in counts]
     shared = [sentence for sentence in each[0] if all(sentence in other for other in each)]
     rest = [(number, sentence) for number, said in enumerate(each, 1) for sentence in said if sentence not in shared]

@@ -1,7 +1,6 @@
-"""Columns of a parameter table, the only list of parameters; the command line's flags are made from it.
+"""Columns of a parameter table, the only list of parameters; the command line's flags come from it.
 
-Names may be written with capitals and spaces; the names that opacus, TF Privacy and dp_accounting use are understood,
-too.
+Names may contain capitals and spaces. Names from opacus, TF Privacy and dp_accounting are understood, too.
 """
 
 from __future__ import annotations
@@ -45,8 +44,6 @@ def _number(name: str, text: str) -> float:
 
 
 def _decimal(**limits: float) -> Callable[[str, Any], float]:
-    """A finite number inside the limits of `validate.real`."""
-
     def parsed(name: str, value: Any) -> float:
         return validate.real(name, _number(name, value) if isinstance(value, str) else value, **limits)
 
@@ -54,7 +51,8 @@ def _decimal(**limits: float) -> Callable[[str, Any], float]:
 
 
 def _whole(least: int = 1) -> Callable[[str, Any], int]:
-    """A whole number; 3.0 and 1e6 are, 3.5 is not. The text 1.000 is refused, because spreadsheets mean a thousand."""
+    """A whole number of at least `least`; 3.0 and 1e6 are whole, 3.5 is not. The text 1.000 is refused, since it may
+    mean a thousand."""
 
     def parsed(name: str, value: Any) -> int:
         if isinstance(value, str) and fullmatch(r"\s*[1-9]\d{0,2}\.000\s*", value):
@@ -72,7 +70,7 @@ _positive = _decimal(above=0)
 
 
 def _word(*allowed: str) -> Callable[[str, Any], str]:
-    """One of a few words, in any spelling of capitals, spaces and hyphens."""
+    """One of the allowed words; capitals, spaces and hyphens do not matter."""
 
     def parsed(name: str, value: Any) -> str:
         if isinstance(value, str) and value in allowed:
@@ -99,7 +97,6 @@ def _list_of(parse: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any
 
 
 def _one_of(name: str, allowed: tuple[str, ...], what: str, default: str, belongs: str = "") -> Column:
-    """A column of a few words, which its description lists."""
     return Column(name, _word(*allowed), f"{', '.join(allowed)}: {what}", default, belongs)
 
 
@@ -249,7 +246,7 @@ DEFAULTS = {column.name: column.default for column in COLUMNS}
 
 
 def schema() -> list[dict[str, str]]:
-    """The columns as a text for people.
+    """A description of every column, as texts for people.
 
     >>> schema()[1]["column"]
     'mechanism'
@@ -317,11 +314,10 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A row under privkit's column names: empty cells are dropped, other libraries' names replaced, implied values
-    filled in.
+    """A table row with privkit's column names, without empty cells and with implied values.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
-    removing a record, which is the clipping norm. If no clip is given, the sensitivity is 1.
+    removing a record, which is the clipping norm. Without a clip, the sensitivity is 1.
 
     Source: opacus `PrivacyEngine`; dp_accounting `GaussianDpEvent`, `PoissonSampledDpEvent`.
 

@@ -1,4 +1,4 @@
-"""From a specification to its steps, and from steps to the bounds that hold for them: the only dispatch."""
+"""From a specification to its steps, and from steps to the bounds that hold for them; no other module chooses these."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
-    """Every bound that holds for a run of at least one step. An exact bound is returned alone, since none is smaller.
+    """Every bound that holds for a run of at least one step. An exact bound is returned alone: none is smaller.
 
     Numerical composition (`tight`) takes tens of milliseconds per answer, and up to a second for many rounds with k of
     n clients.
@@ -146,7 +146,7 @@ def _theorems(table: tuple[tuple[str, str], ...], tight: bool) -> list[Callable[
 
 
 def _patch_shift(mechanism: SplitMechanism, mask: HiddenMask) -> float:
-    """Largest shift of one patch over the noise: that of ⌈D/N⌉ clamped coordinates, or of a patch's ball."""
+    """Largest shift of one patch over the noise: of ⌈D/N⌉ clamped coordinates, or of a patch in a ball."""
     clip = mechanism.smashed
     if isinstance(clip, PatchBall):
         one: Clamp | PatchBall = PatchBall(radius=clip.radius, patches=1, nonnegative=clip.nonnegative)

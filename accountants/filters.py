@@ -1,8 +1,8 @@
-"""Privacy filters: a limit on one number that is added up over all charges, even if charges depend on earlier releases.
+"""Privacy filters: a limit on a number summed over all charges, valid if charges depend on earlier releases.
 
-A ledger that takes the best of many bounds needs charges that were fixed in advance: which bound is the best, and when
-a run ends, would otherwise depend on what was released. A filter chooses one bound before the first release. A run that
-stops before the limit keeps the budget, however each charge was chosen from the releases before it.
+A ledger that takes the best of many bounds needs charges that are fixed in advance. Otherwise the best bound and the
+end of the run would depend on the releases. A filter chooses one bound before the first release. A run that stops
+before the limit keeps the budget, even if each charge was chosen from earlier releases.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Filter:
     limit: float  # what the entry may add up to, > 0
 
     def admits(self, total: Array) -> bool:
-        """Whether a cost stays within the limit, with room for the rounding of the sums."""
+        """Whether a cost stays within the limit, with a margin for the rounding of sums."""
         return bool(total[self.at] <= self.limit * (1 - _ROUNDING))
 
     def covers(self, total: Array) -> bool:
-        """Whether a cost that was admitted stays within the limit if it is added up in another order."""
+        """Whether a cost stays within the limit, without the margin of `admits`."""
         return bool(total[self.at] <= self.limit)
 
     @property
@@ -80,11 +80,12 @@ class Filter:
 
 
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
-    """The filter of a budget that admits the most charges of the first charge's kind; no release precedes the choice.
+    """The filter within a budget that admits the most repetitions of the first charge; it is chosen before any release.
 
-    The cost of the first charge is [1 + A]: μ² and Rényi curve. ValueError: if the budget admits no such charge at all.
+    The cost of the first charge is [1 + A]: μ² and Rényi curve. ValueError if the budget does not admit even this
+    charge.
 
-    Source: derived: the choice is made before the first release, so that it does not depend on any.
+    Source: derived: the choice is made before the first release, so it depends on no release.
 
     >>> from privkit.accountants.ledger import PrivacyBudget
     >>> cost = np.concatenate([[0.01], 0.005 * USUAL_ORDERS])

@@ -54,7 +54,7 @@ class BudgetSpent(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivacyBudget(Checked):
-    """What a run may spend: ε > 0, in nats, at δ in (0, 1)."""
+    """The privacy that a run may spend: ε > 0, in nats, at δ in (0, 1)."""
 
     epsilon: Positive
     delta: Annotated[float, Gt(0), Lt(1)]
@@ -62,10 +62,10 @@ class PrivacyBudget(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """One line of a ledger.
+    """One line of a ledger: releases that were charged before they were made.
 
-    The mechanism is what one round releases. Its `rounds` is 1, except for rounds that are charged together: an epoch
-    that is shuffled or allocated, and all rounds of ratios that are realized or drawn once.
+    `mechanism` describes the releases of one round. Its own `rounds` is 1, except for rounds that are charged together:
+    a shuffled or randomly allocated epoch, and all rounds that share mixing ratios.
     """
 
     number: int  # 1, 2, 3, …
@@ -83,12 +83,12 @@ class Ledger:
     Attributes:
         path: the file; made, with its folders, if it is missing.
         budget: budget of all charges together; None for no limit.
-        tight: whether numerical composition (PLD) is tried, too, for `epsilon` and before a charge is refused. Close to
-            the budget it can take seconds per charge.
-        adaptive: whether charges may be chosen from earlier releases, for example if noise or number of rounds is
-            decided during the run. The first charge then fixes one bound (`filters`), and all answers are those of the
-            whole budget. It needs a budget, excludes `tight`, and stays with the file.
-        rounds: all charged rounds.
+        tight: whether `epsilon` also tries numerical composition (PLD), and `charge` tries it before a refusal. Close
+            to the budget, this can take seconds per charge.
+        adaptive: whether charges may depend on earlier releases, for example if the noise is decided during the run.
+            The first charge then fixes one bound (`filters`), and `epsilon` and `delta` answer for the whole budget.
+            This needs a budget, excludes `tight`, and is stored in the file.
+        rounds: the number of all charged rounds.
         remarks: sentences about problems on opening: an incomplete last line that was dropped, a missing lock.
 
     Raises:
@@ -144,9 +144,9 @@ class Ledger:
         """Write down a release before it is made.
 
         Args:
-            mechanism: mechanism of the release. Noisy updates of the lower model (`PrivateUpdates`) are charged with
-                every call: give the steps taken for these rounds.
-            rounds: ≥ 1, of this mechanism; `mechanism.rounds` if it is not given.
+            mechanism: the mechanism of the release. Every call charges its noisy updates of the lower model
+                (`PrivateUpdates`), so give the number of steps for these rounds only.
+            rounds: the number of rounds, ≥ 1; if None, `mechanism.rounds`.
             note: free text, for people.
 
         Raises:
@@ -196,7 +196,7 @@ class Ledger:
             return Charge(number=len(self), rounds=count, note=note, mechanism=one)
 
     def affords(self, mechanism: SplitMechanism, *, rounds: int | None = None, note: str = "") -> bool:
-        """Charge a release, or say False if the budget does not allow it; then nothing was charged.
+        """Charge a release and return True, or charge nothing and return False if the budget does not allow it.
 
         Arguments and other errors are those of `charge`.
         """
@@ -224,10 +224,9 @@ class Ledger:
         return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
-        """What the charges of an adaptive ledger have spent; the statement holds at all moments of the run together
-        (`odometer`).
+        """ε and δ spent so far by an adaptive ledger; all such readings of a run hold together (`odometer`).
 
-        A ValueError if the ledger is not adaptive. δ in (0, 1) is fixed before the first release.
+        ValueError if the ledger is not adaptive. δ in (0, 1) is fixed before the first release.
         """
         d = validate.delta(delta)
         if not self.adaptive:
@@ -299,7 +298,7 @@ class Ledger:
             )
 
     def _keep_filter(self, budgets: set[tuple[float, float] | None], first: SplitMechanism) -> None:
-        """Go on with the filter of a file, or refuse another one."""
+        """Restore the filter of a ledger's file; LedgerError if it contradicts the requested budget or mode."""
         if budgets == {None}:
             if self.adaptive:
                 raise LedgerError(
@@ -317,7 +316,7 @@ class Ledger:
         self._filter = best_filter(self.budget, cost_of(first, 1, 1))
 
     def _admitting(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> Filter:
-        """The filter, if it admits a charge."""
+        """The filter, after checking that it admits the charge."""
         limited, total = self._filter or best_filter(budget, cost_of(one, 1, 1)), self._total + self._rest
 
         def fits(rounds: int) -> bool:
@@ -339,7 +338,7 @@ class Ledger:
                 )
 
     def _book(self, one: SplitMechanism, units: int, charges: int) -> None:
-        """Add to the sums without losing digits: 10⁵ charges give what one charge of 10⁵ rounds gives."""
+        """Add to the sums without losing digits: 10⁵ charges give the same sum as one charge of 10⁵ rounds."""
         cost = cost_of(one, units, charges)
         self._counts[one] = plus(self._counts.get(one), (units, charges))
         with np.errstate(invalid="ignore", over="ignore"):
@@ -348,7 +347,7 @@ class Ledger:
         self._total, self._rest = total, self._rest + np.where(np.isfinite(total), lost, 0.0)
 
     def _afford(self, one: SplitMechanism, rounds: int, budget: PrivacyBudget) -> None:
-        """Refuse what exceeds the budget; the better bounds are asked before a refusal only."""
+        """Raise BudgetSpent for a charge beyond the budget. The slow, better bounds are tried only before a refusal."""
         total = self._total + self._rest
         cost = cost_of(one, *units_and_charges(one, rounds))
         if within(total + cost, budget.epsilon, budget.delta):
@@ -372,7 +371,7 @@ class Ledger:
 def _refusal(
     one: SplitMechanism, rounds: int, fits: Callable[[int], bool], would: str, other: str, spent: float, would_be: float
 ) -> BudgetSpent:
-    """The error that refuses rounds beyond the budget, and says how many rounds fit."""
+    """The error for rounds beyond the budget, which states how many rounds still fit."""
     step = one.charged_together
     left = step * narrowed(lambda fewer: fits(step * fewer), 0, rounds // step)[0]
     sentence = (

@@ -1,4 +1,4 @@
-"""A ledger's numbered JSON lines on disk, which survive a kill: locked, flushed, checksummed, and never rewritten."""
+"""A ledger's numbered JSON lines on disk: locked, flushed, checksummed, never rewritten, safe when killed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class LedgerError(ValueError):
 class LedgerFile:
     """An append-only file of JSON objects, one per line. A line starts with its number and ends with a checksum.
 
-    The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. A last
-    line without its end comes from a kill before `append` returned; it is cut off on opening, and `remarks` say so. A
-    missing file is made, with its folders.
+    The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. An
+    incomplete last line means that the process was killed before `append` returned; opening removes the line and adds a
+    sentence to `remarks`. A missing file is created, with its folders.
 
     Raises:
         LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
@@ -62,7 +62,7 @@ class LedgerFile:
             raise
 
     def read(self) -> list[str]:
-        """Return the lines found on opening, without their checksums. It works once."""
+        """Return the lines found on opening, without their checksums. Only the first call returns them."""
         bodies, self._bodies = self._bodies, []
         return bodies
 
@@ -129,7 +129,7 @@ class LedgerFile:
             self.remarks += (f"this folder has no file locks ({error.strerror}): {alone}",)
 
     def _take_up(self) -> None:
-        """Read and check what is on disk; cut off a torn end."""
+        """Read and check the file on disk; remove an incomplete last line."""
         self._file.seek(0)
         head, newline, tail = self._file.readall().rpartition(b"\n")
         for line in head.split(b"\n") if newline else ():
@@ -176,7 +176,7 @@ def _end(check: int) -> bytes:
 
 
 def _torn(tail: bytes, number: int) -> bool:
-    """Whether bytes can be the beginning of a line, and not a whole line with something behind it."""
+    """Whether the bytes can be an incomplete line, rather than a whole line followed by other bytes."""
     start = _start(number).encode()
     _, mark, check = tail.rpartition(b', "check": "')  # cannot stand in a note, whose quotes are escaped
     return (tail.startswith(start) or start.startswith(tail)) and not (mark and len(check) >= len('01234567"}'))
@@ -193,7 +193,7 @@ def _sync_folder(folder: Path) -> None:
 
 @lru_cache(maxsize=256)
 def json_and_mechanism(mechanism: SplitMechanism) -> tuple[str, SplitMechanism]:
-    """A mechanism as JSON, and as it will be read again: numbers of other libraries become Python's."""
+    """A mechanism as JSON, and the mechanism that reading this JSON gives: numpy's numbers become Python's."""
     plain = records.to_json(mechanism)
     text = json.dumps(plain, default=lambda number: (int if isinstance(number, Integral) else float)(number))
     return text, _mechanism_of_json(text)
@@ -208,7 +208,7 @@ def _mechanism_of_json(text: str) -> SplitMechanism:
 
 
 def charge_of_line(line: str) -> tuple[SplitMechanism, int, tuple[float, float] | None]:
-    """The mechanism, its rounds, and the budget (ε, δ) of the filter that admitted them, if one did."""
+    """The mechanism, its rounds, and the budget (ε, δ) of the filter that admitted the charge, or None."""
     head, _, text = line.partition(MECHANISM)  # cannot stand in the note, whose quotes are escaped
     fields = json.loads(head + "}")
     kept = fields.get("filter")

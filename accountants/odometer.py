@@ -1,9 +1,9 @@
-"""Odometers: what a run has spent so far. Readings hold at all moments together, although releases decide how the run
-goes on.
+"""Odometers: a bound on the privacy that a run has spent so far.
 
-A filter answers for its whole limit. An odometer answers for what was charged: filters with smaller limits run side by
-side, and the smallest one that is not exceeded yet gives the reading. A reading holds for any two neighboring data sets
-that are fixed in advance, but not for all pairs together.
+Readings hold at all moments together, although the releases decide how the run continues. A filter answers for its
+whole limit; an odometer answers for the charges so far. Filters with smaller limits run side by side, and the smallest
+filter that is not yet exceeded gives the reading. A reading holds for any two neighboring data sets that are fixed in
+advance, but not for all pairs together.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ class Reading:
 
 
 def reading(kept: Filter, total: Array, delta: float) -> Reading:
-    """What the charges so far have spent: a bound on the loss ln P/Q of all releases, drawn from P.
+    """The privacy spent by the charges so far: a bound on the loss ln P/Q of all releases, drawn from P.
 
-    Fix two neighbors, and stop a run within one level as soon as its loss exceeds ε. Releases decide that stop, so the
-    level's filter holds there: δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. So with ε = ε'(qδ) − ln(1 − q),
-    P(loss > ε) is at most the level's δ, for each q in (0, 1). The levels share δ evenly.
+    A level is one of the smaller limits. Fix two neighbors, and stop a run within one level as soon as its loss exceeds
+    ε. The releases decide when it stops, so the level's filter holds there: δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for
+    every ε' < ε. So with ε = ε'(qδ) − ln(1 − q), P(loss > ε) is at most the level's δ, for each q in (0, 1). The levels
+    share δ evenly.
 
-    The total is [Σμ², Rényi curve], within the filter's limit. δ in (0, 1) is fixed before the first release; readings
-    at several δ hold together up to the sum of these. ValueError: if it exceeds the limit, or δ is too small.
+    `total` is [Σμ², Rényi curve], within the filter's limit. δ in (0, 1) is fixed before the first release; readings at
+    several δ hold together with the sum of these δ. ValueError if `total` exceeds the limit, or δ is too small.
 
     Source: Rogers et al. 2016, Definition 3.3 (odometers); levels as Lécuyer 2021, "Practical privacy filters and
     odometers with Rényi differential privacy"; the step from δ to the tail is derived.

@@ -20,7 +20,7 @@ _TAIL, _LARGEST = 1e-9, 700.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """The rates that (ε_j, δ_j)-DP for all j together, [J] ε ≥ 0 and δ, allows any test of "with" against "without".
+    """The rates of any test of "with" against "without" a record that (ε_j, δ_j)-DP for all j allows, [J] ε ≥ 0 and δ.
 
     A test with rates TPR and FPR obeys TPR ≤ δ_j + e^{ε_j}·FPR and 1 − FPR ≤ δ_j + e^{ε_j}·(1 − TPR) for every j.
 
@@ -66,7 +66,7 @@ class Region:
 def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
     """The proven region of a mechanism, from its smallest proven δ at many ε.
 
-    The ε run from 0 to where δ is 1e-9.
+    The values of ε range from 0 to the ε at which δ is 1e-9.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

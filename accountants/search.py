@@ -1,5 +1,4 @@
-"""Search for the value up to which a condition holds, by bisection. The condition was evaluated at both ends of the
-result."""
+"""Bisection for the largest value at which a condition holds; it was evaluated at both returned ends."""
 
 from __future__ import annotations
 
@@ -12,10 +11,10 @@ _STEPS = 200  # halvings at most: enough for two neighboring floats, unless zero
 
 
 def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
-    """An interval, found by doubling: the condition holds at its lower end and fails at its upper end.
+    """An interval with the condition true at its lower and false at its upper end, found by doubling the upper end.
 
-    It holds at `low`, up to some value, and fails above it. `high` > 0 is the first value to try, and `most` the
-    largest one: an upper end above it was not checked.
+    The condition must hold from `low` up to some value, and fail above this value. `high` > 0 is the first value to
+    try, and `most` the largest: an upper end above `most` was not checked.
 
     >>> doubled(lambda value: value <= 5, 0, 1)
     (4, 8)
@@ -33,7 +32,7 @@ def narrowed(
     near: Callable[[Number, Number], bool] = lambda low, high: False,
     middle: Callable[[Number, Number], Number] | None = None,
 ) -> tuple[Number, Number]:
-    """The two ends between which a condition stops holding, by bisection; it is evaluated only between them.
+    """The two ends between which a condition stops holding, by bisection inside (`low`, `high`).
 
     The condition holds at `low`, fails at `high`, and changes only once between them. `near` says whether the ends are
     close enough; neighboring numbers always are. `middle` gives a value between two ends: the mean, rounded down for

@@ -40,7 +40,7 @@ from privkit.accountants.table_files import load_rows as load_rows  # a part of 
 
 @dataclass(frozen=True, kw_only=True)
 class TableEntry:
-    """One row of a table, computed or refused."""
+    """One row of a parameter table: its mechanism, or the error that refused it."""
 
     row: int  # 1-based, without the header
     name: str  # the row's name, or "row N"
@@ -59,7 +59,7 @@ class TableEntry:
 
 
 class _Row:
-    """The values of one row, which remembers those that were asked for."""
+    """The values of one row of a table; it records which of them were read."""
 
     def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
         self.said = said  # column -> another library's word by which the row gives it
@@ -86,7 +86,7 @@ class _Row:
         return value
 
     def check_all_asked(self) -> None:
-        """Refuse a cell that was never read, since it would have no effect; default values are allowed."""
+        """ValueError if a cell was never read, since it would have no effect; default values are allowed."""
         for name, value in self.given.items():
             column = BY_NAME[name]
             if column.belongs and name not in self._asked and value != column.default:
@@ -100,9 +100,9 @@ class _Row:
 def mechanism_of(cells: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> SplitMechanism:
     """The mechanism that one row describes.
 
-    Cells are column name -> value, words of other libraries among the names; a missing cell takes the value in `start`
-    (where a search begins), or else the column's default. A ValueError names the column, what is allowed and what was
-    given. A cell that would have no effect is refused, too.
+    `cells` maps column names, also those of other libraries, to values. A missing cell takes the value in `start` (the
+    start of a search), or else the column's default. A ValueError names the column, the allowed range and the given
+    value. A cell without any effect is an error, too.
 
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
@@ -173,7 +173,7 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
 
 
 def _clip(get: _Row, norm: Norm, answers: bool) -> ClipSet | Categories:
-    """The clip set that a row gives in exactly one of four ways, or the categories of randomized response."""
+    """The clip set, which a row must give in exactly one of four ways, or the categories of randomized response."""
     if answers:
         return Categories(classes=get.needed("classes", "randomized_response"), answers=get("dimensions") or 1)
     ways = [name for name in ("sensitivity", "clip_norm", "clip_patch", "clip_high") if get(name) is not None]

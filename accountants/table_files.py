@@ -1,4 +1,4 @@
-"""Files of parameter tables: CSV with commas, semicolons or tabs, comments and loose headers; TOML; JSON."""
+"""Files of parameter tables: CSV with commas, semicolons or tabs, with comments and flexible headers; TOML; JSON."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ class Cells(dict[str, Any]):
 def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
     """Rows of a file, one after another: TOML or JSON by the file name's ending, otherwise CSV; a stream is CSV.
 
-    TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is `,`, `;` or tab, whichever makes most
-    headers known columns; empty lines and lines that begin with # are skipped. Missing cells of a row are empty.
+    TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is `,`, `;` or tab: the one under which
+    the most headers are known columns. Empty lines and lines that begin with # are skipped. Missing cells of a row are
+    empty.
 
     Raises:
         ValueError: if the file cannot be read in its format, or its header names an unknown column.
@@ -79,7 +80,7 @@ def _whole_text(path: Path) -> str:
 
 
 def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
-    """Rows of a CSV file; a row with more cells than the header keeps them under a name that is refused."""
+    """Rows of a CSV file; surplus cells of a row get a column name that is refused later."""
     counted = _Counted(file)
     lines = _content(counted)
     first = next(lines, "")
@@ -109,7 +110,7 @@ def _csv(file: Iterable[str], where: str) -> Iterator[Mapping[str, Any]]:
 
 
 class _Counted:
-    """The lines of a file, and the number of the one read last."""
+    """The lines of a file, and the number of the last line that was read."""
 
     def __init__(self, file: Iterable[str]) -> None:
         self._file, self.line = file, 0

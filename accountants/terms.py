@@ -1,4 +1,4 @@
-"""A guarantee in the terms of NIST SP 800-226: unit, neighbors, mechanism, ε and δ, composition, what is trusted.
+"""A guarantee in the terms of NIST SP 800-226: unit, neighbors, mechanism, ε and δ, composition, trusted parties.
 
 Every entry follows from the specification and its certificate; the sentences are those of `wording`.
 """
@@ -48,11 +48,11 @@ DP_SGD_TERMS = {
 
 
 def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = True) -> dict[str, str]:
-    """The guarantee of a certificate of that mechanism, term -> text.
+    """The guarantee of a mechanism's certificate, as a dict term -> text.
 
     Args:
-        certificate: certificate that `answer` returned for it.
-        tight: whether a smaller μ may be fitted where a sample is secret; it takes tenths of a second.
+        certificate: the certificate that `answer` returned for the mechanism.
+        tight: whether to fit a smaller μ if sampling is secret; this takes tenths of a second.
 
     Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.concentrated`, a fitted μ: `bounds.gdp`.
 
@@ -112,7 +112,7 @@ def _parameters(certificate: Certificate) -> str:
 
 
 def _mu(mechanism: SplitMechanism, certificate: Certificate, tight: bool) -> str:
-    """μ for every δ, and a smaller μ for δ above some value, if a composition gives one."""
+    """μ for every δ in words; if composition gives a smaller μ for δ above some value, this μ, too."""
     plain = certificate.quantities.get("gdp_mu", inf)
     if plain == inf:
         return NOT_DERIVED

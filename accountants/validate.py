@@ -1,4 +1,4 @@
-"""Checks of the accountants' arguments: a bad value is refused with a sentence."""
+"""Checks of the accountants' arguments: a bad value raises a ValueError that explains it."""
 
 from __future__ import annotations
 

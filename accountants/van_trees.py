@@ -1,7 +1,8 @@
-"""A floor under the mean squared error of any reconstruction: the Bayesian Cramér–Rao bound of van Trees.
+"""A lower bound (floor) on the mean squared error of any reconstruction: the Bayesian Cramér–Rao bound of van Trees.
 
 A release under Gaussian noise reveals a record only as precisely as the noise allows, and only in directions in which
-the released map changes. In other directions an attacker knows only its prior. Both together limit every attack.
+the released map changes. In other directions an attacker knows only the prior. Both facts together limit every
+attack.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class GaussianPrior:
     """What an attacker knows of a record before the release: the record is mean + directions·u, with u ~ N(0, I).
 
     Attributes:
-        mean: [d] in the record's units.
-        directions: [d, k] of rank k ≤ d; the covariance is directions·directionsᵀ.
+        mean: mean of the records, [d], in their units.
+        directions: matrix [d, k] of rank k ≤ d; the covariance is directions·directionsᵀ.
     """
 
     mean: Array
@@ -63,9 +64,9 @@ class GaussianPrior:
         """The Gaussian with the mean and the shrunk covariance of an attacker's own records.
 
         Args:
-            records: [N ≥ 2, d]; images are flattened.
-            components: k; the prior keeps the k directions of largest variance, and a record drawn from it varies in
-                these alone. All d by default.
+            records: the attacker's records, [N ≥ 2, d]; images are flattened.
+            components: number k ≥ 1 of directions of largest variance that the prior keeps; its records vary only in
+                these. All d by default.
 
         Source: Chen, Wiesel, Eldar and Hero 2010 (oracle approximating shrinkage), as in scikit-learn.
 
@@ -104,7 +105,7 @@ class ErrorFloor:
 
     @property
     def sentence(self) -> str:
-        """The claim in words; "proven" for an affine map or a Lipschitz constant."""
+        """The claim in words; it says "proven" for an affine map, or if a Lipschitz constant is given."""
         word = "proven" if self.proven else f"estimated from {self.draws:,} draws"
         word += f" at {self.confidence:.0%} confidence" if self.proven and self.confidence else ""
         return (
@@ -128,26 +129,26 @@ def error_floor(
 ) -> ErrorFloor:
     """The least mean squared error of any reconstruction of a record x from f(x) + N(0, σ²I), released R times.
 
-    The prior's error shrinks by the information A = (R/σ²)·E JᵀJ, with J the derivative of f along the prior's
-    directions L: per number, the error is at least tr[LᵀL (I + A)⁻¹]/d. The expectation is over the prior. As the trace
-    is convex in A, a sample mean for A would put the floor too high. So half of the draws choose a point B, and the
-    tangent at B, which lies below the trace, is averaged over the other half: it is linear in A, so its mean has no
-    bias. With a Lipschitz constant the limit below this mean is proven. Without one it is Student's and the floor is
-    estimated: of the 95 % limits from 100 draws, 2 to 7 % were too high for tanh, 12 to 16 % for x³, and more for a
-    steep rectifier whose kink few draws exceed.
+    The release adds the information A = (R/σ²)·E JᵀJ to the prior, with J the derivative of f along the prior's
+    directions L. So the error per coordinate is at least tr[LᵀL (I + A)⁻¹]/d. The expectation is over the prior. As the
+    trace is convex in A, a sample mean for A would put the floor too high. So half of the draws choose a point B. The
+    tangent at B lies below the trace and is averaged over the other half: it is linear in A, so its mean has no bias.
+    With a Lipschitz constant, the confidence limit below this mean is proven. Without it, Student's limit is used and
+    the floor is an estimate: of the 95 % limits from 100 draws, 2 to 7 % were too high for tanh, 12 to 16 % for x³, and
+    more for a steep rectifier if few draws exceed its kink.
 
     Args:
         prior: the distribution of the record before the release.
         along: function that gives the derivatives of f at a record along directions; f is the client's segment with its
             clip.
         noise: σ of the Gaussian noise; other noise is refused.
-        releases: R ≥ 1 independent releases of the same record by the same f.
-        draws: ≥ 4 records; each costs k directional derivatives.
-        confidence: one-sided, in (0, 1).
+        releases: number R ≥ 1 of independent releases of the same record by the same f.
+        draws: number ≥ 4 of records drawn from the prior; each costs k directional derivatives.
+        confidence: one-sided confidence of the floor, in (0, 1).
         affine: whether f is affine. Then two derivatives suffice and the floor is exact: it is the error of the
-            posterior mean. A ValueError if they differ.
-        lipschitz: K with ‖f(x) − f(x')‖ ≤ K‖x − x'‖, if one is known, such as the product of the layers' norms. Then
-            the floor is proven at its confidence; it needs more draws the more K exceeds the usual slope.
+            posterior mean. ValueError if they differ.
+        lipschitz: K with ‖f(x) − f(x')‖ ≤ K‖x − x'‖, if known, such as the product of the layers' norms. Then the floor
+            is proven at its confidence; a K far above the usual slope needs more draws.
         seed: seed of the draws.
 
     Source: van Trees 1968, §2.4.3; its tangent: derived; the limit: Maurer and Pontil 2009, Theorem 4.
@@ -222,7 +223,7 @@ def error_floor(
 
 
 def _derivatives(along: Along, record: Array, directions: Array) -> Array:
-    """The derivatives that `along` gives, checked."""
+    """The derivatives that `along` gives, [m, k], checked."""
     seen, wanted = np.asarray(along(record, directions), np.float64), directions.shape[1]
     if seen.shape != (len(seen), wanted) or not np.isfinite(seen).all():
         raise ValueError(

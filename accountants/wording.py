@@ -19,8 +19,6 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 
 class _Said(NamedTuple):
-    """The assumptions of a guarantee, one sentence each."""
-
     mechanism: tuple[str, ...]  # clip, noise and mixing
     sampling: tuple[str, ...]  # who takes part, and who is told
     lower_model: tuple[str, ...]  # what trains it
@@ -91,7 +89,7 @@ def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
 
 
 def claim(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
-    """The claim without the number of rounds: what is proven for one unit under the mechanism's relation."""
+    """The claim without the number of rounds: the privacy of one record or client under the mechanism's relation."""
     relation = mechanism.relation.replace("_one", "").replace("_", "-") + "-one"
     at = f"ε = {rounded_up(epsilon, 4)}, δ = {rounded_up(delta, 3)}"
     return f"({at})-differential privacy of one {mechanism.unit} under {relation}"

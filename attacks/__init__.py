@@ -1,8 +1,8 @@
 """Attacks on split learning, on any pair of torch modules or a recorded release: from an observation to a guess.
 
 This library knows neither the training core nor the accountants. `ATTACKS` is the table of what it offers;
-`privkit.attacks.goals` says what each attack is after. "Own" images (or records) are the adversary's, called
-`auxiliary` in observations; "victims" are the attacked ones. Everything is imported on first use.
+`privkit.attacks.goals` defines the goals of attacks. "Own" images (or records) belong to the adversary and are called
+`auxiliary` in observations; "victims" are the attacked images. Everything is imported on first use.
 
 >>> import torch
 >>> from privkit.attacks import WhiteBox

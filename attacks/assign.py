@@ -1,4 +1,4 @@
-"""Assignments: soft ones by Sinkhorn's iteration, the cheapest one, one by capacity, and their costs."""
+"""Assignments and their costs: soft ones by Sinkhorn's iteration, the cheapest one, and one with capacities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SLACK_STEPS = 3
 
 
 def distances(tokens: Tensor, targets: Tensor) -> Tensor:
-    """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], by matrix products alone, in float32."""
+    """Squared distances [..., n, m] of vectors [..., n, d] and [..., m, d], computed by matrix products in float32."""
     with torch.autocast(tokens.device.type, enabled=False):  # a difference of large numbers
         tokens, targets = tokens.float(), targets.float()
         ones, others = tokens.square().sum(-1).unsqueeze(-1), targets.square().sum(-1).unsqueeze(-2)
@@ -20,10 +20,10 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """Squared distance of every released token [G, S, D] to the token expected at every place, divided by the group's
-    mean distance.
+    """Squared distance of every released token [G, S, D] to every place's expected token, over the group's mean
+    distance.
 
-    Entry (t, s) of [G, S, S] is for released token t and place s.
+    Entry (t, s) of the result [G, S, S] belongs to released token t and place s.
     """
     costs = torch.cdist(released, expected).square()
     return costs / costs.mean((1, 2), keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
@@ -32,11 +32,11 @@ def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
 def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
     """Logarithm of exp(scores) with rows and columns rescaled until it is nearly doubly stochastic.
 
-    Scores [..., n, m] are negative costs over a temperature; as it falls to 0, the result tends to the cheapest
-    assignment. Each of `steps` ≥ 1 rescales rows, then columns. In the end columns sum to one exactly, and rows to
-    about the capacity m/n.
+    `scores` [..., n, m] are negative costs over a temperature; as the temperature falls to 0, the result tends to the
+    cheapest assignment. Each of `steps` ≥ 1 steps rescales rows, then columns. In the end columns sum to exactly one,
+    and rows to about `capacity` = m/n.
 
-    Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks Mena et al. 2018, §2.
+    Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks: Mena et al. 2018, §2.
 
     >>> (100 * sinkhorn(torch.tensor([[9.0, 0.0], [9.0, 9.0]]), 50).exp()).round()
     tensor([[99.,  1.],
@@ -54,8 +54,8 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 def rescale_(weights: Tensor, steps: int) -> Tensor:
     """`sinkhorn` for weights [..., n, n] ≥ 0, in place and without logarithms, for very large tables.
 
-    Each row needs at least one number that does not underflow. Each of `steps` ≥ 1 rescales columns, then rows; rows
-    sum to one exactly.
+    Each row needs at least one number that does not underflow. Each of `steps` ≥ 1 steps rescales columns, then
+    rows; in the end rows sum to exactly one.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -64,9 +64,9 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
 
 
 def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
-    """A partial matching [N, L, T] in [0, 1], from log-odds [N, L, T] of each match over no match; L may be 0.
+    """A partial matching [N, L, T] in [0, 1], from the log-odds [N, L, T] of each match against no match; L may be 0.
 
-    The difference between 1 and a row's or column's sum is its probability of having no match.
+    A row's or column's probability of having no match is 1 minus its sum.
 
     Source: matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
 
@@ -101,7 +101,7 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def hungarian(costs: Tensor) -> Tensor:
-    """The token on each place in the cheapest assignment, int64 [G, S], for costs [G, S, S] of token t at place s.
+    """The token at each place in the cheapest assignment, int64 [G, S]; `costs[g, t, s]`: token t at place s.
 
     >>> hungarian(torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
     [[1, 0]]
@@ -111,9 +111,9 @@ def hungarian(costs: Tensor) -> Tensor:
 
 
 def in_order(costs: Tensor) -> Tensor:
-    """The cheapest places of L tokens that keep their order, int64 [N, L] ascending, for costs [N, L, T], L ≤ T.
+    """The cheapest places of L tokens in unchanged order, int64 [N, L] ascending, for costs [N, L, T] with L ≤ T.
 
-    Source: dynamic programming over places (Bellman 1957), as Viterbi's path.
+    Source: dynamic programming over places (Bellman 1957), like Viterbi's path.
 
     >>> in_order(torch.tensor([[[0.0, 1.0, 9.0], [0.0, 9.0, 9.0]]])).tolist()
     [[0, 1]]
@@ -133,7 +133,7 @@ def in_order(costs: Tensor) -> Tensor:
 
 
 def take(released: Tensor, order: Tensor) -> Tensor:
-    """Tokens [G, S, D] taken in an order int64 [G, n], such as that of `hungarian`; the result is [G, n, D].
+    """Tokens [G, n, D] taken from [G, S, D] in the order int64 [G, n], for example the result of `hungarian`.
 
     >>> take(torch.tensor([[[7.0], [8.0]]]), torch.tensor([[1, 0]])).tolist()
     [[[8.0], [7.0]]]
@@ -142,12 +142,11 @@ def take(released: Tensor, order: Tensor) -> Tensor:
 
 
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
-    """Assign to each image as many tokens as it holds: each token proposes to image after image, and an image keeps its
-    best ones.
+    """Assign T tokens to each image: tokens propose to images by preference, and an image keeps its best T.
 
-    From logits [B·T, B] and the capacity T it gives int64 [B, T], ascending tokens of each image.
+    From logits [B·T, B] and the capacity T, the result is int64 [B, T]: the tokens of each image, ascending.
 
-    Source: deferred acceptance (Gale and Shapley 1962); all tokens ask at once.
+    Source: deferred acceptance (Gale and Shapley 1962); all tokens propose at once.
 
     >>> by_capacity(torch.tensor([[2.0, 0.0], [1.0, 0.0], [3.0, 2.0], [0.0, 1.0]]), 2)
     tensor([[0, 2],

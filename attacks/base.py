@@ -14,11 +14,11 @@ from privkit.shared.threat_models import ThreatModel
 
 
 class NotApplicable(Exception):
-    """The attack cannot be mounted on these views with this knowledge; the message says why."""
+    """The attack cannot be mounted on these recorded messages with this knowledge; the message says why."""
 
 
 class AttackDiverged(Exception):
-    """The attack's own training ended in NaN or infinity; the message says where."""
+    """The attack's training ended in NaN or infinity; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,23 +27,25 @@ class View:
 
     Attributes:
         round: 0-based communication round.
-        smashed: the release, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
-        mixed: k, number of images that each released row mixes; 1 if clients are not mixed.
-        weights: weight of each of the k images at each position of a row, [N, k, T] (T = 1: one for all positions),
-            if the coins (the random draws) of mixing or masking are public; None if they are hidden, or there are none.
-        clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty one. A seat is a place in the
-            group that a row mixes. The server knows the seats if it forms the groups and returns each client's
-            gradient; None if the coins of mixing are hidden from the adversary. Row m·N/M + b holds the b-th record of
-            each client of message m, so the seats of several passes can be linked.
+        smashed: the N released rows, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
+        mixed: number k ≥ 1 of images that each released row mixes; 1 without mixing.
+        weights: weight of each of the k images at each position of a row, [N, k, T] (T = 1: one weight for all
+            positions), if the random draws of mixing or masking are public; None if the draws are hidden, or there are
+            none.
+        clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty seat. A seat is a place in the
+            group that a row mixes. A server that forms the groups and returns each client's gradient knows the seats;
+            None if the draws of mixing are hidden from the adversary. Row m·N/M + b holds the b-th record of each
+            client of message m, so the seats of several passes can be linked.
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send
             it.
-        messages: M ≥ 1, messages of N/M rows each, one after another; a batch-level shuffle mixes within one.
-        labels: labels that are sent with the rows: int64 [N], or float [N, L] where they were mixed or noised; None if
-            the protocol does not send it.
-        whole: whether each patch of an image (or token of a sequence) has its token, in its place or in another; False
-            if tokens were dropped or merged.
-        parts: names of the parts that `smashed` consists of, if a release lies in several storages and the adversary
-            holds these; empty if it was not split. If parts are places, `smashed` is zero in those of other storages.
+        messages: number M ≥ 1 of consecutive messages of N/M rows each; a batch-level shuffle mixes rows of one message
+            only.
+        labels: labels that are sent with the rows: int64 [N], or float [N, L] if they are mixed or noised; None if the
+            protocol does not send labels.
+        whole: whether every patch of an image (or token of a sequence) still has a token, perhaps in another place;
+            False if tokens were dropped or merged.
+        parts: if a release is split over several storages, the names of the parts that the adversary holds; empty if
+            it was not split. If parts are places, `smashed` is zero at the places of other storages.
     """
 
     round: int
@@ -60,11 +62,12 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class QueryResult:
-    """What came back when the adversary sent its own images through the defended clients.
+    """The answer to a query: the release after the adversary sends its own images through the defended clients.
 
     Attributes:
         view: the messages, as the server would have seen them.
-        members: int64 [N, k], the row of the sent image on each seat of each released row; −1 on an empty seat.
+        members: int64 [N, k], the index of the sent image on each seat (place in the mixed group) of each released
+            row; −1 on an empty seat.
     """
 
     view: View
@@ -72,14 +75,14 @@ class QueryResult:
 
     @classmethod
     def row_by_row(cls, view: View) -> QueryResult:
-        """The same answer, reordered so that row n belongs to the n-th sent image."""
+        """The answer to a query whose released row n belongs to the n-th sent image."""
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
         """The released row of each sent image, int64 [images].
 
         Raises:
-            NotApplicable: if some image has no row in the answer; `asking` names the attack that needs it.
+            NotApplicable: if some image has no row in the answer; `asking` is the attack's name in the message.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -97,21 +100,21 @@ Query = Callable[[Tensor, Generator], QueryResult]  # images [N, C, H, W] of one
 
 
 class TrainingClients(Protocol):
-    """The clients in training, as a malicious server meets them: it can answer them with any gradient, and do nothing
-    else."""
+    """The clients in training, for a malicious server, whose only power is to answer with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
         """One round: clients send private images, get the gradient that `answer` computes, and learn from it.
 
         Args:
-            answer: function from a round's view, including labels, to the gradient at the cut, shaped like `smashed`.
+            answer: function from a round's view, with labels, to the gradient at the cut, which has the shape of
+                `smashed`.
         """
 
     def views(self) -> list[View]:
-        """Releases of the attacked images by the clients as they are now, in as many passes as were recorded."""
+        """Releases of the attacked images by the clients in their present state, with the recorded number of passes."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, optimizers and random states, so that a killed attack can be resumed."""
+        """Weights, optimizers and random states, from which a killed attack can be resumed."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
@@ -119,11 +122,11 @@ class TrainingClients(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What every adversary has when its attack begins; each goal adds further fields.
+    """The data that every adversary has when the attack starts; each goal of attacks adds further fields.
 
     Attributes:
-        image_shape: shape of one private record, (C, H, W) for images; public by the model's architecture.
-        batch_size: records per round, over all clients, which the server sees anyway.
+        image_shape: shape of one private record, (C, H, W) for images; the model's architecture reveals it.
+        batch_size: number ≥ 1 of records per round over all clients, a number that the server sees.
         views: the recorded rounds, pass after pass.
     """
 
@@ -134,13 +137,13 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """One score per example, for goals that ask yes or no (is the label 1? was it a member?).
+    """One score per example, for yes-or-no questions (is the label 1? was the record a member?).
 
     Attributes:
         values: float [N]; higher means "yes".
         examples: int64 [N], the released row (or queried example) to which each score belongs.
-        of_labels: float [N, L], one score per label, higher for the likelier; None if the attack asks for one label
-            only.
+        of_labels: float [N, L], one score per label, higher for a likelier label; None if the attack scores one
+            label only.
     """
 
     values: Tensor
@@ -168,7 +171,7 @@ class Session(Protocol):
         return
 
     def goes_on(self, epochs: int, curve: Sequence[float]) -> bool:
-        """Whether a training that has done its `epochs`, or a doubling of them, shall be doubled once more."""
+        """Whether to double a training once more, after its first `epochs` or after an earlier doubling."""
         return False
 
 
@@ -183,31 +186,30 @@ Output = TypeVar("Output", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Mounting(Generic[Held, Output]):
-    """Declaration of how an attack must be mounted.
+    """An attack's declaration of the conditions under which an audit must run it.
 
     Attributes:
-        passes: how often the attacked images cross the wire for it, ≥ 1.
-        budget_share: share of the run's epochs for attacks that fills its field `epochs`; 0 if the attack sets its own
-            number.
-        start: the untrained attack: the same one without learning and search; None if there is none, or if this attack
-            is already untrained.
-        control: function from the training steps of one epoch to the specification that replaces the attack in control
-            experiments; None for the attack itself.
-        control_side: pixels per side that are enough for its controls; None for the images as they are.
-        ignores_views: whether it is a constant guess, which needs no controls.
-        domains: kinds of records that it reconstructs, such as "images", or "any".
-        undoes: the effects of a defense that it can undo: some of "maps" (a fixed function of a record), "scales" (each
-            channel by a number of its own), "masks", "mixes", "permutes" and "shortens", as defenses declare them. Its
-            positive control uses the defense only if the attack undoes all its effects.
-        any_tokens: whether it reads releases that are not `View.whole`.
-        returns_auxiliary: whether its guesses are always records of the adversary's own. Its controls then hide the
-            attacked records among them.
-        shadow_models: number of shadow models that it trains.
-        labeled: number of records of each label whose label it knows; 0 for one positive record in each round, if it
-            uses known labels at all.
-        gradients: whether it reads the gradients that come back, so that it needs a lower segment that learns.
-        architecture_only: whether it uses a lower segment's architecture only, and throws away its weights.
-        short_of_published: a sentence, if it is mounted below its published strength.
+        passes: how many times ≥ 1 the clients must send the attacked images.
+        budget_share: factor ≥ 0 by which the audit's epochs for attacks are multiplied to give the attack's `epochs`; 0
+            if the attack sets its own number.
+        start: the same attack without training and search; None if none exists, or if this attack is already untrained.
+        control: function from the number of training steps in an epoch to the attack that replaces this one in control
+            experiments; None for this attack itself.
+        control_side: pixels per side that are enough for control experiments; None for unchanged images.
+        ignores_views: whether the attack is a constant guess, which needs no control experiments.
+        domains: kinds of records that the attack reconstructs, such as "images", or "any".
+        undoes: the effects of a defense that the attack can undo: some of "maps" (a fixed function of a record),
+            "scales" (each channel by its own factor), "masks", "mixes", "permutes" and "shortens", as defenses declare
+            them. The positive control includes a defense only if all its effects are undone.
+        any_tokens: whether the attack reads releases with dropped or merged tokens (not `View.whole`).
+        returns_auxiliary: whether every guess is one of the adversary's records. Control experiments then hide the
+            attacked records among these.
+        shadow_models: number ≥ 0 of shadow models that the attack trains.
+        labeled: number ≥ 0 of records per label whose label the attack knows. With 0, an attack that uses known labels
+            gets one positive record in each round.
+        gradients: whether the attack reads the returned gradients, and so needs a lower segment that is trained.
+        architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.
+        short_of_published: why the attack is weaker than published, in a sentence; empty if it is not.
     """
 
     passes: int = 1
@@ -228,7 +230,7 @@ class Mounting(Generic[Held, Output]):
 
 
 class Attack(Protocol[Held, Output]):
-    """One attack: a frozen dataclass that declares what it needs and how it is mounted, with a single method."""
+    """One attack: a frozen dataclass that declares its needs and its conditions (`mounting`), with a single method."""
 
     @property
     def name(self) -> str:
@@ -244,11 +246,11 @@ class Attack(Protocol[Held, Output]):
 
     @property
     def uses(self) -> frozenset[str]:
-        """Fields that make the attack stronger, but are not necessary."""
+        """Fields of the observation that make the attack stronger, but are not necessary."""
 
     @property
     def mounting(self) -> Mounting[Held, Output]:
-        """How the attack must be mounted, as a `Mounting`."""
+        """The conditions under which the attack must run, as a `Mounting`."""
 
     def run(self, observation: Held, generator: Generator, session: Session | None = None) -> Output:
         """Run the attack on an observation. The same generator state gives the same bits on the same CPU.
@@ -256,23 +258,23 @@ class Attack(Protocol[Held, Output]):
         Args:
             observation: the adversary's observation.
             generator: a CPU generator, the only source of randomness.
-            session: where a long attack saves its state and reports its progress.
+            session: the session in which a long attack saves its state and reports its progress.
 
         Raises:
-            NotApplicable: if it cannot be mounted on this observation.
-            AttackDiverged: if its own training is not finite; the last good state is kept.
+            NotApplicable: if the attack cannot run on this observation.
+            AttackDiverged: if the attack's training is not finite; the last good state is kept.
         """
 
 
 class ReconstructingAttack(Checked):
-    """Base of privkit's own attacks on records: what most of them declare alike."""
+    """Base of privkit's own attacks that reconstruct records, with the declarations that most of them share."""
 
     goal: ClassVar[str] = "reconstruct"
     uses: ClassVar[frozenset[str]] = frozenset()
 
 
 class NamingAttack(Checked):
-    """Base of privkit's own attacks on labels: what most of them declare alike."""
+    """Base of privkit's own attacks on labels, with the declarations that most of them share."""
 
     goal: ClassVar[str] = "labels"
     uses: ClassVar[frozenset[str]] = frozenset()
@@ -282,18 +284,18 @@ AnyAttack = Attack[Never, object]  # an attack on any goal, for code that mounts
 
 
 def known_to(attack: AnyAttack) -> frozenset[str]:
-    """Fields of the observation that an attack declares. An audit passes only these to the attack."""
+    """Fields of the observation that an attack declares. An audit passes only these fields to the attack."""
     return attack.needs | attack.uses
 
 
 def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> ThreatModel:
-    """The threat model under which an attack is mounted.
+    """The threat model of an attack.
 
-    It follows from what the attack is given: the training or records in it, several passes or weights or both, queries,
-    in this order; an attack with none of them is passive.
+    It follows from the attack's access, checked in this order: to the training or its records; to several passes, to
+    weights, or to both; to queries. An attack without any of these is passive.
 
     Args:
-        held: fields of the observation that its adversary has; None for all that the attack declares.
+        held: fields of the observation that the adversary has; None for all that the attack declares.
     """
     held = known_to(attack) if held is None else held
     if {"clients", "present"} & set(held):
@@ -312,12 +314,12 @@ def lacking(attack: AnyAttack, observation: Observation) -> list[str]:
 
 
 def given(field: Value | None) -> Value:
-    """A field of the observation that `require` found to be there."""
+    """The value of an observation's field that `require` has checked, for the type checker."""
     assert field is not None
     return field
 
 
 def require(attack: AnyAttack, observation: Observation) -> None:
-    """Raise `NotApplicable` if the adversary lacks what the attack needs."""
+    """Raise `NotApplicable` if the observation lacks a field that the attack needs."""
     if missing := lacking(attack, observation):
         raise NotApplicable(f"{attack.name} needs {' and '.join(missing)}, which this adversary does not have")

@@ -1,4 +1,4 @@
-"""The only check of an attack's declarations, before it is mounted; attacks of plug-ins are checked, too."""
+"""The check of an attack's declarations before it runs; attacks of plug-ins are checked, too."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from privkit.shared.measures import KINDS
 
 
 def check_declared(attack: AnyAttack) -> None:
-    """Refuse an attack that violates `privkit.attacks.base.Attack`.
+    """Check that an attack satisfies the contract `privkit.attacks.base.Attack`.
 
     Raises:
-        TypeError: with the first thing that is missing or wrong, and what is allowed.
+        TypeError: for the first declaration that is missing or wrong; the message says what is allowed.
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> check_declared(MidGrey())
@@ -23,7 +23,7 @@ def check_declared(attack: AnyAttack) -> None:
     >>> check_declared(Nameless())
     Traceback (most recent call last):
     TypeError: goal must be one of reconstruct, labels, membership, distinguish, got 'fame'; a goal of your own is \
-named module:object
+    named module:object
     """
     wanted = ("name", "goal", "needs", "uses", "mounting", "run")
     for name in wanted:

@@ -1,6 +1,4 @@
-"""Escalation: an attack that fails goes on from its saved session with twice the work, until it wins or more work does
-not help.
-"""
+"""Escalation: a failed attack continues from its session with twice the work, until it succeeds or stops improving."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ _ERRORS = "errors"
 
 @dataclass(frozen=True, kw_only=True)
 class Escalation:
-    """How far an attack went beyond its budget, and why it stopped there."""
+    """The number of doublings of an attack's work beyond its budget, the errors, and the reason for the end."""
 
     # because it won, stopped improving for two doublings, reached the limit, trains nothing that could go on, or failed
     # in a further doubling, which does not count; "on" as long as it goes on
@@ -31,7 +29,7 @@ class Escalation:
 
     @property
     def doublings(self) -> int:
-        """Number of doublings of its budget."""
+        """Number of doublings of the attack's budget."""
         return len(self.errors) - 1
 
     @property
@@ -41,7 +39,7 @@ class Escalation:
 
     @property
     def sentence(self) -> str:
-        """A sentence on how far the attack went and why it stopped; empty if it won at its budget.
+        """A sentence on the attack's extra work and the reason for its end; empty if it succeeded within its budget.
 
         >>> Escalation(ended="won", errors=(0.08, 0.04), epochs=20).sentence
         'the attack failed at its budget, went on to 2 times its work (20 epochs, error 0.0800, 0.0400) and won'
@@ -63,7 +61,7 @@ class Escalation:
 
 
 class _Further(Session):
-    """A session, with state, of a training that continues beyond its budget, once for each of the `errors` so far."""
+    """A session with state that lets a training exceed its budget, once for each of the `errors` so far."""
 
     def __init__(self, session: Session, errors: Sequence[float] = ()) -> None:
         self._session, self.errors, self.epochs = session, tuple(errors), 0
@@ -103,24 +101,24 @@ def escalated(
     most: int,
     unit: str = "epochs",
 ) -> tuple[_Result, Escalation]:
-    """Run an attack; as long as it fails and may still improve, go on from its session with twice the work.
+    """Run an attack. While it fails and may still improve, continue from its session with twice the work.
 
-    A killed attack continues in the doubling in which it was.
+    An attack killed during a doubling resumes in this doubling.
 
     Args:
-        run: the attack from its start, given a session. Each run makes the same calls with the same draws, and `fit`
-            skips the work that the session already holds.
-        judged: function from a result to whether it is better than constant guesses, and its error ≥ 0.
-        session: where the attack saves its state; None keeps nothing.
-        most: doublings ≥ 0 at most.
-        unit: unit of the curve that is passed to `Session.goes_on`.
+        run: function that runs the attack from its start with a session. Each run makes the same calls with the same
+            draws, and `fit` skips work that the session already holds.
+        judged: function from a result to a pair: whether it is better than constant guesses, and its error ≥ 0.
+        session: the session in which the attack saves its state; None saves nothing.
+        most: largest number of doublings, ≥ 0.
+        unit: name of the steps that `Session.goes_on` counts, such as "epochs".
 
     Returns:
-        The last result, and an `Escalation`: how far the attack went.
+        The last result, and an `Escalation`.
 
     Raises:
-        Exception: error that `run` raises at its budget. A later doubling that diverges, or that the threat model
-            refuses, is left out.
+        Exception: any error of `run` within its budget. A later doubling is ignored if it diverges or if the threat
+            model refuses it.
 
     >>> def attack(session):
     ...     curve = [0.5]

@@ -1,4 +1,4 @@
-"""The training loop of every attack that trains: resumed after a kill, and stopped at the last good state."""
+"""The training loop of attacks: it resumes after a kill, and returns to the last good state if it diverges."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ JUDGED_FROM = 4  # epochs below which half of a training says nothing
 
 
 class Training(Protocol):
-    """What `fit` trains: networks or images, with their optimizers."""
+    """An object that `fit` trains: networks or images, with their optimizers."""
 
     def epoch(self, number: int) -> float:
         """Train one epoch, whose randomness follows from its 0-based number or from the state.
 
-        Returns the objective after the epoch, on held-out data if the attack has some; lower is better. Raises
-        `AttackDiverged` if the training is not finite in a part that the objective does not show.
+        Returns the objective after the epoch, on held-out data if the attack has such data; lower is better. Raises
+        `AttackDiverged` if a part of the training that the objective does not show is not finite.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next epoch depends on."""
+        """The state on which the next epoch depends."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a saved state, so that training goes on from it."""
+        """Restore a saved state, from which training continues."""
 
     def again(self, times: int) -> None:
-        """Begin a new cycle of the learning rate, `times` as long as the first; do nothing if the rate never
-        changes."""
+        """Begin a new learning-rate cycle, `times` as long as the first; do nothing for a constant rate."""
 
 
 TOLERATED_GAIN = 0.05
@@ -60,26 +59,27 @@ def fit(
     objective: str = "the objective",
     keep_best: bool = False,
 ) -> tuple[float, ...]:
-    """Train epoch by epoch, from where the session was left, and save after each epoch.
+    """Train epoch by epoch, starting from the session's saved state, and save after each epoch.
 
-    If the session says so (`Session.goes_on`), the training then goes on with as many epochs again, each time as a
-    cycle of its own. A cycle that ends with a larger objective than the one before is undone.
+    As long as `Session.goes_on` is true, the number of epochs is then doubled; each doubling is a new cycle of the
+    learning rate. A cycle that ends with a larger objective than the previous cycle is undone.
 
     Args:
-        training: changed in place.
-        epochs: number of epochs ≥ 0; those done before a kill count.
-        session: where to save and to report; None keeps nothing.
-        objective: name of the value that an epoch returns, with the attack's name, for the sentence on a divergence.
-        keep_best: whether to put the training back, at the end, to the epoch with the smallest objective, if the last
-            one's is larger by more than `TOLERATED_GAIN`. This is for objectives on held-out data, which rise again
-            if a training learns its data by heart; smaller differences are noise.
+        training: the training, changed in place.
+        epochs: number of epochs ≥ 0, including epochs done before a kill.
+        session: the session for saving and reporting; None saves nothing.
+        objective: name of the value that an epoch returns, with the attack's name, for the error message of a
+            divergence.
+        keep_best: whether to return to the epoch with the smallest objective, if the last epoch's objective is larger
+            by more than `TOLERATED_GAIN`. Use it for objectives on held-out data, which rise again when a training
+            overfits; smaller differences are noise.
 
     Returns:
         The objective after each epoch.
 
     Raises:
-        AttackDiverged: if an epoch raises it or returns NaN or infinity. The training is put back to its last good
-            state (to the start if no epoch succeeded), and the session keeps that state.
+        AttackDiverged: if an epoch raises it or returns NaN or infinity. The training returns to its last good state
+            (to the start if no epoch succeeded), and the session keeps this state.
 
     >>> class Halving:
     ...     value = 1.0
@@ -113,7 +113,7 @@ def fit(
 
 
 def _begun(training: Training, saved: dict[str, Any] | None) -> dict[str, Any]:
-    """The good state that a training begins in."""
+    """The state in which a training starts: the saved state, or that of a new training."""
     if saved is None:
         return {"curve": [], "training": deepcopy(training.state_dict())}
     training.load_state_dict(deepcopy(saved["training"]))
@@ -128,7 +128,7 @@ def _trained(
     objective: str,
     keep_best: bool = False,
 ) -> dict[str, Any]:
-    """The state after the epoch with number `epochs`, from a good one; see `fit`."""
+    """The state after `epochs` epochs in all, continuing from the state `good`; see `fit`."""
     for epoch in range(len(good["curve"]), epochs):
         try:
             value = training.epoch(epoch)
@@ -154,26 +154,24 @@ def fit_doubling(
     doublings: int | None = 0,
     objective: str = "the objective",
 ) -> tuple[tuple[float, ...], bool | None]:
-    """Train for half of the epochs, then for as many again, and report whether this doubling still improved the
-    objective.
+    """Train for half of the epochs, then the other half, and report whether this doubling improved the objective.
 
-    Each doubling is a cycle of the learning rate, so that the errors before and after it are comparable. A doubling
-    that ends with a larger error is undone. If the session says so (`Session.goes_on`), doublings of all epochs so far
-    follow.
+    Each doubling is a cycle of the learning rate, so the errors before and after it are comparable. A doubling that
+    ends with a larger error is undone. As long as `Session.goes_on` is true, the number of all epochs so far is doubled
+    again.
 
     Args:
-        cycle: function (epochs before the cycle, epochs of the cycle) -> its training. All cycles train the same
-            network, each from the state that the previous one left.
-        epochs: ≥ 0, number of epochs up to the end of the first doubling; below 4 there is one cycle, and nothing is
-            judged.
-        session: where to save and to report; None keeps nothing.
-        doublings: the largest number of doublings of `epochs`; they stop when one gains at most `TOLERATED_GAIN`. None
-            trains in one cycle and judges nothing.
-        objective: as in `fit`, like what is raised.
+        cycle: function (epochs before the cycle, epochs of the cycle) -> the cycle's training. All cycles train the
+            same network; each continues from the state of the previous cycle.
+        epochs: number of epochs ≥ 0 up to the end of the first doubling; below 4 there is only one cycle.
+        session: the session for saving and reporting; None saves nothing.
+        doublings: largest number ≥ 0 of further doublings of `epochs`; they stop when a doubling gains at most
+            `TOLERATED_GAIN`. None trains in one cycle.
+        objective: as in `fit`; the errors are those of `fit`, too.
 
     Returns:
-        The objective after each epoch, and whether the last doubling gained no more than `TOLERATED_GAIN`; None where
-        nothing was doubled.
+        The objective after each epoch, and whether the last doubling gained at most `TOLERATED_GAIN` (None if there
+        was only one cycle).
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
@@ -201,11 +199,11 @@ def fit_doubling(
 
 
 class Stage:
-    """The session of one stage of an attack. It keeps its state under `slot` in the attack's state, and reports its
-    share of the progress.
+    """The session of one stage of an attack. It stores the stage's state under `slot` in the attack's state, and
+    reports the progress of the whole attack.
 
-    The stage's epochs follow `before` others of `total` in all; if `total` is None, the stage has all epochs of the
-    attack.
+    The stage's epochs come after `before` of the attack's `total` epochs; if `total` is None, the stage has all of
+    them.
 
     >>> state = {"first": {"curve": [0.5]}}
     >>> Stage(NoSession(), state, "first").load()
@@ -237,18 +235,17 @@ class Stage:
 
 
 class Resumable(ABC):
-    """A training whose state consists of its parts' states: objects with a `state_dict`, generators, tensors, and dicts
-    of these.
+    """A training whose state is that of its parts: objects with a `state_dict`, generators, tensors, dicts of these.
 
-    Plain numbers are saved but not loaded, since they are drawn again in the same way.
+    Plain numbers are saved but not loaded, since a resumed training draws the same numbers again.
     """
 
     @abstractmethod
     def stateful(self) -> dict[str, Any]:
-        """Key -> part."""
+        """The parts that hold the state, key -> part."""
 
     def again(self, times: int) -> None:  # noqa: B027
-        """Do nothing: the rate never changes."""
+        """Do nothing, since the learning rate never changes."""
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = _state_of(self.stateful())
@@ -284,10 +281,10 @@ def _load(part: Any, state: Any) -> None:
 
 
 class Learner(Resumable):
-    """A network, trained in place, with the optimizer of its parameters and a schedule that moves at each step.
+    """A network, trained in place, with an optimizer and a learning-rate schedule that advances at each step.
 
     Args:
-        cycle: function from a number of steps to the schedule of one cycle.
+        cycle: function from a number of steps to the learning-rate schedule of one cycle.
         steps: number of steps in the first cycle.
     """
 

@@ -1,4 +1,4 @@
-"""A memory of what attacks learned from their own records, for later attacks that would learn the same, bit for bit."""
+"""A cache of results learned from the adversary's records, for later attacks that would learn the same."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class _Kept:
 
 
 class Memory:
-    """Results stored under a digest of all inputs that they follow from. Do not change a returned result in place.
+    """Results stored under a digest of all their inputs. Do not change a returned result in place.
 
     Args:
-        now: a clock, for the seconds that a result took.
+        now: clock in seconds, to measure the time of a result.
 
     Attributes:
-        spared: seconds that earlier attacks spent on results which the present attack (since `begin`) reuses. An attack
-            is charged its own seconds plus these, so its cost does not depend on the order of the attacks.
+        spared: seconds that earlier attacks spent on results reused since `begin`. The cost of an attack includes these
+            seconds, so it does not depend on the order of the attacks.
 
     >>> memory, draws = Memory(), Generator().manual_seed(0)
     >>> def made() -> float:
@@ -56,11 +56,10 @@ class Memory:
         self.spared, self._met = 0.0, set()
 
     def recalled(self, given: Sequence[Any], draws: Generator, make: Callable[[], Made]) -> Made:
-        """The result of `make`, computed now or taken from an earlier call with equal `given`; `draws` ends in the same
-        state either way.
+        """The result of `make`, computed or reused from a call with equal `given`; `draws` ends in the same state.
 
         Args:
-            given: all other inputs of the result: tensors, generators, and objects that their `repr` describes.
+            given: all other inputs of the result: tensors, generators, and objects whose `repr` describes them fully.
 
         Raises:
             NotApplicable: if `make` raises it, or raised it before.
@@ -81,7 +80,7 @@ class Memory:
         return result
 
     def recall(self, key: str) -> Any:
-        """The result stored under a digest; None if there is none."""
+        """The result stored under a digest; None if nothing is stored."""
         if (known := self._kept.get(key)) is None:
             return None
         if key not in self._met:
@@ -90,7 +89,7 @@ class Memory:
         return known.made
 
     def keep(self, key: str, made: Any, seconds: float) -> None:
-        """Hold a result with the seconds that it took, and forget the oldest results if there are too many."""
+        """Store a result and the seconds for computing it, and drop the oldest results if there are too many."""
         self._kept[key] = _Kept(made, seconds, _numbers(made))
         self._met.add(key)
         while sum(kept.numbers for kept in self._kept.values()) > _MOST:
@@ -115,7 +114,6 @@ def tensor_digest(*given: Any) -> str:
 
 
 def _numbers(made: Any) -> int:
-    """The count of numbers in all tensors of a result."""
     if isinstance(made, Tensor):
         return made.numel()
     parts = made.values() if isinstance(made, dict) else made if isinstance(made, list | tuple) else ()

@@ -1,4 +1,4 @@
-"""Checks of what an attack returned, before anything is computed from it: type, shape and number of rows."""
+"""Checks of an attack's output before it is scored: type, shape and number of rows."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class BadOutput(Exception):
-    """An attack returned what its goal cannot read; the message says what to return."""
+    """An attack's output does not suit its goal; the message says what to return."""
 
 
 def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ...]) -> Reconstruction:
     """The checked guesses of an attack that reconstructs.
 
     Args:
-        rows: how many guesses there must be.
+        rows: required number of guesses.
         shape: shape of a record.
 
     Raises:
-        BadOutput: if it is not a `Reconstruction` of a tensor [rows, *shape].
+        BadOutput: if `found` is not a `Reconstruction` with images [rows, *shape].
 
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> guesses_of(MidGrey(), None, 2, (1, 8, 8))
     Traceback (most recent call last):
     privkit.attacks.outputs.BadOutput: mid_grey must return a Reconstruction with a guess for each record, images \
-[2, 1, 8, 8], got NoneType
+    [2, 1, 8, 8], got NoneType
     """
     from privkit.attacks.goals.reconstruct import Reconstruction
 
@@ -46,7 +46,7 @@ def scores_of(attack: AnyAttack, found: object) -> Scores:
     """The checked scores of an attack on labels, membership or canaries.
 
     Raises:
-        BadOutput: if it is not a `Scores` of as many numbers as examples.
+        BadOutput: if `found` is not a `Scores` with one number per example.
     """
     if not isinstance(found, Scores):
         raise BadOutput(f"{attack.name} must return Scores, one number per example, got {_seen(found)}")
@@ -61,5 +61,4 @@ def scores_of(attack: AnyAttack, found: object) -> Scores:
 
 
 def _seen(value: object) -> str:
-    """The shape of a tensor, or the type of anything else."""
     return str(list(value.shape)) if isinstance(value, Tensor) else type(value).__name__

@@ -1,4 +1,4 @@
-"""Patches: the geometry that ties T released tokens to a grid of image patches."""
+"""Patches: the geometry that maps T released tokens to a grid of image patches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Geometry:
 
     @property
     def patch_dim(self) -> int:
-        """Pixels a patch: p·p·C."""
+        """Number of values in a patch: p·p·C."""
         return self.patch * self.patch * self.image_shape[0]
 
     @classmethod
@@ -34,7 +34,7 @@ class Geometry:
         """Read the geometry off a release: tokens [N, T, D], with a class token [N, T + 1, D], or maps [N, D, h, w].
 
         Raises:
-            NotApplicable: if the tokens are not a square grid of square patches over the image.
+            NotApplicable: if the tokens do not form a square grid of square patches over the image.
 
         >>> Geometry.of(torch.zeros(2, 16, 96), (1, 28, 28)).patch
         7
@@ -58,7 +58,7 @@ class Geometry:
 
 
 def class_tokens(release: Tensor) -> int:
-    """Number of class tokens in front: 1 if there is one token [N, T, D] more than in a square grid, else 0.
+    """Number of leading class tokens: 1 if tokens [N, T, D] are one more than a square grid holds, else 0.
 
     >>> [class_tokens(torch.zeros(1, count, 8)) for count in (16, 17, 18)]
     [0, 1, 0]

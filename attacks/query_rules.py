@@ -10,7 +10,7 @@ from privkit.constraints import Checked, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class QueryRules(Checked):
-    """Rules for queries: the adversary sends its own images and gets their release, one round per query."""
+    """Rules for queries, in which the adversary sends one round of its own images and gets their release."""
 
     rounds: Whole | None = None  # largest number of rounds, ≥ 0; None for any number
     copies: bool = True  # whether a round may contain an image twice

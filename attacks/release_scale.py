@@ -1,4 +1,4 @@
-"""The scale of a release: multiplying it by a public factor hides nothing, so attacks must not depend on the scale."""
+"""The scale of a release: multiplication by a public factor hides nothing, so attacks must not depend on the scale."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _USUAL, _ZERO = 1e-12, 1e-30
 
 
 def least_variance(release: Tensor) -> float:
-    """A floor for variances that are divided by, in (0, 1e-12].
+    """A positive lower limit for variances in denominators, in (0, 1e-12].
 
-    It shrinks with the release, so that attacks can also read a release that a public factor such as 1e-9 made small.
+    The limit shrinks with the release, so attacks also work on a release that was multiplied by a public factor such as
+    1e-9.
 
     Args:
         release: numbers of any shape, at least one.
@@ -31,10 +32,10 @@ def least_variance(release: Tensor) -> float:
 
 
 def usual_unit(release: Tensor) -> float:
-    """The factor, a power of 2, that gives a release numbers of a usual size: 1 if its numbers have a usual size
-    already, or are all equal.
+    """The factor, a power of 2, that scales a release to usual size; 1 if all numbers are equal.
 
-    Decoders of tokens were built for such numbers: with a factor of .01, one decoder ignored its input.
+    The factor is also 1 if the release has a usual size, a standard deviation near 1. Decoders of tokens need this
+    size: after multiplication by 0.01, one decoder ignored its input.
 
     >>> release = torch.tensor([-1.0, 1.0])
     >>> usual_unit(release), usual_unit(1e-3 * release), usual_unit(1e3 * release), usual_unit(0 * release)

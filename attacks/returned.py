@@ -1,4 +1,4 @@
-"""The gradients that come back across the cut, and the gradients of weights that follow from them."""
+"""The gradients returned across the cut, and the gradients of weights computed from them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _AT_ONCE = 256  # examples whose weight gradients are held at once
 
 
 def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of all cut-layer gradients that came back, for the attack of this name.
+    """Rows of all returned cut-layer gradients; `attack` is the attack's name for error messages.
 
     Returns:
-        Gradients float [N, F], the view number of each row, and its row number over all views.
+        Gradients float [N, F], the index of each row's view, and the index of each row over all views.
 
     Raises:
-        NotApplicable: if no view holds a gradient, or they differ in size.
+        NotApplicable: if no view holds a gradient, or the gradients differ in size.
     """
     starts = torch.tensor([0, *(len(view.smashed) for view in views)]).cumsum(0).tolist()
     parts, rounds, examples = [], [], []
@@ -47,7 +47,7 @@ def weight_gradients(
     """Each example's gradient of the lower segment's weights, in evaluation mode, [N, P].
 
     Examples are images [N, C, H, W] with the gradient [N, F] that arrived at the segment's output. `state` holds the
-    segment's weights at that time; None for its present ones.
+    segment's weights at that time; None for its present weights.
 
     Raises:
         NotApplicable: if the segment has no weights.

@@ -32,7 +32,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Untuned:
-    """Used inside `Annotated`: tuning keeps the field, because it states what the adversary has or assumes."""
+    """Used inside `Annotated`: tuning keeps the field, which states what the adversary has or assumes."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class Choice:
 def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
     """Field -> search range or values; empty if there is nothing to tune.
 
-    Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper limit
-    is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the attack's work
-    or size, unless `Search` in the annotation says otherwise. `Untuned` keeps any field. A field that differs from its
-    default was chosen by the user, and is kept as well. Values with which the attack would need more knowledge or more
-    passes are left out.
+    Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper
+    limit is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the
+    attack's work or size, unless they are annotated with `Search`. Fields annotated with `Untuned` keep their value,
+    and so do fields that the user set to another value than the default. Values with which the attack would need
+    more knowledge or more passes are left out.
     """
     if not is_dataclass(attack):
         return {}
@@ -82,7 +82,7 @@ def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
 
 
 def why_untuned(attack: AnyAttack) -> str:
-    """Why an attack cannot be tuned, in words; empty if it can."""
+    """The reason why an attack cannot be tuned; empty if it can."""
     if reason := goal_of(attack).untuned:
         return reason
     if "clients" in known_to(attack):
@@ -95,7 +95,7 @@ def why_untuned(attack: AnyAttack) -> str:
 
 
 def _same_adversary(attack: Any, name: str, value: object) -> bool:
-    """Whether an attack with another value of one field knows the same and sees as many passes."""
+    """Whether an attack with another value of one field needs the same knowledge and the same number of passes."""
     with suppress(ValueError):  # not allowed beside the other fields as they are
         other = replace(attack, **{name: value})
         return known_to(other) == known_to(attack) and other.mounting.passes == attack.mounting.passes

@@ -1,4 +1,4 @@
-"""The tables of a run: one of all rows, and further ones for attacks whose output is a score or an order."""
+"""The tables of a run: one of all result rows, and further tables for attacks that return scores or an order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ORDER_NOTE = (
 
 
 def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
-    """The tables of a run, each with its note; the first has means over seeds, or (for one seed) a line per row."""
+    """The tables of a run, each with a note; the first has means over seeds or, for one seed, a line per result row."""
     summaries = over_seeds(rows)
     first = (summary_table(summaries, rows), summary_note(summaries)) if summaries else (table(rows), note_of(rows))
     others = ((answers_table(rows), NOTE), (orders_table(rows), ORDER_NOTE))
@@ -49,12 +49,12 @@ def run_tables(rows: Sequence[Row]) -> list[tuple[Table, str]]:
 
 
 def answers_table(rows: Sequence[Row]) -> Table | None:
-    """One line for each row with scores; None if no row has any."""
+    """A table with a line for each result row of an attack that returns scores; None if there is none."""
     return _asked(rows, "auc", HEADERS, _SHOWN, lambda row: (_proven(row), *_shown(row.empirical_bound)))
 
 
 def orders_table(rows: Sequence[Row]) -> Table | None:
-    """One line for each row with an order; None if no row has any."""
+    """A table with a line for each result row of an attack that returns an order; None if there is none."""
     return _asked(rows, "direct", _ORDER_HEADERS, _OF_ORDERS, lambda row: (_bits(row),))
 
 
@@ -65,7 +65,7 @@ def _asked(
     measures: Sequence[Measure],
     beside: Callable[[Row], tuple[str, ...]],
 ) -> Table | None:
-    """One line for each row with this answer: its measures, and further cells made by `beside`."""
+    """A table with a line for each result row with this answer: its measures, and further columns by `beside`."""
     lines = tuple(
         (
             *(row.defense, row.attack, str(row.seed)),
@@ -79,7 +79,7 @@ def _asked(
 
 
 def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
-    """The bound on ε that canaries show, and the claimed ε with which it was compared."""
+    """The lower bound on ε from canaries, and the claimed ε with which it was compared."""
     if bound is None:
         return UNKNOWN, UNKNOWN
     claimed = "nothing" if bound.claimed == float("inf") else f"{bound.claimed:.3g}{', refuted' * bound.refuted}"
@@ -88,14 +88,14 @@ def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:
 
 
 def _proven(row: Row) -> str:
-    """The proven limits of any attack, for comparison with the canaries' bound."""
+    """The proven limits of any attack: true positive rate at 1 % false positives, and TPR − FPR."""
     if row.limits is None or row.empirical_bound is None or (row.certificate and row.certificate.standing != "proven"):
         return UNKNOWN
     return f"{rounded_up(row.limits.at(0.01), 3)}, {rounded_up(row.limits.advantage, 3)}"
 
 
 def _bits(row: Row) -> str:
-    """Entropy of the order after and before the attack; a dash if the bound is the maximum."""
+    """Entropy of the order after and before the attack; a dash if the attack does not reduce it."""
     left, before = row.answers.get("bits_left"), row.answers.get("bits_before")
     if left is None or before is None or left.value >= before.value:
         return UNKNOWN

@@ -1,4 +1,4 @@
-"""Figures of privacy budgets: sound and published ε against one parameter."""
+"""Figures of privacy budgets: proven and published ε against one parameter."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """Draw ε against one parameter: sound values solid, published ones dashed, one color per mechanism, labeled curves.
+    """Draw ε against one parameter, with a color per mechanism: proven values solid, published values dashed.
 
-    The subtitle should have δ and the fixed parameters, `xlabel` the parameter with its unit. If the parameter takes
-    `whole` numbers only, every point is marked. Without curves, a ValueError is raised.
+    The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the
+    parameter only takes whole numbers (`whole`), every point is marked. Without curves, a ValueError is raised.
     """
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")
@@ -82,7 +82,7 @@ def curves(
 
 
 def _marks(axis: Any, curve: BudgetCurve, shown: NDArray[np.float64], color: str) -> None:
-    """Mark published points: an open circle if they are a bound, a cross if they are not."""
+    """Mark published points: an open circle for a valid bound, a cross for an invalid one."""
     if curve.sound is None:
         return
     for ok, mark in ((True, {"marker": "o", "mfc": "white", "ms": 4.5}), (False, {"marker": "x", "ms": 5})):
@@ -115,7 +115,7 @@ def _scales(axis: Any, heights: NDArray[np.float64], log_x: bool, whole: bool, d
 
 
 def _labels(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Write names to the right of the curves' ends, moved apart if they would overlap."""
+    """Write the curves' names to the right of their ends; names that would overlap are moved apart."""
     to_axes = axis.transScale + axis.transLimits
     placed = sorted((float(to_axes.transform((x, y))[1]), x, y, label, color) for x, y, label, color in ends)
     gap = 0.052
@@ -141,7 +141,6 @@ def _labels(axis: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
 
 
 def _key(drawn: Sequence[BudgetCurve]) -> list[Line2D]:
-    """The legend of the kinds of lines and marks."""
     kinds = [Line2D([], [], color=MUTED, lw=2.0, label="sound (proven upper bound)")]
     if any(curve.published is not None for curve in drawn):
         kinds.append(Line2D([], [], color=MUTED, lw=1.4, ls=(0, (4, 2)), label="as published"))

@@ -1,4 +1,4 @@
-"""Tables of privacy budgets for readers and for programs, with sound and published ε side by side."""
+"""Tables of privacy budgets for readers and for programs, with proven and published ε side by side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lo
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow(Checked):
-    """One line of a table of budgets: the proven claim about one parameter row, or why none could be computed.
+    """One line of a table of budgets: the proven claim for one set of parameters, or the error.
 
     Raises:
         ValueError: if a number is NaN or negative, or status and numbers contradict each other.
@@ -75,12 +75,12 @@ class BudgetRow(Checked):
 
     @property
     def published_kind(self) -> Kind | None:
-        """The kind of the published formula's claim; None if there is no such formula."""
+        """The kind of the published formula's claim; None without a published formula."""
         return _kind(self.published)
 
     @property
     def factor(self) -> float | None:
-        """Published divided by sound ε; below 1, the paper claims more than is proven. None if it is not finite."""
+        """The published ε over the proven ε; below 1, the paper claims more than is proven. None if not finite."""
         if self.published is None or not self.epsilon or not isfinite(self.epsilon) or not isfinite(self.published):
             return None
         return self.published / self.epsilon
@@ -165,7 +165,7 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
 
 
 def remarks(rows: Iterable[BudgetRow], compare: bool = False) -> list[str]:
-    """Sentences to print below the table, each once: refusals, caveats and, in a comparison, objections."""
+    """Sentences to print below the table, each once: errors, caveats and (`compare`) objections to published values."""
     notes: dict[str, None] = {}
     for row in rows:
         notes |= dict.fromkeys([*_own_remarks(row), *(_objections(row) if compare else ())])
@@ -186,7 +186,6 @@ def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
 
 
 def _kind(epsilon: float | None) -> Kind | None:
-    """The kind of the claim that an ε makes; an infinite ε proves nothing."""
     return None if epsilon is None else "differential_privacy" if isfinite(epsilon) else "nothing"
 
 
@@ -200,30 +199,26 @@ def _read(row: BudgetRow) -> dict[str, str]:
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:
-    """Sentences on why a row was refused, and on what a reader should know about its ε."""
     edge = [f"the best order {row.order:g} is at the edge of those tried"] if row.at_grid_edge and row.order else []
     return [*([row.error] if row.error else []), *row.notes, *edge]
 
 
 def _objections(row: BudgetRow) -> list[str]:
-    """Sentences on a published value: its conversion, whether it undercuts the sound ε, and why it is not a bound."""
+    """Sentences on a published value: its conversion, whether it is below the proven ε, and why it is not a bound."""
     said = [] if row.published_order is None else [_ORDERS]
     said += ["the published ε undercuts the sound one"] if row.factor is not None and row.factor < 1 else []
     return [*said, *([f"as published no bound: {row.objection}"] if row.objection else [])]
 
 
 def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:
-    """The numbers of these remarks below the table."""
     return "".join(f" [{numbers[sentence]}]" for sentence in sentences)
 
 
 def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
-    """The remarks with their numbers in the table."""
     return [f"[{number}] {sentence}" for number, sentence in enumerate(remarks(rows, compare), 1)]
 
 
 def _shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
-    """A value with five significant digits."""
     if value is None:
         return tables.UNKNOWN
     if not isfinite(value):

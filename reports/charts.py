@@ -18,7 +18,7 @@ COLORS = 6  # number of line colors, which the style sheet defines
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Values along one side of a panel."""
+    """An axis of a panel: a map from values `low`..`high` to positions `start`..`end` on the sheet."""
 
     low: float  # value at the panel's start
     high: float  # value at its end
@@ -28,7 +28,7 @@ class Scale:
     whole: bool = False  # whether only whole numbers are ticks
 
     def __call__(self, values: ArrayLike) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """The places of values on the sheet, kept inside the panel."""
+        """The positions of values on the sheet, clamped to the panel."""
         low, high, found = self.low, self.high, np.asarray(values, dtype=float)
         if self.logarithmic:
             low, high, found = log10(low), log10(high), np.log10(np.maximum(found, self.low))
@@ -69,7 +69,7 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
-    """A point with the limits of its intervals."""
+    """A point of a chart, with the limits of its confidence intervals."""
 
     x: float
     y: float
@@ -84,7 +84,7 @@ class Mark:
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One panel."""
+    """One panel of a figure: axes, lines, areas, marks and texts."""
 
     title: str  # description in words, for readers who cannot see the chart
     x: Scale
@@ -143,7 +143,7 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """AUC by epoch of training with its limits, one line per label (at least one). At 1/2 an attack learns nothing.
+    """A chart of the AUC with its limits by training epoch, one line per label; at 1/2 an attack learns nothing.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """

@@ -12,10 +12,11 @@ from privkit.shared.threat_models import threat_name
 
 
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
-    """The verdict as JUnit XML: one test case for each cell, check and gate, and one property for each threat model.
+    """The verdict as JUnit XML: a test case for each cell, check and gate, and a property for each threat model.
 
-    A failed gate or check is a failure. A cell that failed or is missing is an error. An undecided check, and a cell
-    that is not applicable or not needed, are skipped. `seconds` are the durations of cells by their ids.
+    A cell is one attack on one defense with one seed; a gate is a user's condition. A failed gate or check is a
+    failure, a failed or missing cell an error. Undecided checks, and cells that are not applicable or needed, are
+    skipped. `seconds` are the durations of cells by id.
 
     >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
     >>> junit(made).splitlines()[1]
@@ -40,7 +41,7 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
 
 
 def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
-    """The test case of a cell; without a result, it is an error."""
+    """The test case of a cell (one attack on one defense with one seed); without a result, it is an error."""
     tags = {"error": "error", "missing": "error", "not_applicable": "skipped", "not_needed": "skipped"}
     name = f"{cell.attack}, seed {cell.seed}"
     return _case(
@@ -53,7 +54,6 @@ def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
 
 
 def _check(check: Judgement) -> ElementTree.Element:
-    """The test case of a check or a gate; an undecided one is skipped."""
     tag = {True: "", False: "failure", None: "skipped"}[check.met]
     where = ", ".join(filter(None, [check.attack, "" if check.seed is None else f"seed {check.seed}"]))
     return _case(check.defense or "all defenses", f"{check.kind} {check.name}: {where}", tag, check.sentence)
@@ -68,7 +68,7 @@ def _case(defense: str, name: str, tag: str, message: str, seconds: float = 0.0)
 
 
 def github(verdict: Verdict) -> list[str]:
-    """Annotations for GitHub Actions: what failed, and which cells have no result.
+    """Annotations for GitHub Actions: the failures, and the experiments without a result.
 
     >>> made = Verdict(run="r", outcome="failed", exit_code=1, sentence="", failures=("ssim is .5,\\n100 %",),
     ...     cells=(), gates=(), checks=())

@@ -1,4 +1,4 @@
-"""The columns of all numbers of a row, for the CSV, gates and data frames."""
+"""All numbers of a result row by column name, for CSV files, gates (a user's conditions) and data frames."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _OF_ROW = {
 
 
 def gated(name: str) -> str | None:
-    """The column that a gate names; None if there is none. The existence of a user's own metric is known only in a run.
+    """The column that a gate (a user's condition) names; None if unknown. A user's own metric is checked only in a run.
 
     >>> gated("ssim"), gated("own_edges"), gated("matched_own_edges_worst"), gated("sim")
     ('unaligned_ssim', 'unaligned_own_edges', 'matched_own_edges_worst', None)
@@ -73,11 +73,12 @@ def gated(name: str) -> str | None:
 
 
 def numbers(row: Row) -> dict[str, Interval | float]:
-    """The measured and proven values of a row by column, each with its interval if it has one.
+    """The measured and proven values of a result row by column, as intervals where they have one.
 
-    `epsilon` is proven for the release, and infinite if nothing is proven. A certificate of only the labels gives
-    `epsilon_of_labels`. A declared certificate gives `declared_epsilon` or `declared_epsilon_of_labels` instead. A
-    formula that is not a proof gives none of these. `empirical_epsilon` is the lower bound from canaries.
+    `epsilon` is proven for the release, and infinite if nothing is proven. A certificate that covers only labels
+    gives `epsilon_of_labels`. A declared certificate gives `declared_epsilon` or `declared_epsilon_of_labels`
+    instead. A formula that is not a proof gives no column of ε. `empirical_epsilon` is the lower bound from
+    canaries.
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:
@@ -107,7 +108,7 @@ def numbers(row: Row) -> dict[str, Interval | float]:
 
 
 def assumed(name: str, rows: Sequence[Row]) -> str:
-    """The assumption of an empirical ε, printed after the number; empty for other columns."""
+    """The assumption behind an empirical ε, to print after the number; empty for other columns."""
     if name != "empirical_epsilon":
         return ""
     bounds = [row.empirical_bound for row in rows if row.empirical_bound is not None]
@@ -135,9 +136,9 @@ def flat_record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """All numbers of all rows, unrounded, one column each; a row's floors and the attack's start are columns, too.
+    """All numbers of all result rows as CSV, unrounded, also for constant guesses (floors) and untrained attacks.
 
-    With a verdict, the user's gates are further columns, and each cell without a result gets a line.
+    With a verdict, the user's gates are further columns, and each experiment without a result gets a line.
     """
     lines = [flat_record(row) for row in rows]
     if verdict is not None:
@@ -150,7 +151,7 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
-    """The table over seeds, unrounded, with one line per defense and attack, and one per floor."""
+    """Means over seeds as CSV, unrounded, with one line per defense and attack, and per constant guess (floor)."""
     return flat_csv(
         [
             {
@@ -167,7 +168,7 @@ def seeds_csv(summaries: Sequence[Summary]) -> str:
 
 
 def answers_csv(rows: Sequence[Row], answer: str) -> str:
-    """Unrounded scores of attacks that gave `answer` ("auc" or "direct"), beside the proven limits."""
+    """CSV with the unrounded results of attacks that have `answer` ("auc" or "direct"), and the proven limits."""
     lines = []
     for row in rows:
         if answer in row.answers:
@@ -195,7 +196,7 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """Value, low and high of a column as a gate judges them: an AUC below 1/2 is reflected at 1/2.
+    """Value, lower and upper limit of a column, as a gate compares them: an AUC below 1/2 is reflected at 1/2.
 
     >>> ends("auc", Interval(value=0.25, low=0.125, high=0.5, n=9, method="m"))
     (0.75, 0.5, 0.875)
@@ -211,7 +212,7 @@ def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
 
 
 def flattened(values: Mapping[str, Interval | float]) -> dict[str, object]:
-    """Numbers as columns: each value, and its limits if it has any."""
+    """Numbers as columns: each value, and its limits if it is an interval."""
     flat: dict[str, object] = {}
     for name, value in values.items():
         if isinstance(value, Interval):
@@ -222,6 +223,5 @@ def flattened(values: Mapping[str, Interval | float]) -> dict[str, object]:
 
 
 def _bound(row: Row) -> dict[str, object]:
-    """The lower bound of canaries as columns."""
     bound = row.empirical_bound
     return {} if bound is None else {f"empirical_{name}": getattr(bound, name) for name in _BOUND}

@@ -1,4 +1,4 @@
-"""Two runs side by side: the compared quantities, their differences, and a table of these."""
+"""Two runs side by side: the compared quantities, their differences, and a table of the differences."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Difference(Frozen):
     """One quantity of one defense under one attack, in both runs.
 
     `first` and `second` are means over the common seeds; `difference` is second minus first with its interval.
-    Quantities of records have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the comparison)
-    and `effect` (rank-biserial correlation in [-1, 1]); for other quantities both are None. `records` counts the
-    distinct paired records.
+    Quantities measured per record have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the
+    comparison) and `effect` (rank-biserial correlation in [-1, 1]); for other quantities both are None. `records`
+    counts the distinct paired records.
     """
 
     first_name: str
@@ -31,8 +31,8 @@ class Difference(Frozen):
 class Comparison(Frozen):
     """The comparison of run B with run A.
 
-    `configuration` names the fields in which the configurations differ, `made_of` the differences of code, files,
-    versions and machine, and `unpaired` the rows without a counterpart.
+    `configuration` lists the fields in which the configurations differ, `made_of` the differences of code, files,
+    versions and machine, and `unpaired` the result rows without a counterpart.
     """
 
     first: str
@@ -59,7 +59,7 @@ NOTE = (
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """One line for each compared quantity."""
+    """A table with a line for each compared quantity."""
     lines = [
         (
             found.first_name if found.first_name == found.second_name else f"{found.first_name} → {found.second_name}",

@@ -1,4 +1,4 @@
-"""The conclusion of a run on each defense: whether it protects, from whom, at what cost, and what was not tried."""
+"""A run's conclusion on each defense: whether it protects, against whom, at what cost, and what was not tried."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Conclusion(Frozen):
 
 
 def conclusions(rows: Sequence[Row], threats: Sequence[ThreatVerdict]) -> list[Conclusion]:
-    """One conclusion for each defense, in the order of the verdicts; without verdicts, it says why nothing is shown."""
+    """One conclusion for each defense, in the order of verdicts; without verdicts, it gives the reason."""
     made = []
     for defense in dict.fromkeys(one.defense for one in threats):
         verdicts = [one for one in threats if one.defense == defense and one.threat_model in THREAT_MODELS]
@@ -104,12 +104,11 @@ def _unattacked(own: Sequence[Row]) -> Conclusion:
 
 
 def _claim(row: Row) -> str:
-    """The proven or declared claim, in the words of a table's cell."""
     return claim_text(row).replace(UNKNOWN, "nothing")
 
 
 def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
-    """A sentence on whether a defense protects, from its decisive verdict and the number of identified records."""
+    """A sentence that says whether a defense protects, by its decisive verdict and the number of identified records."""
     these, what, behind = f"these {row.records}", most.defense, f": {counts}" if counts else ""
     if most.outcome == "falls":
         found = counts or f"{most.attack} reaches {most.measured}"
@@ -132,9 +131,10 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """The largest number of records that an attack identifies, and the largest on the undefended model.
+    """The largest number of records that an attack identifies, with and without the defense.
 
-    The attack is named unless a verdict behind the conclusion names it. Empty if identified records were not counted.
+    The sentence names the attack unless a verdict of the conclusion does. It is empty if identified records were not
+    counted.
     """
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
@@ -178,7 +178,6 @@ def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _accuracy(rows: Sequence[Row]) -> float | None:
-    """The mean accuracy over the seeds; None if it was not measured."""
     seeds = {row.seed: row.accuracy.value for row in rows if row.accuracy is not None}
     return sum(seeds.values()) / len(seeds) if seeds else None
 
@@ -191,7 +190,7 @@ def _models(verdicts: Sequence[ThreatVerdict]) -> str:
 
 
 def _arrangement(row: Row, rows: Sequence[Row]) -> str:
-    """The arrangement to which the conclusion applies; another cut, more passes or more own records may change it."""
+    """The conditions of the conclusion: another cut, more passes or more records of the adversary may change it."""
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
     most, upto = max(asked), "up to " if len(asked) > 1 else ""
     whose = "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary

@@ -66,7 +66,7 @@ def evidence(
     verdict: Verdict,
     records: Mapping[str, str],
 ) -> Evidence:
-    """The evidence of a run with at least one row; `records` are the SHA-256 of its files by path in the run."""
+    """The evidence of a run with at least one row; `records` are the SHA-256 of the run's files by path."""
     groups = by_defense(rows)
     defenses = [defense for defense in groups if not undefended(defense)] or list(groups)
     judged = [_measured(one, model, rows) for one in threats for model in THREAT_MODELS if model == one.threat_model]
@@ -99,12 +99,12 @@ def evidence(
 
 
 def recorded(row: Row) -> bool:
-    """Whether a row is about a recording, so that privkit did not observe the training or the network's task."""
+    """Whether a result row is from a recording, so privkit did not observe the training or the network's task."""
     return "recording.json" in row.provenance.data
 
 
 def _concluded(one: Conclusion, claims: Sequence[Claim]) -> Conclusion:
-    """The conclusion, without claims that this run refutes or that are not a proof."""
+    """The conclusion without claims that this run refutes or that are not proofs."""
     fallen = [claim.privacy for claim in claims if claim.defense == one.defense and claim.standing in _FALLEN]
     return one.model_copy(update={"claim": "; ".join(fallen)}) if fallen else one
 
@@ -156,9 +156,10 @@ def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> Me
 
 
 def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
-    """Shares of identified records, seed by seed, for the strongest attack among those on which the verdict rests.
+    """Shares of identified records, seed by seed, for the strongest attack that supports the verdict.
 
-    If another attack of this adversary identifies more, such as one that failed its controls, its shares follow.
+    If another attack of this adversary identifies more, such as an attack that failed its controls, its shares
+    follow.
     """
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
@@ -197,7 +198,6 @@ def _share(row: Row, found: Interval, counted: bool) -> Share:
 
 
 def _reservations(row: Row) -> list[str]:
-    """Sentences on what makes the numbers of a row doubtful."""
     failed = [check for check in row.checks if check.decisive and not check.passed]
     told = [f"{'' if check.name in (CLAIM, DECLARATION) else 'its control failed: '}{check.detail}" for check in failed]
     return [*told, *filter(None, [row.doubt])]
@@ -222,7 +222,6 @@ def _answer(row: Row) -> Answer:
 
 
 def _claims(rows: Sequence[Row]) -> list[Claim]:
-    """One claim for each distinct certificate of a defense."""
     groups: list[tuple[Certificate, list[Row]]] = []
     for row in rows:
         same = next((members for found, members in groups if found == row.certificate), None)
@@ -237,7 +236,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) -> Claim:
-    """The claim of these rows, with objections from any row of the defense."""
+    """The claim of the certificate `found`, with objections from any result of the defense."""
     private = found.kind == "differential_privacy"
     epsilon = found.epsilon if private else None
     words: dict[Standing, bool] = {
@@ -277,7 +276,7 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
 
 
 def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict: Verdict) -> Iterator[Untried]:
-    """Attacks that were not mounted, defenses without any reconstruction attack, and cells without a number."""
+    """Attacks that were not run, defenses without any reconstruction attack, and experiments without a number."""
     for one in threats:
         reason = one.sentence if one.outcome in _UNMEASURED and one.threat_model in THREAT_MODELS else ""
         if reason or one.untried:
@@ -294,7 +293,7 @@ def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict:
 def _requirements(
     concluded: Sequence[Conclusion], answers: Sequence[Answer], claims: Sequence[Claim]
 ) -> list[Requirement]:
-    """The requirements C11.2, each with the rows that are evidence on it."""
+    """The requirements of OWASP AISVS C11.2, each with the result rows that are evidence on it."""
     members = [one for one in answers if without_options(one.attack) == standards.MEMBERSHIP]
     private = [one for one in claims if one.epsilon is not None and one.standing not in _FALLEN]
     rows = {

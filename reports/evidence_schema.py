@@ -1,7 +1,7 @@
 """The fields of `evidence.json`, and its page.
 
-A field with a title is shown on the page under this title. A field without a title repeats the content of a sentence
-for programs. So everything on the page is in the record.
+The page shows a field with a title under this title. A field without a title repeats the content of a sentence for
+programs. So the record contains everything on the page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COVERED, NOT_COVERED = "the rows below say something of it", "not covered by thi
 
 
 class Audited(Frozen):
-    """The subject of the run, and how it ended. `exit_code` is that of the run."""
+    """The subject of the run, its outcome, and its exit code."""
 
     data: str = Field(title="Data")
     network: str = Field(title="Network and protocol")
@@ -64,7 +64,7 @@ class MeasuredDefense(Frozen):
 
 
 class Answer(Frozen):
-    """How well one attack distinguished labels, members or canaries, with one seed."""
+    """The success of one attack at distinguishing labels, members or canaries, with one seed."""
 
     heading: str
     defense: str
@@ -77,7 +77,7 @@ class Answer(Frozen):
 
 
 class Claim(Frozen):
-    """A claim about one defense. `epsilon` and `delta` are None if it has none."""
+    """A claim about one defense. `epsilon` and `delta` are None if the claim has none."""
 
     heading: str
     defense: str
@@ -95,7 +95,7 @@ class Claim(Frozen):
 
 
 class Untried(Frozen):
-    """Attacks and cells that gave no number."""
+    """Attacks and experiments without a number, with the reason."""
 
     heading: str
     reason: str = Field(title="Why")
@@ -103,7 +103,7 @@ class Untried(Frozen):
 
 
 class Requirement(Frozen):
-    """One requirement of a standard, and the rows that are evidence on it."""
+    """One requirement of a standard, and the result rows that are evidence on it."""
 
     heading: str
     coverage: str = Field(title="Coverage")
@@ -112,7 +112,7 @@ class Requirement(Frozen):
 
 
 class Origin(Frozen):
-    """The provenance of some rows: a SHA-256 or version for each "section key"."""
+    """The provenance of some result rows: `made_of` maps "section key" to a SHA-256 or a version."""
 
     heading: str
     rows: tuple[str, ...] = Field(title="Rows")
@@ -160,6 +160,6 @@ def page(found: Evidence) -> str:
 
 
 def titled(one: Frozen) -> list[tuple[str, Any]]:
-    """The fields of a record that a page shows, each with its title, without empty fields."""
+    """The non-empty fields of a record that the page shows, each with its title."""
     shown = [(field.title, getattr(one, name)) for name, field in type(one).model_fields.items()]
     return [(title, value) for title, value in shown if title and value not in ("", (), {})]

@@ -1,4 +1,4 @@
-"""Colors of figures, and a function that saves equal figures as equal files."""
+"""Colors of figures, and a function that saves figures reproducibly."""
 
 from __future__ import annotations
 

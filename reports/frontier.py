@@ -1,4 +1,4 @@
-"""The privacy–utility frontier: the accuracy of each defended setting against the strongest attack's recovery."""
+"""The privacy–utility frontier: for each defended setting, the accuracy, and the recovery by the strongest attack."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One setting of a defense."""
+    """One setting of a defense: its accuracy, the recovery by the strongest attack, and the proven ε."""
 
     defense: str  # its label
     family: str  # the label without options
@@ -51,7 +51,7 @@ class Point:
 
     @property
     def guesses(self) -> str:
-        """The source of the guesses in words."""
+        """The source of the guesses (the attack) in words."""
         said = {BEFORE: self.start, ", which failed its control": not self.sound}
         return self.attack + "".join(words for words, so in said.items() if so)
 
@@ -103,7 +103,7 @@ def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
 
 
 def _floors(rows: Sequence[Row], metric: str) -> dict[str, float]:
-    """The mean recovery of each floor (guess without the release) over these rows; only floors that all rows have."""
+    """The mean recovery of each floor (a guess without the release) over these rows, for floors that all rows have."""
     return {
         name: sum(row.floors[name]["unaligned"][metric].value for row in rows) / len(rows)
         for name in FLOORS
@@ -112,7 +112,7 @@ def _floors(rows: Sequence[Row], metric: str) -> dict[str, float]:
 
 
 def frontier_table(found: Frontier) -> Table:
-    """A table with one line for each setting, then one for each floor."""
+    """A table with a line for each setting, then a line for each floor (a guess without the release)."""
     lines = [
         (
             point.defense,
@@ -130,7 +130,7 @@ def frontier_table(found: Frontier) -> Table:
 
 
 def to_csv(found: Frontier) -> str:
-    """CSV with one line for each setting and all numbers unrounded; floors are columns."""
+    """CSV with a line for each setting, all numbers unrounded; floors (guesses without the release) are columns."""
     lines = []
     for point in found.points:
         kept = {key: value for key, value in asdict(point).items() if key not in ("accuracy", "recovered", "floors")}
@@ -180,7 +180,7 @@ def _epsilon(row: Row) -> float | None:
 
 
 def _with_setting(point: Point, points: Sequence[Point]) -> Point:
-    """The same point with only those options that not all settings of its family share."""
+    """The same point, named only by the options that differ between settings of its family."""
     others = [_options(other.defense) for other in points if other.family == point.family]
     own = _options(point.defense)
     told = [option for option in own if not all(option in options for options in others)]

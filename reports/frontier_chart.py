@@ -19,8 +19,8 @@ _FAINTEST = 0.18  # opacity of the largest proven ε; the smallest is drawn in f
 def frontier_chart(found: Frontier) -> Chart:
     """A mark for each setting with its intervals; a line joins settings of one defense, in the order of the run.
 
-    The color is full for the smallest proven ε and pale for the largest; a hollow mark has no proven ε. The diamond is
-    the undefended model; dashed lines are floors (guesses without the release).
+    The color is full for the smallest proven ε and pale for the largest; a hollow mark means no proven ε. A diamond
+    marks the undefended model; dashed lines are floors (guesses without the release).
     """
     accuracies = [end for point in found.points for end in (point.accuracy.low, point.accuracy.high)]
     heights = [end for point in found.points for end in (point.recovered.low, point.recovered.high)]
@@ -85,7 +85,6 @@ def _strength(point: Point, found: Frontier) -> float | None:
 
 
 def _label(point: Point, found: Frontier) -> str:
-    """The name of a setting beside its mark, as short as the run allows."""
     if not point.defended:
         return "undefended"
     families = {other.family for other in found.points if other.defended}
@@ -101,7 +100,7 @@ def _told(point: Point, found: Frontier) -> str:
 
 
 def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, float, str]]) -> tuple[Mark, ...]:
-    """The marks with their labels, if there is room for these; labels of dominated marks are placed last."""
+    """The marks, with labels where there is room; labels of dominated marks are placed last."""
     taken = [(mark.x - 7, mark.y - 7, mark.x + 7, mark.y + 7) for mark in marks]
     taken += [(x - _LETTER * len(text), y - _LINE, x, y) for x, y, text in words]
     placed = {}

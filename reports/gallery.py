@@ -1,4 +1,4 @@
-"""Images beside their guesses: a strip is one PNG, and strips of the same originals form a block."""
+"""Images and the guesses at them: a strip is one PNG, and strips of the same originals form a block."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST, SMALLEST = 128, 16
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """The first attacked images of a cell."""
+    """The first attacked images of one attack on one defense with one seed, and the guesses at them."""
 
     truth: Pixels  # uint8 [k, H, W, C]
     guess: Pixels  # likewise
@@ -35,8 +35,6 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True)
 class _Strip:
-    """One line of images."""
-
     name: str  # the defense, "original", or the name of a floor
     attack: str = ""  # its name; empty for originals and floors
     cell: str = ""  # its id; likewise
@@ -47,7 +45,7 @@ class _Strip:
 
 @dataclass(frozen=True, kw_only=True)
 class _Block:
-    """Guesses at the same originals: those of each defense's strongest attack, and of the other attacks."""
+    """Guesses at the same originals: by each defense's strongest attack, and by the other attacks."""
 
     seed: int  # seed of the rows
     above: tuple[_Strip, ...]  # strips of the originals, then of the floors
@@ -57,15 +55,13 @@ class _Block:
 
 @dataclass(frozen=True, kw_only=True)
 class _Gallery:
-    """All blocks in the order of the run."""
-
     blocks: tuple[_Block, ...]  # one for each seed whose attacks saw the same images
     side: int = 0  # length in pixels to which the longer side was reduced; 0 if all images are shown at full size
     left_out: int = 0  # number of strips of weaker attacks that did not fit on the page
 
 
 def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
-    """The pictures of a run, by cell, reduced so that the page stays small."""
+    """The pictures of a run in blocks, reduced to keep the page small."""
     shown = [row for row in rows if row.cell in pictures]
     if not shown:
         return _Gallery(blocks=())
@@ -83,7 +79,7 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
 
 
 def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> _Block:
-    """One block: originals and floors once, then the guesses."""
+    """One block: originals and constant guesses (floors) once, then the attacks' guesses."""
     first = pictures[rows[0].cell]
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
     above = [("original", first.truth), *((floor_title(name), images) for name, images in floors.items())]
@@ -109,7 +105,7 @@ def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str]
 
 
 def _found(row: Row) -> str:
-    """The scores of a row's guesses, by the likeness and the deciding metric."""
+    """The scores of a result row's guesses: the likeness, and the metric that decides."""
     own = row.recovered.get("unaligned", {})
     names = dict.fromkeys(filter(None, (likeness(list(own)), metric_of(row))))
     return ", ".join(f"{measure(name).title} {interval(own[name], measure(name).digits)}" for name in names)

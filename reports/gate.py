@@ -1,4 +1,4 @@
-"""A user's own conditions on the rows, for CI: "ssim<=0.4" fails the run if a defense gives away more."""
+"""A user's conditions on the results, for CI: "ssim<=0.4" fails the run if a guess comes closer than this."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ class GateError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """One condition that every defended row with this number must meet. A missing number or NaN does not meet it.
+    """A condition on a number in every result row of a defense. A missing number or NaN does not meet it.
 
     A number with an interval is judged at the end that is worse for the defense: `ssim<=0.4` at the upper limit,
     `accuracy>=0.9` at the lower limit. An AUC counts by its distance from 1/2, on either side.
 
-    A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
-    need no release. An attack that does worse than these has failed, and a failed attack is no evidence for the
-    defense. Nor is an attack that failed its control, or fails on the undefended model as well. Nor is one that lacked
-    the segment behind a recorded release, or the gradients of predicted texts (`Row.doubt`). If only constant guesses
-    gave the number, the condition is not met. An adversary may stop at the attack's start, so the start must meet the
-    condition, too.
+    A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for constant guesses, which need no
+    release. An attack that does worse than constant guesses has failed, and a failed attack is no evidence for the
+    defense. The same applies to an attack that failed its control, that fails on the undefended model as well, or that
+    lacked the segment behind a recorded release or the gradients of predicted texts (`Row.doubt`). If only constant
+    guesses gave the number, the condition is not met. An adversary may stop before any training, so the untrained
+    attack must also meet the condition.
 
     Attributes:
         column: name in `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
-            "empirical_epsilon" the lower bound from canaries, "tpr" the true positive rate at 1 % false positives;
-            metrics of guesses are unaligned.
+            "empirical_epsilon" is the lower bound from canaries, "tpr" is the true positive rate at 1 % false
+            positives. Metrics of guesses compare guess n with record n (unaligned).
         comparison: one of <=, >=, <, >.
-        threat_model: adversary whose possible attacks must meet the condition, as in verdicts. The number must come
-            from an attack of exactly this model, unless the defense already falls to a weaker adversary.
+        threat_model: the adversary whose possible attacks must meet the condition. The number must come from an attack
+            of exactly this model, unless a weaker adversary already breaks the defense.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -65,7 +65,7 @@ class Gate:
         """Parse a condition such as "ssim<=0.4".
 
         Raises:
-            GateError: if it cannot be parsed, or its bound is out of range; the message says what is allowed.
+            GateError: if the text cannot be parsed, or the bound is out of range; the message says what is allowed.
         """
         match = _PATTERN.match(text)
         try:
@@ -98,23 +98,23 @@ class Gate:
         return f"{before}{self.column}{self.comparison}{self.bound!r}"
 
     def failures(self, rows: Sequence[Row]) -> list[str]:
-        """The sentences of the findings that do not meet the condition."""
+        """A sentence for each finding that does not meet the condition."""
         return [sentence for _, met, sentence in self.findings(rows) if not met]
 
     def findings(
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
-        """For every defended row, whether it meets the condition, and a sentence; the undefended baseline is exempt.
+        """For every result row of a defense, whether it meets the condition, and a sentence.
 
-        A defense without this number fails once for each row. The finding is undecided (None) if the defense is
-        `pending` with this seed, that is, if some of its cells are unfinished.
+        The undefended model is exempt. A defense without this number fails once for each row. The finding is undecided
+        (None) if the pair of defense and seed is in `pending`, which means that some of its attacks are unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
         return [found for key, group in groups.items() for found in self._of_group(group, twins, waits=key in pending)]
 
     def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:
-        """The findings on one defense with one seed; without a number, they are open if `waits`."""
+        """The findings on one defense with one seed; without a number, they are undecided if `waits`."""
         results: list[tuple[Row, bool | None, str]] = []
         wanted = f"the gate wants {self.comparison} {self.bound:g}"
         within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]
@@ -146,7 +146,7 @@ class Gate:
         return results
 
     def _declared(self, row: Row) -> str:
-        """A remark if the number is only declared although a proven one is wanted, with the column that has it."""
+        """A remark if the wanted proven number is only declared, with the column of the declared number."""
         name = f"{DECLARED}{self.column.removeprefix('proven_')}"
         value = numbers(row).get(name)
         if value is None or name == self.column:
@@ -154,16 +154,15 @@ class Gate:
         return f" (it is declared, not proven: {name} is {self._shown(value)})"
 
     def _met(self, value: Interval | float | None) -> bool:
-        """Whether a number meets the condition at its worse end."""
         return value is not None and bool(_COMPARISONS[self.comparison](self._judged(value), self.bound))
 
     def _judged(self, value: Interval | float) -> float:
-        """The end of an interval at which the condition is harder to meet."""
+        """The limit of an interval at which the condition is harder to meet."""
         _, low, high = ends(self.column, value)
         return high if self.comparison.startswith("<") else low
 
     def _shown(self, value: Interval | float | None) -> str:
-        """A number in words, with the end of its interval that is judged."""
+        """A number in words, with the limit of its interval that is judged."""
         if value is None:
             return "not a number"
         middle, judged = ends(self.column, value)[0], self._judged(value)
@@ -173,7 +172,7 @@ class Gate:
         return f"{_digits(middle)} and at {most} {_digits(judged)} ({100 * value.confidence:g} % interval)"
 
     def _values(self, row: Row) -> dict[str, Interval | float | None]:
-        """The numbers that must meet the condition, the row's own first (None if the row has none)."""
+        """The numbers that must meet the condition: first the attack's (or None), then those of other guesses."""
         found, column = numbers(row), gated(self.column) or self.column
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}
@@ -188,13 +187,13 @@ class Gate:
         return values
 
     def _bounds_recovery(self, row: Row) -> bool:
-        """Whether an attack that fails would meet the condition."""
+        """Whether the condition limits recovery, so that a failed attack would meet it."""
         metric = numbers(row).get((gated(self.column) or self.column).removesuffix("_worst"))
         return isinstance(metric, Metric) and self.comparison.startswith("<" if metric.higher_is_closer else ">")
 
 
 def _digits(value: float) -> str:
-    """A number in a finding's sentence: a share with four decimals, a large one with six digits.
+    """A number in a finding's sentence: a share with four decimals, a large number with at most six digits.
 
     >>> _digits(0.4), _digits(60258000.6922), _digits(6144.0)
     ('0.4000', '6.0258e+07', '6144')
@@ -220,7 +219,7 @@ def must_agree(gates: Sequence[Gate]) -> None:
 
 
 def _powerless(row: Row, twins: Twins) -> str:
-    """Why an attack's failure shows nothing, judged by the same attack on the undefended model; empty if it does."""
+    """Why an attack's failure is no evidence (it also fails on the undefended model); empty if it is evidence."""
     why = "" if falls(row) or row.attack in CONSTANT_ATTACKS else powerless(row, twins)
     return "" if why == NOT_ATTACKED else why
 
@@ -252,7 +251,7 @@ def _known(gate: str, column: str) -> str:
 
 
 def _must_be_in_range(gate: Gate) -> None:
-    """Raise a `GateError` for a bound that all numbers of a column meet, or none, such as a share in percent."""
+    """Raise a `GateError` for a bound that all of a column's numbers meet or miss, such as a share in percent."""
     low, high = MEASURES[gate.measure].within if gate.measure in MEASURES else UNBOUNDED
     if not low <= gate.bound <= high:
         percent = f", such as {gate.bound / 100:g} for {gate.bound:g} %" if high == 1 < gate.bound <= 100 else ""

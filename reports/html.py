@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def html_table(shown: Table, note: str = "") -> str:
-    """A table as HTML; floors are grey.
+    """A table as HTML; lines of constant guesses (floors) are grey.
 
     >>> from privkit.reports.tables import Table
     >>> html_table(Table(headers=("a",), rows=(("<1>",),)))
@@ -39,7 +39,7 @@ def html_picture(data: bytes, caption: str, kind: str = "image/png") -> str:
 
 
 def html_run(tables: Sequence[tuple[Table, str]], verdict: Verdict, page: Path) -> str:
-    """A run as HTML: its verdict, its tables with notes, and the reconstructions of its report, if any."""
+    """A run as HTML: its verdict, its tables with notes, and its reconstructed images, if there are any."""
     told = "".join(f"<li>{_text(failure)}</li>" for failure in verdict.failures)
     parts = [f"<p><b>{_text(verdict.sentence)}</b></p>", f"<ul>{told}</ul>" if told else ""]
     parts += [html_table(shown, note) for shown, note in tables]

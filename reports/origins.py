@@ -1,4 +1,4 @@
-"""The provenance of rows in words: changes between two rows, and rows of a table that differ."""
+"""The provenance of result rows in words: changes between two rows, and the rows of a table that differ."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CODES = ("data", "code", "files")  # sections whose values are hashes; a few di
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
-    """Changes since a number with this seed was stored `there`, in a few words each; empty if nothing changed.
+    """Changes of provenance from `there` to `here`, in a few words each; empty if nothing changed.
 
     >>> old = Provenance(packages={"torch": "2.14.0"}, code={"mine": "ab"})
     >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))
@@ -45,10 +45,10 @@ def _change(section: str, key: str, before: str | None, after: str | None, seed:
 
 
 def origins(rows: Sequence[Row]) -> dict[str, str]:
-    """For each cell, how its row's provenance differs from another row's; empty if all rows agree.
+    """For each result row, by id, how its provenance differs from other rows'; empty if all rows agree.
 
-    Rows of other seeds have other images, and rows of other attacks have other sources. So only entries that both rows
-    have are compared, and images only within a seed.
+    Rows of different seeds have different images, and rows of different attacks have different sources. So only entries
+    that both rows have are compared, and images only within a seed.
 
     >>> from privkit.reports.schema import Provenance
     >>> shared = dict(status="done", defense="none", dataset="d", model="m", protocol="sl", partition="iid", seed=0)
@@ -75,7 +75,7 @@ NAMES = {"data": "images ", "code": "source ", "files": "file "}  # section -> t
 
 
 def mixture(rows: Sequence[Row]) -> str:
-    """A sentence about rows of different provenance; empty if all agree."""
+    """A sentence that names result rows of different provenance; empty if all rows agree."""
     counts = Counter(origins(rows).values())
     if not counts:
         return ""

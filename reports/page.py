@@ -33,7 +33,7 @@ STRIPS = "reconstructions.svg"  # the pictures of a run in one figure
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The content of a report. Data of single cells are dictionaries by cell id."""
+    """The content of a report. Data of single experiments (attack, defense and seed) are dictionaries by their id."""
 
     rows: Sequence[Row]  # in order, at least one
     summaries: Sequence[Summary]  # numbers over seeds; empty if there is one seed
@@ -50,8 +50,6 @@ class Report:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sheet:
-    """A table with its note, and its unrounded numbers as CSV."""
-
     title: str
     table: Table
     note: str
@@ -99,7 +97,6 @@ def render(report: Report, folder: Path, write: Write) -> Path:
 
 
 def _sheets(report: Report) -> dict[str, _Sheet]:
-    """The tables of a run, by file name."""
     rows, summaries = report.rows, report.summaries
     curve = frontier.frontier(rows)
     made: dict[str, tuple[str, Table | None, str, Callable[[], str]]] = {
@@ -148,7 +145,7 @@ def _sheets(report: Report) -> dict[str, _Sheet]:
 
 
 def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
-    """Write every table as CSV, Markdown and LaTeX, and the verdict beside it."""
+    """Write every table as CSV, Markdown and LaTeX, and the verdict as a further file."""
     judged = [" ".join(said.split()) for said in (f"Verdict: {verdict.sentence}.", *verdict.failures, mixed) if said]
     remarks = "".join(f"% {escape.latex(said)}\n" for said in judged)
     for name, sheet in sheets.items():
@@ -159,7 +156,7 @@ def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, fo
 
 
 def _drawn(report: Report, found: frontier.Frontier | None) -> dict[str, list[tuple[str, list[Chart]]]]:
-    """The lines of each figure by its name; a line is a label and the charts beside it."""
+    """The lines of each figure, by name; a line is a label and a list of charts."""
     rows = report.rows
     drawn: dict[str, list[tuple[str, list[Chart]]]] = {}
     if found is not None:
@@ -179,7 +176,7 @@ def standalone(lines: Sequence[tuple[str, Sequence[Chart]]]) -> str:
 
 
 def label(row: Row) -> str:
-    """A row's name, used if several rows are shown together."""
+    """A result row's name, used if several rows are shown together."""
     return f"{row.defense} / {row.attack}, seed {row.seed}"
 
 

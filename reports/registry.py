@@ -1,4 +1,4 @@
-"""The registry of defenses' settings under the strongest mounted attacks, and the place of a run's settings in it."""
+"""The registry of measured settings of defenses, and the place of a run's settings among them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Entry(Frozen):
 class MeasuredSetting(Frozen):
     """The results of one setting against one adversary: means over seeds, with intervals of the compared numbers.
 
-    The interval is over seeds, or over records if there is one seed.
+    Intervals are over seeds, or over records if there is only one seed.
     """
 
     dataset: str
@@ -79,12 +79,12 @@ class MeasuredSetting(Frozen):
 
     @property
     def named(self) -> str:
-        """The setting with both numbers, for sentences."""
+        """The setting with its two compared numbers (leakage and accuracy), for sentences."""
         return f"{self.defense} (identified {self.identified.value:.2f}, accuracy {self.accuracy:.2f})"
 
 
 class Place(Frozen):
-    """The place of a setting among the registered settings of the same dataset and adversary."""
+    """The place of a setting among the registered settings with the same dataset and adversary."""
 
     setting: MeasuredSetting  # one's own
     peers: int  # number of registered settings
@@ -101,7 +101,7 @@ class Place(Frozen):
 
     @property
     def sentence(self) -> str:
-        """The place in words."""
+        """The setting's place among the registered settings, in words."""
         who, rest = threat_name(self.setting.threat_model), f"the registry's rows on {self.named}"
         if not self.tried:
             return f"{who}: not tried here on {self.setting.defense}; {rest} attack{'s' * (self.named != 1)}"
@@ -124,7 +124,7 @@ class Place(Frozen):
 
 
 def entries(rows: Sequence[Row], verdicts: Sequence[ThreatVerdict]) -> list[Entry]:
-    """The results of a run's rows with one seed, for each defended setting and adversary."""
+    """The results of a run, one entry for each defended setting, adversary and seed."""
     bare = [row for row in rows if undefended(row.defense) and row.status == "done"]
     made = []
     for model, one in ((model, one) for one in verdicts for model in THREAT_MODELS if model == one.threat_model):
@@ -173,7 +173,7 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
 
 
 def to_csv(found: Iterable[Entry]) -> str:
-    """One line per entry, in the order of dataset, defense, adversary and seed."""
+    """CSV with a line per entry, in the order of dataset, defense, adversary and seed."""
     models = list(THREAT_MODELS)
     ordered = sorted(found, key=lambda one: (one.dataset, one.defense, models.index(one.threat_model), one.seed))
     return flat_csv([{key: "" if value is None else value for key, value in one} for one in ordered])
@@ -190,9 +190,10 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 
 
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
-    """The settings, summarized over their seeds; settings that give away most come first.
+    """The settings, summarized over their seeds; settings with the largest leakage come first.
 
-    Seeds with fewer victims than another seed of the same setting are left out, since their shares are not comparable.
+    Seeds with fewer victims than another seed of the same setting are left out, since their shares are not
+    comparable.
     """
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
@@ -233,7 +234,7 @@ def dominates(one: MeasuredSetting, other: MeasuredSetting) -> bool:
 
 
 def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[tuple[str, ...], bool]:
-    """The sound attacks on a defense that an adversary could mount, and whether one is of exactly its threat model."""
+    """Attacks within a threat model that passed their controls, and whether one needs exactly this threat model."""
     found = [row for row in rows if row.defense == defense and sound(row) and identified(row.recovered)]
     within = [row for row in found if row.threat_model in INCLUDES[model] and row.attack not in CONSTANT_ATTACKS]
     return tuple(dict.fromkeys(row.attack for row in within)), any(row.threat_model == model for row in within)
@@ -244,8 +245,8 @@ def place(
 ) -> list[Place]:
     """The places of settings among the registered settings; settings without a peer are left out.
 
-    A peer has the same dataset, adversary and number of attacked records. `rows` are the run's rows, which show which
-    attacks were mounted; None skips this comparison.
+    A peer has the same dataset, adversary and number of attacked records. `rows` are the run's result rows, whose
+    attacks are compared with the registered attacks; None skips this comparison.
     """
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):
@@ -277,7 +278,7 @@ def place(
 
 
 def place_differences(places: Sequence[Place], registered: Sequence[MeasuredSetting]) -> list[str]:
-    """Sentences on differences between the runs behind a place and the registered runs, in network and own records."""
+    """Sentences on differences from the registered runs, in network and number of the adversary's records."""
     told = []
     for name, what in (("model", "network"), ("own", "number of own records")):
         mine = {getattr(one.setting, name) for one in places}

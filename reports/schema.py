@@ -1,4 +1,4 @@
-"""The schema of results: one self-describing row for each finished cell, as JSON."""
+"""The schema of results: one self-describing JSON row for each attack on one defense with one seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Status = Literal["done", "not_applicable", "error"]
 
 
 class Frozen(BaseModel):
-    """An immutable record that refuses unknown keys. Infinities are strings, because JSON has no number for them."""
+    """An immutable record that rejects unknown keys. Infinities are strings, because JSON has no such numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
@@ -38,9 +38,9 @@ Metrics = dict[str, Metric]
 
 
 class Seconds(Frozen):
-    """The time of a cell in CPU seconds over all threads; in elapsed seconds if a GPU computed.
+    """The time for one attack on one defense with one seed: CPU seconds over all threads; elapsed with a GPU.
 
-    Several cells share a model and an attack's control experiments, whose time a run spends once.
+    Several such experiments may share a model and an attack's control experiments, whose time is spent only once.
     """
 
     training: float | None  # of the cell's model, with its evaluation and costs; None for a recording
@@ -49,7 +49,7 @@ class Seconds(Frozen):
 
 
 class Check(Frozen):
-    """A control experiment or another check of a cell: passed, failed, or None if it could not be judged."""
+    """A control experiment or another check of a result: passed, failed, or None if it is undecided."""
 
     name: str
     passed: bool | None
@@ -59,7 +59,7 @@ class Check(Frozen):
 
 
 class Provenance(Frozen):
-    """The provenance of numbers. A run continues only if it is unchanged, apart from `noted`.
+    """The provenance of numbers. A run continues only if its provenance is unchanged, except for `noted`.
 
     `data`: SHA-256 of ids, labels and records of each part of the data. `code`: SHA-256 of the source of each module
     outside privkit. `files`: SHA-256 of checkpoints, feature networks and files that a user's own code read.
@@ -76,11 +76,11 @@ class Provenance(Frozen):
 
 
 class Tuned(Frozen):
-    """The choice of an attack's fields, on the adversary's own records only.
+    """The choice of an attack's fields, on the adversary's records only.
 
     `fields` were searched in `trials`, of which `failed` gave no number. In each trial, `played` of the adversary's
-    records acted as victims and the `own` others trained the attack. `given` is the metric of the attack as given,
-    `best` that of the `chosen` fields. `queries` is the number of rounds that the search sent.
+    records acted as attacked records, and the `own` others trained the attack. `given` is the metric of the attack
+    as given, `best` that of the `chosen` fields. `queries` is the number of rounds that the search sent.
     """
 
     chosen: str  # the attack that was mounted, as `--attack` takes it
@@ -106,14 +106,14 @@ class Tuned(Frozen):
 
 
 class Row(Frozen):
-    """The result of one cell: one defense, one attack, one seed.
+    """The result of one cell: one attack on one defense with one seed.
 
     `recovered` and `floors` are keyed by alignment ("unaligned": guess n against record n; "matched": the best
-    assignment of guesses to images inside each message). In `floors` the floor is the first key; its "zero_steps" is
-    the untrained attack and not a floor, and "class_mean" uses the true labels. `ahead` is the mean difference between
-    the attack and each floor, paired by record. `answers` has the scores ("auc" and so on) of attacks on labels,
-    members, canaries or an order. `notes` are sentences beside the numbers, `provenance` is their origin. Rows are
-    compared without `seconds`, which differ from run to run.
+    assignment of guesses to images inside each message). The first key of `floors` names a guess without the release;
+    "class_mean" uses the true labels, and "zero_steps" is not such a guess but the untrained attack. `ahead` is the
+    mean difference between the attack and each floor, paired by record. `answers` has the scores ("auc" and so on)
+    of attacks on labels, members, canaries or an order. `notes` are sentences on the numbers, `provenance` is their
+    origin. Rows are compared without `seconds`, which differ from run to run.
     """
 
     schema_version: Literal[9] = 9
@@ -183,15 +183,16 @@ class Row(Frozen):
 
     @property
     def caveats(self) -> list[str]:
-        """Sentences on the checks that failed or could not be judged."""
+        """Sentences on the checks that failed or are undecided."""
         return [check.detail for check in self.checks if not check.passed]
 
 
 class Summary(Frozen):
-    """The summary of one defense under one attack over several seeds, or of a floor or start that `floor` names.
+    """The summary over several seeds of one attack on one defense, or of the guess that `floor` names.
 
-    `protocol` is set for a floor that differs between protocols; otherwise it is empty. `values` has accuracy and the
-    measures of guesses (unaligned, and the likeness after matching): the mean of the seeds' means, with its interval.
+    `protocol` is set if `floor` differs between protocols; otherwise it is empty. `values` has accuracy and the
+    measures of guesses (unaligned, and the likeness after matching): the mean of the seeds' means, with its
+    interval.
     """
 
     defense: str
@@ -203,10 +204,10 @@ class Summary(Frozen):
 
 
 class PlannedCell(Frozen):
-    """One planned cell: its id, its model's id, its defense, attack and seed.
+    """One planned cell (one attack on one defense with one seed), with its id and the id of its model.
 
-    If this cell (a twin) is computed only after the same attack failed on a defense, `twin_of` has the ids of these
-    cells.
+    Some cells attack the undefended model only if the same attack fails on a defense. Then `twin_of` has the ids of
+    the cells with this attack on defenses; otherwise it is empty.
     """
 
     cell: str
@@ -218,10 +219,10 @@ class PlannedCell(Frozen):
 
 
 class Manifest(Frozen):
-    """The configuration of a run folder, and the cells to compute, in order.
+    """The configuration of a run folder, and the cells (attack, defense and seed) to compute, in order.
 
-    The provenance of numbers is stored with rows and models. `settings` are the settings of the last command, as the
-    user wrote them. The configuration holds only the settings that change a result.
+    The provenance of numbers is stored with result rows and models. `settings` are the settings of the last command, as
+    the user wrote them. The configuration holds only the settings that change a result.
     """
 
     schema_version: Literal[9] = 9

@@ -17,7 +17,7 @@ _CORNERS = 120  # most corners of a drawn ROC curve
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """The scores of one attack in one run."""
+    """The scores of one attack in one run, with its ROC curve, AUC and proven limits."""
 
     positive: NDArray[np.float64]  # float [P], scores of positive examples
     negative: NDArray[np.float64]  # float [Q], scores of negative ones

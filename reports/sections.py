@@ -1,4 +1,4 @@
-"""Sections of the page, made from rows: a card for each defense, its cells, its checks, and what is missing."""
+"""Sections of the page: a card for each defense, its results, its checks, and the attacks that were not run."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ _CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiment
 
 @dataclass(frozen=True, kw_only=True)
 class _Card:
-    """A summary of one defense in a few lines."""
-
     row: Row  # the row of the strongest attack on the first seed; the first row if no attack gave a number
     point: Point | None  # accuracy and recovery over seeds; None if no record was reconstructed
     # what the same attack recovers of the undefended model under the same protocol; None if not measured
@@ -34,7 +32,7 @@ class _Card:
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
-    """One card per defense, in the order of the rows; an attack's start replaces its result if it gives away more."""
+    """One card per defense, in the order of the rows; the untrained attack replaces its result if it recovers more."""
     rows = [counted(row) for row in rows]
     best: dict[str, Strongest] = {}
     for one in strongest(rows):
@@ -116,7 +114,7 @@ def attack_curve(row: Row) -> Chart | None:
 
 
 def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
-    """For each check, the numbers of cells that met it, failed it or are undecided; control experiments first."""
+    """For each check, the numbers of results that passed, failed or are undecided; control experiments first."""
     counts: dict[str, list[int]] = {name: [0, 0, 0] for name in _CHECKS_FIRST}
     for row in rows:
         for check in row.checks:
@@ -125,7 +123,7 @@ def check_counts(rows: Sequence[Row]) -> dict[str, tuple[int, int, int]]:
 
 
 def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]:
-    """For each threat model, the attacks that were not mounted (as one text), with the defenses concerned."""
+    """For each threat model, the attacks that were not run (as one text), with the defenses concerned."""
     found: dict[str, dict[str, list[str]]] = {}
     for one in threats:
         if one.untried:
@@ -134,7 +132,7 @@ def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]
 
 
 def made_of(rows: Sequence[Row]) -> list[tuple[list[Row], Provenance]]:
-    """Rows grouped by their provenance."""
+    """Result rows grouped by their provenance."""
     groups: list[tuple[list[Row], Provenance]] = []
     for row in rows:
         same = next((members for members, provenance in groups if provenance == row.provenance), None)

@@ -1,4 +1,4 @@
-"""Confidence intervals, inside the quantity's range, of a mean over a few values (of seeds or of records)."""
+"""Confidence intervals for the mean of a few values (of seeds or records), which stay inside the quantity's range."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from privkit.shared.measures import UNBOUNDED
 
 
 def over_values(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
-    """Mean of a few values with Student's interval, computed on the scale of the quantity's range.
+    """Mean of a few values with Student's interval, computed on a scale that respects the quantity's range.
 
     The half width t·s/√n is transformed by the derivative to the logit scale (range with two ends) or log scale (one
-    end), and the limits are transformed back. Near an end the distribution is skewed, and a symmetric interval covers
-    too little.
+    end), and the limits are transformed back. Near an end the distribution is skewed, and a symmetric interval would
+    have too low coverage.
 
     There are n ≥ 1 values, one for each seed or record; if some are infinite, the limits are the smallest and the
     largest. A single value shows no spread, so its interval is the whole range. If the range (low, high) is unbounded,
@@ -62,10 +62,9 @@ def over_records(values: Sequence[float], confidence: float, within: tuple[float
     """Mean over records, with the interval of `over_values`.
 
     A percentile bootstrap is too narrow for few records: with 2 records it contains the mean in half of all cases. If
-    all values are equal, the share of records that Clopper–Pearson's limit leaves open is assumed to lie anywhere in
-    the range.
+    all values are equal, Clopper–Pearson's limit gives the share of records that may have any other value in the range.
 
-    Records count as independent, although a mixing defense makes the records of one message dependent.
+    Records are treated as independent, although a mixing defense makes the records of one message dependent.
 
     Args:
         values: values of the records, n ≥ 1.
@@ -91,14 +90,15 @@ def over_intervals(
     """Mean over seeds, with an interval at least as wide as the seeds' own limits imply.
 
     Few seeds may agree by chance: for three shares of 1, each from 100 records, Student's interval is a point, although
-    the records alone allow .98. Deviations of independent seeds add up in squares.
+    the records alone allow 0.98. Squared deviations of independent seeds add up.
 
     Args:
-        found: interval of each seed, n ≥ 1.
-        fitted: whether each seed's value is the best of many, chosen by the truth. All seeds then err in one direction,
-            which averaging does not remove, so the limits are at least as wide as the mean of the seeds' limits.
+        found: the interval of each of n ≥ 1 seeds.
+        fitted: whether each seed's value is the best of many, chosen with the truth. All seeds then err in the same
+            direction, which averaging does not remove, so the limits are at least as wide as the mean of the seeds'
+            limits.
 
-    Source: `over_values`; Zou and Donner 2008 (limits of a sum from those of its parts).
+    Source: `over_values`; Zou and Donner 2008 (limits of a sum from the limits of its parts).
 
     >>> whole = Interval(value=1.0, low=0.964, high=1.0, n=100, method="Clopper–Pearson")
     >>> round(over_intervals([whole] * 3, 0.95, (0.0, 1.0)).low, 3)

@@ -1,4 +1,4 @@
-"""Standards to which evidence is compared: their sources, and their requirements in our words."""
+"""Standards with which evidence is compared: their sources, and their requirements in our words."""
 
 EDPB = (
     "EDPB Opinion 28/2024 (17 December 2024) asks how likely it is that personal data can be extracted from a model or "

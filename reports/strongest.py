@@ -1,4 +1,4 @@
-"""The strongest attack, by which a defense is judged (and not by an average over attacks)."""
+"""The strongest attack, which decides on a defense (rather than an average over attacks)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Strongest:
-    """The row that counts for one defense and seed."""
+    """The result row of the strongest attack for one defense and seed."""
 
     row: Row  # row of the attack that came closest to the records as released, by their deciding measure
     attacks: int  # number of attacks that gave a number, without floors
@@ -33,8 +33,8 @@ class Strongest:
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
     """One entry for each defense and seed with a number from an attack, in the order of the rows.
 
-    If no attack reconstructed records, the row whose AUC is farthest from 1/2 counts. Constant guesses need no release;
-    they count as attacks only if no other attack was mounted.
+    If no attack reconstructed records, the row whose AUC is farthest from 1/2 counts. Constant guesses need no
+    release; they count as attacks only if no other attack was run.
     """
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
     winners = []
@@ -53,18 +53,18 @@ def strongest(rows: Sequence[Row]) -> list[Strongest]:
 
 
 def as_error(estimate: Metric) -> float:
-    """The estimate as an error ≥ 0; if higher values are closer, one minus the estimate."""
+    """The estimate as an error ≥ 0: unchanged, or 1 minus the estimate if higher values are closer."""
     return 1 - estimate.value if estimate.higher_is_closer else estimate.value
 
 
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
-    """Whether an attack came closer to the records than a guess; this is the only definition of "better than".
+    """Whether an attack came closer to the records than a guess without the release, the only definition of "better".
 
     Args:
         ahead: mean difference over records between attack and guess, positive if the attack is closer; pairing removes
-            the difficulty that a record has for both. Its whole interval must lie above `margin`. It is None for rows
-            of older runs and for attacks' starts; then the whole interval of `ours` must be beyond `floor` by `margin`.
-        margin: least difference that counts, ≥ 0.
+            the difficulty of a record. The whole interval must lie above `margin`. None for results of older runs and
+            for untrained attacks; then the whole interval of `ours` must be better than `floor` by `margin`.
+        margin: smallest difference that counts, ≥ 0.
     """
     if ahead is not None:
         return ahead.low > margin
@@ -72,16 +72,17 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
 
 
 def grade(row: Row) -> _Grade | None:
-    """What a row reveals ("nothing", "class" or "record"), by the finished attack or by its start; None if there is
-    nothing to compare."""
+    """The information in a result row's guesses: "nothing", "class" or "record", by the finished or the untrained
+    attack; None without a guess to compare with.
+    """
     return finished_grade(counted(row))
 
 
 def counted(row: Row) -> Row:
-    """A row with the guesses that count, which are the start's if the finished attack is worse.
+    """A result row with the guesses that count: the untrained attack's if the finished attack is worse.
 
-    An adversary may stop before the first step. So the start counts if it gives away records, and the finished attack
-    gives away none, identifies fewer, or identifies equally many with a larger error.
+    An adversary may stop before the first step. So the untrained attack counts if it reveals records, and the
+    finished attack reveals none, identifies fewer, or identifies equally many with a larger error.
     """
     metric, start = metric_of(row), row.floors.get(START, {})
     if not metric or metric not in start.get("unaligned", {}):
@@ -93,7 +94,7 @@ def counted(row: Row) -> Row:
 
 
 def began(row: Row) -> bool:
-    """Whether the guesses of a `counted` row are those of its attack's start."""
+    """Whether the guesses of a `counted` row are those of the untrained attack."""
     return bool(row.recovered) and row.recovered == row.floors.get(START)
 
 
@@ -109,16 +110,16 @@ def identified(recovered: Mapping[str, Mapping[str, Metric]]) -> Metric | None:
 
 
 def most_identified(row: Row) -> Metric | None:
-    """The larger share of records that an attack identifies, at its end or start; None if it was not computed."""
+    """The larger share of records that the finished or the untrained attack identifies; None if it was not computed."""
     counts = filter(None, map(identified, (row.recovered, row.floors.get(START, {}))))
     return max(counts, key=lambda one: one.value, default=None)
 
 
 def finished_grade(row: Row) -> _Grade | None:
-    """What the guesses of a finished attack reveal, by its deciding metric; None if there is no floor to compare with.
+    """The information in a finished attack's guesses, by its deciding metric; None without a guess to compare with.
 
-    The grade is also "record" if more records are identified than any guess from the label alone could identify,
-    because a sharp guess may have a large error.
+    The grade is also "record" if more records are identified than by any guess from the label alone, because a sharp
+    guess may have a large error.
     """
     floors = _guesses(row)
     if not floors:
@@ -130,9 +131,9 @@ def finished_grade(row: Row) -> _Grade | None:
 
 
 def beats(row: Row, guess: str) -> bool:
-    """Whether a row's guesses are closer to their records than one of its floors, by its deciding metric.
+    """Whether a row's guesses are closer to the records than the guess named `guess`, by the row's deciding metric.
 
-    The class mean must be beaten by more than its own error from the small number of own records.
+    To beat the class mean, an attack needs a margin for the class mean's error from few records.
     """
     metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
@@ -140,11 +141,11 @@ def beats(row: Row, guess: str) -> bool:
 
 
 def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
-    """How much closer than the class mean, made of few records, another guess from the label alone may be.
+    """The margin by which a better guess from the label alone may be closer than the class mean of few records.
 
-    The mean of n records has an expected squared error of σ²(1 + 1/n), and the true mean, the best such guess, has σ².
-    So 1/(n + 1) of the error is due to the few records. The class mean identifies one record per class, which gives the
-    number of classes. 0 for older rows, which do not count identified records.
+    The mean of n records has an expected squared error of σ²(1 + 1/n); the true mean, the best such guess, has σ².
+    So 1/(n + 1) of the error is due to the few records. The class mean identifies one record per class, which gives
+    the number of classes. The margin is 0 for older rows, which do not count identified records.
     """
     found, own = class_mean.get(IDENTIFIED.name), row.counts.get("auxiliary", 0)
     if found is None or not own:
@@ -158,10 +159,10 @@ def _guesses(row: Row) -> dict[str, Metrics]:
 
 
 def _identifies(row: Row) -> bool:
-    """Whether guesses identify more records than a guess from the label alone could, which is one per label.
+    """Whether guesses identify more records than a guess from the label alone, which identifies one per label.
 
-    The class mean shows how many these are. Without a class mean, for example if own records have other classes, the
-    labels of the attacked records are counted. If these are unknown, the answer is False.
+    The class mean gives this number. Without a class mean, for example if the adversary's records have other
+    classes, the labels of the attacked records are counted. If they are unknown, the answer is False.
     """
     found, labels, floors = identified(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):
@@ -187,16 +188,16 @@ Twins = Mapping[tuple[str, str, int], Row]
 
 
 def lost(row: Row) -> bool:
-    """Whether a sound attack that had all it needs failed to reveal records, so that its twin must be run."""
+    """Whether an attack failed on a defense although it passed its controls, so it must run without a defense, too."""
     real = bool(metric_of(row)) and row.attack not in CONSTANT_ATTACKS
     return real and not falls(row) and sound(row) and not row.doubt
 
 
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
-    """Why an attack need not be mounted on the undefended model, in words; empty if it must be.
+    """The reason why an attack need not run on the undefended model; empty if it must.
 
-    `twin_of` has the ids of cells with this attack on defenses; it is empty if the attack is always mounted on the
-    undefended model. `rows` are the rows of finished cells by id.
+    `twin_of` has the ids of the cells (attack, defense and seed) with this attack on defenses; it is empty if the
+    attack always runs on the undefended model. `rows` are the results of finished cells by id.
 
     >>> unneeded((), {}), unneeded(("a",), {})
     ('', 'only if the attack fails on a defense')
@@ -212,7 +213,7 @@ def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
 
 
 def without_options(label: str) -> str:
-    """The name of a part, or of the parts of a chain.
+    """A part's name without options; for a chain, the names of its parts.
 
     >>> without_options("black_box:epochs=5"), without_options("mine:Attack:k=3"), without_options("a:b=1+c@server")
     ('black_box', 'mine:Attack', 'a+c@server')
@@ -221,7 +222,7 @@ def without_options(label: str) -> str:
 
 
 def undefended(defense: str) -> bool:
-    """Whether a label is that of the undefended model.
+    """Whether the label of a defense means the undefended model.
 
     >>> undefended("none:protocol=cutmixsl"), undefended("masking")
     (True, False)
@@ -232,8 +233,9 @@ def undefended(defense: str) -> bool:
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
     """The rows of the undefended model under a protocol, with which defenses are compared.
 
-    They belong to the undefended model with the fewest options. Another one, for example with a drawn frozen block, may
-    be worse at the task and harder to attack, so that every defense would look better in comparison.
+    These rows belong to the undefended model with the fewest options. Another undefended model, for example with a
+    random frozen block, may be worse at the task and harder to attack, so every defense would look better in
+    comparison.
     """
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]
     plain = min((row.defense for row in bare), key=len, default="")
@@ -241,7 +243,7 @@ def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
 
 
 def undefended_rows(rows: Sequence[Row]) -> Twins:
-    """The twins: rows of the undefended model (that with the fewest options first) by protocol, attack and seed."""
+    """The undefended model's results by protocol, attack and seed; the model with the fewest options comes first."""
     bare = sorted((row for row in rows if undefended(row.defense)), key=lambda row: len(row.defense))
     return {(row.protocol, row.attack, row.seed): row for row in reversed(bare)}
 
@@ -253,7 +255,7 @@ def twin_of(row: Row, twins: Twins) -> Row | None:
 
 
 def powerless(row: Row, twins: Twins) -> str:
-    """Why an attack's failure is no evidence for the defense (it also fails without one); empty if it is."""
+    """Why an attack's failure is no evidence for the defense (it also fails without one); empty if it is evidence."""
     twin = twin_of(row, twins)
     if twin is None:
         return NOT_ATTACKED
@@ -265,12 +267,12 @@ def powerless(row: Row, twins: Twins) -> str:
 
 
 def sound(row: Row) -> bool:
-    """Whether the attack passed its control experiments; the check of a claimed ε does not count here."""
+    """Whether the attack passed its control experiments; the check of a claimed ε is ignored here."""
     return all(check.passed for check in row.checks if check.decisive and check.name not in (CLAIM, DECLARATION))
 
 
 def relied(rows: Sequence[Row]) -> list[Row]:
-    """The rows on which a defense's numbers rest: only rows of sound attacks, if one of these gives away records."""
+    """The result rows that count: only of attacks that passed their controls, if one of these reveals records."""
     if not any(falls(row) and sound(row) for row in rows):
         return list(rows)
     passed = {row.attack for row in rows if sound(row)}
@@ -278,12 +280,12 @@ def relied(rows: Sequence[Row]) -> list[Row]:
 
 
 def unsound(row: Row) -> str:
-    """Why an attack's numbers are no evidence on the defense (it failed its controls); empty if they are."""
+    """Why an attack's numbers are no evidence on the defense (it failed its controls); empty if they are evidence."""
     return "" if sound(row) else "the attack failed its control experiment"
 
 
 def metric_of(row: Row) -> str:
-    """The metric by which a row is compared with others; empty without one."""
+    """The metric by which a result row is compared with others; empty if it has none."""
     return measures.deciding(list(row.recovered.get("unaligned", {})))
 
 

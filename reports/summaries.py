@@ -1,4 +1,4 @@
-"""Summaries of every defense and attack over the seeds of a run."""
+"""Means of every defense and attack over the seeds of a run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Values = dict[int, dict[str, Interval]]  # seed -> name -> value with its limit
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """Means of every defense and attack, and of every floor, over the seeds; empty for a single seed.
+    """Means over the seeds for every defense and attack, and for every constant guess (floor); empty for a single seed.
 
-    The interval (`seed_intervals.over_intervals`) covers splits, weights and draws, and is at least as wide as the
-    attacked records imply.
+    The interval (`seed_intervals.over_intervals`) covers random splits, weights and draws, and is at least as wide
+    as the number of attacked records implies.
     """
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]
@@ -53,7 +53,7 @@ def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
 
 
 def _merged(groups: Mapping[_Key, _Values]) -> dict[_Key, _Values]:
-    """The same groups, without the protocol of a floor that has the same values under all protocols."""
+    """The same groups, but a constant guess (floor) with equal values under all protocols loses its protocol."""
     found: dict[_Key, _Values] = {}
     for named, values in groups.items():
         alike = all(other == values for key, other in groups.items() if key[:3] == named[:3])

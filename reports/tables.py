@@ -1,4 +1,4 @@
-"""Tables of the rows: for a terminal, Markdown and LaTeX."""
+"""Tables of results for a terminal, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNKNOWN = "–"
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Text cells under headers; `floor` marks the rows of floors and starts (by default none)."""
+    """A table of texts with headers; `floor` marks lines of constant guesses and untrained attacks."""
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -33,7 +33,7 @@ class Table:
             object.__setattr__(self, "floor", (False,) * len(self.rows))
 
     def lines(self, *, floors: bool) -> list[tuple[str, ...]]:
-        """The lines of results, or the lines of floors and starts."""
+        """The lines of results or, with `floors`, the lines of constant guesses and untrained attacks."""
         return [row for row, floor in zip(self.rows, self.floor, strict=True) if floor == floors]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ _PICTURED = {
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """One line for each row, with the floors and starts of each seed below. Rows of scores have a separate table.
+    """A table with a line for each result row, then constant guesses and untrained attacks by seed, without scores.
 
     If rows differ in provenance, such as device or version, a last column names the difference.
     """
@@ -124,7 +124,7 @@ _FEW_SEEDS = 5  # below this number of seeds a summary warns
 
 
 def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
-    """One line for each defense and attack of the summaries (≥ 1); without numbers of two seeds, it says why."""
+    """A table with a line for each defense and attack of the summaries (≥ 1), or the reason why it has no means."""
     names = _of_records(name for summary in summaries for name in summary.values)
     columns = {name: measure(name).heading for name in ("accuracy", *(names or [one.name for one in IMAGES.measures]))}
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
@@ -246,7 +246,7 @@ def note_of(rows: Sequence[Row]) -> str:
 
 
 def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
-    """The numeric cells of a row; if there are no metrics of guesses, the first cell says why."""
+    """The numbers of a result row as texts; without metrics of guesses, the first text gives the reason."""
     first, *others = _measures(row.recovered, names)
     if row.status != "done":
         first = row.status.replace("_", " ")
@@ -255,10 +255,7 @@ def _numbers(row: Row, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, ...]:
-    """The metrics of these names with their intervals; the likeness also after matching, and for images the worst case.
-
-    The share of identified records comes last.
-    """
+    """These metrics with their intervals; the likeness also after matching, and for images the worst case."""
     own, matched = metrics.get("unaligned", {}), metrics.get("matched", {})
     identified = interval(own.get(IDENTIFIED.name), 2)
     if names:
@@ -275,12 +272,12 @@ def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, .
 
 
 def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
-    """The metrics by feature networks, unaligned."""
+    """The unaligned values of these metrics, which use feature networks, as texts."""
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 
 
 def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
-    """The displayed name of a floor, or of an attack's start, which is no floor since it may use the lower segment.
+    """The displayed name of a constant guess (floor) or of an untrained attack, which may use the lower segment.
 
     >>> _floor_name(START, "none", "white_box", "sl")
     'white_box on none before its first step'
@@ -289,7 +286,7 @@ def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
 
 
 def _kind(name: str) -> str:
-    """First column of a line that is no result: "floor" (a guess without the release) or "start" (of an attack)."""
+    """First column of a line for comparison: "floor" (a guess without the release) or "start" (an untrained attack)."""
     return "start" if name == START else "floor"
 
 

@@ -1,4 +1,4 @@
-"""Verdicts on each defense under each threat model: the attack to which it falls, or the attacks that it withstands."""
+"""Verdicts on each defense under each threat model: the attack that breaks it, or the attacks that it withstands."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class ThreatVerdict(Frozen):
 
     @property
     def uncontrolled(self) -> bool:
-        """Whether the defense falls only to attacks that failed their controls."""
+        """Whether only attacks that failed their control experiments break the defense."""
         return self.outcome == "falls" and any(remark.endswith(FAILED_CONTROL) for remark in self.remarks)
 
 
@@ -100,8 +100,8 @@ def threat_verdicts(
 
     Args:
         summaries: numbers of `counted` rows over the seeds; empty for a single seed.
-        registered: names of the attacks that could be mounted on these records, by threat model (or `OTHERS`).
-        known: attacks to which a defense fell in privkit's own measurements, by the defense's label.
+        registered: names of the attacks that are possible on these records, by threat model (or `OTHERS`).
+        known: attacks that broke a defense in privkit's own measurements, by the defense's label.
     """
     elsewhere = {*CONSTANT_ATTACKS, *registered.get(OTHERS, ())}
     reads = [row for row in rows if row.threat_model and _name(row) not in elsewhere and "auc" not in row.answers]
@@ -136,7 +136,7 @@ def _verdict(
     untried: tuple[str, ...],
     known: Sequence[KnownOutcome],
 ) -> ThreatVerdict:
-    """The verdict on one defense, from the strongest attack that this model's adversary could mount."""
+    """The verdict on one defense, from the strongest attack that this threat model allows."""
     within = [row for row in rows if row.threat_model in INCLUDES[model]]
     numbers = grouped(filter(metric_of, within), lambda row: row.attack)
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
@@ -199,7 +199,7 @@ def _verdict(
 
 
 def _unshown(rows: Sequence[Row], twins: Twins) -> str:
-    """Why a failed attack does not show that the defense holds; empty if it does."""
+    """The reason why a failed attack does not show that the defense holds; empty if it does show it."""
     for row in rows:
         learning = any(check.name == CONVERGED and check.passed is False for check in row.checks)
         why = row.doubt or powerless(row, twins) or ("the attack was still learning" if learning else "")
@@ -209,9 +209,9 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
 
 
 def _unseen(rows: Sequence[Row]) -> str:
-    """A remark on how much closer than all constant guesses an attack may have come, as far as the data allow.
+    """A remark on the largest lead over all constant guesses that the data allow for an attack.
 
-    A difference may exist without being shown, since a small number of records shows only large differences.
+    With few records, only large differences are significant.
     """
     gains = []
     for row in rows:
@@ -224,7 +224,7 @@ def _unseen(rows: Sequence[Row]) -> str:
 
 
 def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
-    """A remark on this adversary's strongest attack that was not mounted, and to which the defense fell before."""
+    """A remark on the strongest allowed attack that was not run and that broke the defense elsewhere."""
     within = [one for one in known if one.threat_model in INCLUDES[model]]
     best = max(within, key=lambda one: one.ssim, default=None)
     if best is None:
@@ -233,7 +233,7 @@ def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
 
 
 def _by_start(rows: Sequence[Row]) -> str:
-    """A remark if the attack's start counts instead of its end, or identifies more records (mean over the seeds)."""
+    """A remark if the untrained attack counts instead of the finished one, or identifies more (mean over seeds)."""
     if times := sum(map(began, rows)):
         return f"as it began, before its first step{f', in {times} of {len(rows)} seeds' if len(rows) > 1 else ''}"
     shares = [
@@ -246,7 +246,7 @@ def _by_start(rows: Sequence[Row]) -> str:
 
 
 def _uncompared(rows: Sequence[Row]) -> str:
-    """A remark if the row has no guess from the true label (class mean)."""
+    """A remark if the result has no guess from the true label (class mean) to compare with."""
     return _UNCOMPARED if not all(CLASS_MEAN.name in row.floors for row in rows) else ""
 
 
@@ -270,7 +270,7 @@ def _failed(rows: Sequence[Row]) -> str:
 
 
 def _single(rows: Sequence[Row]) -> str:
-    """A remark if one guess recovers an image, although all guesses together are no closer than a constant.
+    """A remark if one guess recovers an image, although all guesses on average are no closer than a constant guess.
 
     A mean error over records hides this, because many bad guesses outweigh a few good ones.
     """
@@ -285,10 +285,11 @@ def _single(rows: Sequence[Row]) -> str:
 
 
 def _unnamed(rows: Sequence[Row]) -> str:
-    """A remark if records were recovered, but not to whom they belong, for example if groups are secret.
+    """A remark if records were recovered, but not their owners, for example if groups are secret.
 
-    Guesses are then matched to a round's records by the truth, which favors even bad guesses. An error below half of
-    the best constant guess's is too small for this effect, unless own records match as well (`OWN_MATCH`).
+    Guesses are then matched to a round's records with the truth, which favors even bad guesses. An error below half
+    that of the best constant guess is too small for this effect, unless the adversary's records match as well
+    (`OWN_MATCH`).
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:
@@ -319,14 +320,13 @@ def _likeness(rows: Sequence[Row]) -> float:
 
 
 def _share(rows: Sequence[Row]) -> float | None:
-    """The mean share of identified records; None if they were not counted."""
     found = [row.recovered["unaligned"].get(IDENTIFIED.name) for row in rows if "unaligned" in row.recovered]
     values = [one.value for one in found if one is not None]
     return sum(values) / len(values) if values else None
 
 
 def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Interval]) -> str:
-    """The result of one attack in words, with the best floor (guess without the release) and the number of queries."""
+    """The result of one attack in words, with the best guess without the release (floor) and the number of queries."""
     own, parts = rows[0].recovered["unaligned"], []
     metric = metric_of(rows[0])
     for name in dict.fromkeys(filter(None, (likeness(list(own)), metric, IDENTIFIED.name))):
@@ -350,7 +350,7 @@ def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Inte
 
 
 def _narrowly(rows: Sequence[Row]) -> str:
-    """By how much an attack is closer than a floor, if only differences paired by record show it."""
+    """The lead of an attack over a constant guess, if only differences paired by record show it."""
     row = next(row for row in rows if falls(row))
     if falls(row.model_copy(update={"ahead": {}})):
         return ""
@@ -368,7 +368,7 @@ def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:
 
 
 def in_words(one: ThreatVerdict) -> str:
-    """A verdict with the other attacks that were mounted, and those that were not tried."""
+    """A verdict in words, with the other attacks that were run, and the attacks that were not tried."""
     others = f"also mounted: {', '.join(one.against)}" if one.against else ""
     left = f"{NOT_TRIED}: {', '.join(one.untried)}" if one.untried else ""
     return "; ".join(filter(None, ("" if one.sentence == NOT_TRIED and left else one.sentence, others, left)))

@@ -1,4 +1,4 @@
-"""The verdict on a run: the cells with results, the checks and gates that are met, and the resulting exit code."""
+"""The verdict on a run: finished experiments, met checks and conditions (gates), and the exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privkit.shared.grouped import grouped
 
 
 class Judgement(Frozen):
-    """One check of one row, or of one defended model.
+    """The result of one check on one result row, or on one defended model.
 
     `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries, or a declared mechanism
     against the data of its recording), "number" (whether any attack gave a number) or "gate" (a user's condition). If
@@ -33,7 +33,9 @@ class Judgement(Frozen):
 
 
 class CellState(Frozen):
-    """A planned cell and its state: a missing cell has no result yet; a cell that is not needed will have none."""
+    """A planned cell (one attack on one defense with one seed) and its state. A missing cell has no result yet; a
+    cell that is not needed will have none.
+    """
 
     cell: str
     defense: str
@@ -44,7 +46,7 @@ class CellState(Frozen):
 
 
 class Verdict(Frozen):
-    """The content of `verdict.json`, from which the report, the tables and the exit code are made.
+    """The content of `verdict.json`, from which the report, the tables and the exit code follow.
 
     `gates` are the user's conditions as given; `files` the SHA-256 of the report's files, by their path in the run.
     """
@@ -76,9 +78,10 @@ def judge(
     silent: Collection[str] = (),
     trains: bool = True,
 ) -> Verdict:
-    """Judge the rows of a run against its plan, its checks and the user's gates.
+    """Judge the results of a run by its plan, its checks and the user's conditions.
 
     Args:
+        conditions: the user's conditions (gates).
         run: fingerprint of the run.
         silent: names of protocols under which clients train alone and send nothing, so attacks cannot give numbers.
         trains: whether the run trains long enough for its models to learn something.
@@ -117,12 +120,11 @@ def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
 
 
 def _of(row: Row) -> dict[str, object]:
-    """The fields by which a check names its row."""
     return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
 
 
 def _decisive(row: Row, check: Check) -> Judgement:
-    """The judgement of a row's decisive check; a check that could not be judged is not met."""
+    """The judgement of a decisive check of a result row; an undecided check counts as not met."""
     found = {
         "kind": "claim" if check.name in (CLAIM, DECLARATION) else "control",
         "name": check.name,
@@ -156,7 +158,7 @@ _NO_NUMBER = "no attack was applicable, so that nothing is known of any defense"
 
 
 def _nothing(rows: Sequence[Row]) -> str:
-    """A sentence on why finished cells show nothing about any defense; empty if they may show something."""
+    """Why the finished results show nothing about any defense; empty if they may show something."""
     if rows and all(row.status == "not_applicable" for row in rows):
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
@@ -180,7 +182,7 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
 
 
 def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
-    """A sentence on the numbers of cells, checks and gates with each outcome."""
+    """A sentence with the numbers of experiments, checks and gates (the user's conditions) by outcome."""
     cells = [cell for cell in cells if cell.status != "not_needed"]
     missing = [cell for cell in cells if cell.status == "missing"]
     errored = [cell for cell in cells if cell.status == "error"]

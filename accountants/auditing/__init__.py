@@ -1,14 +1,14 @@
 """Lower bounds on ε from the scores of members and non-members: what an attack's success rules out.
 
-A score is high if the attack believes "member". Scores are finite numbers, at least one of a member and one of a
-non-member. A bound holds with the stated confidence in (0, 1) over the draw of the scores. A small bound is no evidence
-that the mechanism is private. Without a `family`, a bound is for (ε, δ)-DP at δ in [0, 1). With one, it assumes that
-the mechanism's trade-off curve is of this family; if that is wrong, the bound may lie far above the truth. The strength
-of such a curve is reported as an ε at δ > 0.
+A score is high if the attack believes "member". Scores are finite numbers, with at least one member and one non-member.
+A bound holds with the stated confidence in (0, 1) over the draw of the scores. A small bound is no evidence that the
+mechanism is private. Without a `family`, a bound is for (ε, δ)-DP at δ in [0, 1). With a family, it assumes that the
+mechanism's trade-off curve belongs to this family; if that is wrong, the bound may lie far above the truth. The
+strength of the curve is reported as an ε at δ > 0.
 
 In a single run, a fair coin makes each canary a member. A split into members and non-members is refused if fair coins
-give it with probability below 1e-9. `ceiling_…` is the largest ε that a bound can reach with the given number of
-canaries or runs, whatever their scores. A claim at or above this ceiling cannot be refuted, so a passed test of it says
+give it with probability below 1e-9. The functions `ceiling_…` give the largest ε that a bound can reach with the
+given number of canaries or runs. A claimed ε at or above this ceiling cannot be refuted, so passing such a test says
 nothing.
 """
 

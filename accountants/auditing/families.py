@@ -32,7 +32,7 @@ class Rates(Protocol):
 
 
 class Family(ABC):
-    """Trade-off curves ordered by strength: at strength 0 an attack learns nothing, and more at larger ones."""
+    """Trade-off curves ordered by strength: an attack learns nothing at 0, and more at a larger strength."""
 
     assumption: str  # what a bound assumes if it uses this family, in a sentence
     # the same in a few words, printed beside the bound; empty if nothing is assumed
@@ -41,23 +41,24 @@ class Family(ABC):
 
     @property
     def one_sided(self) -> bool:
-        """Whether a canary's presence shows far more clearly than its absence, so that guesses of "non-member" help
-        little."""
+        """Whether a canary's presence shows far more clearly than its absence, so guesses of "non-member" help
+        little.
+        """
         return False
 
     @abstractmethod
     def at(self, strength: float) -> Rates:
-        """The rates that the curve of a strength ≥ 0 allows an attack."""
+        """The true and false positive rates that the curve with this strength (≥ 0) allows an attack."""
 
     @abstractmethod
     def epsilon(self, strength: float, delta: float) -> float:
-        """The ε at δ of the curve of a strength ≥ 0."""
+        """The ε at δ of the curve with this strength (≥ 0)."""
 
     def lower(self, strength: float, delta: float) -> float:
         """A lower bound on the ε at δ of a mechanism of this strength.
 
-        It is below `epsilon` if the accountant's charge may exceed the truth. A claim is compared with `epsilon`; the
-        bound on the mechanism's own ε is this one.
+        The bound is below `epsilon` if the accountant may overstate the mechanism's ε. Compare a claimed ε with
+        `epsilon`; use this method to bound the mechanism's true ε.
         """
         return self.epsilon(strength, delta)
 
@@ -66,7 +67,7 @@ class Family(ABC):
         """The lower limit on the strength, as a sentence for the certificate."""
 
     def strength(self, epsilon: float, delta: float) -> float:
-        """The largest strength whose ε at δ is at most this one."""
+        """The largest strength whose curve has at most this ε at δ."""
         return largest_rejected(lambda strength: self.epsilon(strength, delta) <= epsilon, self.precision)
 
 
@@ -144,10 +145,10 @@ class Approximate(Family):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScaledNoise(Family):
-    """Curves of one mechanism with its noise divided by the strength, as the accountant computes them.
+    """Trade-off curves of one mechanism whose noise is divided by the strength, as the accountant computes them.
 
-    If the accountant knows no lower bound (`Certificate.lower`), it may charge more than the mechanism loses. A bound
-    that rests on this family may then exceed the truth.
+    If the accountant knows no lower bound (`Certificate.lower`), it may overstate the mechanism's ε. A bound from this
+    family may then exceed the truth.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> family = ScaledNoise(mechanism=mechanism_of({"mechanism": "laplace", "sigma": 1, "sensitivity": 1}))
@@ -165,8 +166,7 @@ class ScaledNoise(Family):
 
     @property
     def one_sided(self) -> bool:
-        """True for secret sampling: a canary that the coins leave out of a round looks like one that was never
-        there."""
+        """True for secret sampling: a canary that is not sampled in a round looks like a canary outside the data."""
         return self.mechanism.relation == "add_or_remove_one" and self.mechanism.sampling.rate < 1
 
     def strength(self, epsilon: float, delta: float) -> float:
@@ -211,7 +211,8 @@ _NOTHING = 1e-6
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
     """The largest rejected strength, at most `_LARGEST`; 0 if no strength above `_NOTHING` is rejected.
 
-    All strengths up to some value are rejected. The bisection stops at this relative precision, on the rejected side.
+    `rejected` must hold for all strengths up to some value, and for none above. The bisection stops at this relative
+    precision, on the rejected side.
 
     >>> round(largest_rejected(lambda strength: strength <= 1.5), 6), largest_rejected(lambda strength: strength == 0)
     (1.5, 0.0)

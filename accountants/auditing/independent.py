@@ -30,29 +30,30 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run whose canaries are independent trials. It is tighter than the other bounds.
+    """Lower bound on ε from one run with independent canaries; independence makes it tighter than other bounds.
 
-    Canary i is a member by a fair coin. It is wrongly accused with probability a_i/2 and wrongly acquitted with
-    probability b_i/2, where a_i and b_i are the error rates of one test of this canary; canaries need not be alike.
+    A fair coin decides whether canary i is a member. The canary is wrongly accused with probability a_i/2 and wrongly
+    acquitted with probability b_i/2, where a_i and b_i are the error rates of one test of this canary; canaries need
+    not be alike.
 
     * "errors" counts all wrong guesses. Each guess is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, so the count
-    is stochastically at least binomial. This is the stronger test for curves like the Gaussian.
+    is stochastically at least binomial. This test is stronger for curves like the Gaussian.
     * "rates" bounds the mean of a_i and the mean of b_i from above, each at half the significance, and asks whether the
-      curve allows both. The curve is convex, so if it allows the rates of each canary, it allows their means. This is
-      the stronger test if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials
-      obeys the Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
+      curve allows both. The curve is convex, so if it allows the rates of each canary, it allows their means. This test
+      is stronger if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials obeys the
+      Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
 
     Args:
         in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
-        threshold: fixed before the coins were known; scores of at least this are guessed "member". 0 is the best for
-            log-likelihood ratios and "errors".
+        threshold: the finite cut, fixed before the coins were known; a score of at least this is guessed "member". With
+            log-likelihood ratios and "errors", 0 is best.
         confidence: confidence of the bound, in [1/2, 1).
         delta: δ in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
         family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
 
-    Source: derived; the limits are those of Clopper and Pearson 1934, one threshold and a Gaussian curve as in Nasr et
-    al. 2023, §4; trials that differ: Hoeffding 1956, Theorem 4.
+    Source: derived; limits: Clopper and Pearson 1934; one threshold and a Gaussian curve: Nasr et al. 2023, §4; trials
+    that differ: Hoeffding 1956, Theorem 4.
 
     >>> scores = [1] * 90 + [-1] * 10, [1] * 10 + [-1] * 90
     >>> any_mechanism = epsilon_independent(*scores, threshold=0, confidence=0.95, delta=1e-5)
@@ -94,7 +95,7 @@ def epsilon_independent(
 def ceiling_independent(
     canaries: int, *, confidence: float, delta: float, family: Family | None = None, test: Test = "errors"
 ) -> float:
-    """The largest bound that `epsilon_independent` can give with these numbers of canaries, if every guess is right.
+    """The largest bound that `epsilon_independent` can give with this number of canaries, if every guess is right.
 
     Arguments are those of `epsilon_independent`, with canaries ≥ 1.
 

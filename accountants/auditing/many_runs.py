@@ -1,4 +1,4 @@
-"""A lower bound on ε from the error rates of thresholds: one score from each of many runs."""
+"""A lower bound on ε from the error rates of score thresholds, with one score from each of many runs."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def epsilon_clopper_pearson(
     threshold: float | None = None,
     family: Family | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε from the error rates of thresholds. It uses both tails: accusing above and acquitting below.
+    """Lower bound on ε from the error rates of score thresholds, by false accusations and by missed members.
 
     With error rates at most F (non-members accused) and M (members missed), ε ≥ ln((1 − M − δ)/F) and
-    ε ≥ ln((1 − F − δ)/M). Both limits hold together, so looking at both tails costs nothing. If a family of curves
-    is claimed, a curve is ruled out if it allows no true positive rate of 1 − M at F; of a Gaussian, that is
-    μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
+    ε ≥ ln((1 − F − δ)/M). Both limits hold together, so using both costs no confidence. With a claimed family of
+    curves, a curve is ruled out if it allows no true positive rate of 1 − M at the false positive rate F. A Gaussian
+    curve then has μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
 
     Without a threshold, two families of cuts share the error probability; both are proven. (1) Cuts at ranks fixed in
-    advance, which accuse at most n/2^j − 1 of n non-members, or miss at most as many members. This error rate is below
+    advance: they accuse at most n/2^j − 1 of n non-members, or miss at most this many members. This error rate is below
     an order statistic of uniform variables, whose quantile is the Clopper–Pearson limit; the other error rate is
     binomial given the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
 
@@ -39,7 +39,8 @@ def epsilon_clopper_pearson(
         in_scores, out_scores: [n] scores of members, and [k] of non-members.
         confidence: confidence of the bound, in (0, 1).
         delta: δ in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
-        threshold: fixed before the scores were seen; scores of at least this are guessed "member".
+        threshold: the finite cut, fixed before the scores were seen; a score of at least this is guessed "member". If
+            None, many cuts are tried.
         family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
 
     Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); Nasr et al. 2023, §4
@@ -107,7 +108,7 @@ def ceiling_many_runs(
 
 
 def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
-    """The largest strength whose curve some cut rules out by its [J] limits on both error rates, and which cut."""
+    """The largest strength that one of the J cuts rules out by its limits on both error rates, and the cut's index."""
 
     def beyond(strength: float) -> Array:
         return 1 - missed - family.at(strength).true_positives(accused)
@@ -117,11 +118,10 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """Thresholds on sorted scores, from one or both families of cuts; all their limits hold together, except with the
-    error probability.
+    """Thresholds on sorted scores. With probability 1 − `error`, the limits of all their error rates hold together.
 
-    The result has four parts: the cuts; the error probabilities of the limits on missed members and on false alarms;
-    what is assumed of the threshold; and the method in words.
+    The result holds the cuts; the error probabilities of the limits on missed members and on false alarms, [J] each;
+    the assumption about the threshold; and the method in words.
     """
     if threshold is not None:
         cuts, half = Cuts.at(members, others, validate.real("threshold", threshold)), np.array([error / 2])

@@ -41,17 +41,17 @@ def epsilon_one_run(
 ) -> EmpiricalBound:
     """Lower bound on ε from one run with many canaries, each a member by its own fair coin. The attack may abstain.
 
-    The highest scores are guessed "member", the lowest "non-member", and the attack abstains on the rest. Scores that
-    tie at the border are abstained on, so that the guesses depend on the pooled scores alone (if many tie, add noise
-    to them first). With v of r guesses right and q = e^ε/(1+e^ε), (ε, δ)-DP is rejected if
-    P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, B ~ Binomial(r, q), is at most the error probability; m counts all canaries.
+    The highest scores are guessed "member", the lowest "non-member", and the attack abstains on the rest. It also
+    abstains on scores that tie at the border, so that the guesses depend on the pooled scores alone. If many scores
+    tie, add noise to them first. With v of r guesses right and q = e^ε/(1+e^ε), (ε, δ)-DP is rejected if P[B ≥ v] +
+    2mδ·max_i P[v−i ≤ B < v]/i, B ~ Binomial(r, q), is at most the error probability; m counts all canaries.
 
     Args:
         in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
         confidence, delta: confidence in (0, 1), δ in [0, 1).
-        guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known. Left out, numbers
-            m/2^j are tried on either side and on both. The error probability is then divided by the number of tries,
-            about 3·log2(m). This is valid, since the tries depend on m alone.
+        guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known. If None, m/2^j
+            guesses are tried for each j, on either side and on both sides. The error probability is then divided by the
+            number of tries, about 3·log2(m). The division is valid, since the tries depend on m alone.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 
@@ -89,8 +89,7 @@ def epsilon_one_run(
 def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
-    """The largest bound that `epsilon_one_run` can give with these numbers of canaries (≥ 1 each), if all guesses are
-    right.
+    """The largest bound that `epsilon_one_run` can give with these numbers ≥ 1 of canaries, all guesses right.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49
@@ -113,7 +112,7 @@ class _Trial:
 
 
 def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
-    """Guess at most `top` highest scores "member" and `bottom` lowest "non-member"; ties at a border are left out."""
+    """Guess "member" for `top` highest and "non-member" for `bottom` lowest scores, without ties at a border."""
     pooled = np.sort(np.concatenate([members, others]))
     # The score just outside either group; what equals it is abstained on.
     under = pooled[-top - 1] if top < pooled.size else -inf
@@ -125,7 +124,7 @@ def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:
 
 
 def _family(canaries: int, error: float) -> list[tuple[int, int]]:
-    """Numbers of guesses that are tried: m/2^j on either side and on both, if so few could ever reject ε = 0."""
+    """Numbers of guesses to try: m/2^j on either side and on both, if large enough to reject ε = 0."""
     fewest = log2(1 / error)
     sizes = [size for size in halved(canaries).tolist() if size >= fewest] or [canaries]
     halves = [size for size in sizes if 2 * size <= canaries]
@@ -151,7 +150,7 @@ def _largest_epsilon(trials: list[_Trial], canaries: int, delta: float, error: f
 
 
 def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: float) -> float:
-    """P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, at most 1."""
+    """The p-value of v correct guesses: P[B ≥ v] + 2mδ·max_i P[v−i ≤ B < v]/i, at most 1. See `epsilon_one_run`."""
     q = 1 / (1 + exp(-epsilon))
     tail = float(bdtrc(correct - 1, asked, q)) if correct else 1.0
     if delta == 0 or correct == 0:
@@ -166,7 +165,7 @@ def _p_value(epsilon: float, correct: int, asked: int, canaries: int, delta: flo
 
 
 def fairly_split(members: int, others: int) -> int:
-    """The number of canaries. It refuses a split into members and non-members that fair coins hardly ever give."""
+    """The number of canaries. ValueError if fair coins would hardly ever give this split into members and others."""
     canaries = members + others
     if (odds := float(2 * bdtr(min(members, others), canaries, 0.5))) < _UNLIKELY_COINS:
         raise ValueError(
@@ -177,7 +176,7 @@ def fairly_split(members: int, others: int) -> int:
 
 
 def guess_numbers(guesses: tuple[int, int], canaries: int) -> tuple[int, int]:
-    """The numbers of guesses, checked: at least one, and together no more than there are canaries."""
+    """Checks and returns the numbers of guesses: at least one in sum, and at most the number of canaries."""
     if not isinstance(guesses, tuple) or len(guesses) != 2:
         raise ValueError(f'guesses must be two whole numbers ("member", "non-member"), got {guesses!r}')
     top, bottom = (validate.whole("guesses", number, least=0) for number in guesses)

@@ -42,12 +42,12 @@ def epsilon_one_run_curve(
         in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not; ties at a
             border of the guesses are refused.
         confidence, delta: in (0, 1).
-        guesses: numbers of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
+        guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
         family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
 
-    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run". That the greedy filling
-    is the worst case and the m/2 of one kind of guess are derived.
+    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run". Derived here: the
+    greedy filling is the worst case; m/2 for guesses of one kind.
 
     >>> scores = range(100, 200), range(100)
     >>> any_mechanism = epsilon_one_run_curve(*scores, confidence=0.95, delta=1e-5, guesses=(50, 50))
@@ -128,10 +128,9 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a curve is rejected: if it were true, at least v of c guesses would be right with a probability of at
-    most `error`.
+    """Whether a curve is rejected: under it, at least `right` of `asked` guesses are right with probability ≤ `error`.
 
-    m canaries are those about which a guess can be right: all, or on average half if all guesses are of one kind.
+    `canaries` counts those about which a guess can be right: all, or on average half if all guesses are of one kind.
 
     >>> rejected(Gaussian().at(0.0), 9, 10, 10, 0.05), rejected(Gaussian().at(0.0), 7, 10, 10, 0.05)
     (True, False)
@@ -150,12 +149,12 @@ def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float
 
 @cache
 def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family) -> tuple[int, int]:
-    """The numbers of "member" and "non-member" guesses that promise the largest bound if the claim just holds.
+    """The numbers of "member" and "non-member" guesses that promise the largest bound under the claimed curve.
 
-    They depend on the number of canaries and on the claim alone, so the choice costs no confidence. A threshold at the
-    false positive rate x makes m·(x + f̄(x))/2 guesses on a side. We assume that the right ones are one standard
-    deviation fewer than the curve allows. Both sides have the same number; if the family is one-sided, all guesses are
-    "member". Strength and family are those of the claimed curve; m ≥ 2.
+    The claimed curve has this strength in this family. The numbers depend only on this curve and on the number m ≥ 2 of
+    canaries, so the choice costs no confidence. A threshold at the false positive rate x makes m·(x + f̄(x))/2 guesses
+    on a side. We assume that one standard deviation fewer guesses are right than the curve allows. Both sides get the
+    same number; if the family is one-sided, all guesses are "member".
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

@@ -16,13 +16,13 @@ _Counts = NDArray[np.int64]
 
 
 def levels(confidence: float, delta: float) -> tuple[float, float]:
-    """The error probability and δ. It refuses a confidence outside (0, 1) and a δ outside [0, 1)."""
+    """The error probability 1 − confidence, and δ. ValueError if confidence is outside (0, 1) or δ outside [0, 1)."""
     error = 1 - validate.real("confidence", confidence, above=0, below=1)
     return error, validate.real("delta", delta, least=0, below=1)
 
 
 def scores(name: str, values: ArrayLike) -> Array:
-    """The sorted scores. It refuses values without an order, such as NaN."""
+    """The sorted scores. ValueError for values without an order, such as NaN."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -42,7 +42,7 @@ def scores(name: str, values: ArrayLike) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Errors of the rule "a score of at least the threshold is a member's"."""
+    """Missed members and false alarms [J] of rules "a score of at least the threshold is a member's"."""
 
     thresholds: Array
     missed: _Counts  # members below
@@ -58,7 +58,7 @@ class Cuts:
 
     @classmethod
     def at(cls, members: Array, others: Array, threshold: float) -> Cuts:
-        """The cut at one threshold."""
+        """The errors at one threshold."""
         missed, alarms = members.size - _at_least(members, threshold), _at_least(others, threshold)
         return cls(thresholds=np.array([threshold]), missed=np.array([missed]), alarms=np.array([alarms]))
 

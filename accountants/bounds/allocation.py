@@ -1,6 +1,6 @@
-"""k of t secret places, each of which holds one Gaussian shift: random allocation of rounds, and hidden masks.
+"""A Gaussian shift in each of k secretly chosen places out of t: random allocation of rounds, and hidden masks.
 
-For k = 1, P = mean over i of N(μ·e_i, I) stands against Q = N(0, I), with t ≥ 1 places and a shift μ ≥ 0 over the
+For k = 1, P = mean over i of N(μ·e_i, I) is compared with Q = N(0, I), with t ≥ 1 places and a shift μ ≥ 0 over the
 noise's standard deviation. Under Q the likelihood ratio L is the mean of t independent lognormal variables X with mean
 1. Every function here gives an upper bound.
 """
@@ -42,9 +42,10 @@ class SecretPlaces(Step):
     The places are split at random into k blocks, each with one shift.
 
     A uniform choice of one place in each block of a uniform partition is a uniform subset. Revealing the partition
-    cannot lower a divergence (joint convexity), and given the partition the blocks are independent. If k is more than
-    half of t, it is charged as t − k places and a known shift. Along (1, …, 1) every subset moves the mean by k/√t;
-    across it a subset and its complement mirror each other. So k of t is t − k of t and one Gaussian of μ²(2k − t).
+    cannot lower a divergence (joint convexity), and given the partition the blocks are independent. For k > t/2, the
+    step is charged as t − k secret places and one known shift. Along (1, …, 1) every subset moves the mean by μk/√t;
+    orthogonal to it, a subset and its complement mirror each other. So k of t places equal t − k of t places and one
+    Gaussian with squared shift μ²(2k − t).
     """
 
     chosen: int  # k in 1..t
@@ -72,7 +73,7 @@ class SecretPlaces(Step):
 
     @property
     def known(self) -> int:
-        """The number of places that the server knows."""
+        """The number of places that are charged as known to the server."""
         return max(2 * self.chosen - self.places, 0)
 
     @property
@@ -106,8 +107,7 @@ class SecretPlaces(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class ToldPlaces(Step):
-    """A shift in k secret places, charged as if the server knew the places: one Gaussian, since no credit for secrecy
-    is derived.
+    """A shift in k secret places, charged as if the places were known: one Gaussian, without credit for secrecy.
 
     Source: derived from joint convexity.
     """
@@ -130,8 +130,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
     """Rényi divergence of a shift in one of t secret places, the larger of both directions: an upper bound.
 
     For the release with the shift against the one without, E L^α − 1 is exact at whole α: α!/t^α times the coefficient
-    of z^α in (Σ_j e^{μ²j(j−1)/2} z^j/j!)^t − e^{tz}, a sum of positive terms; between whole orders (α − 1)·D is
-    interpolated, which is convex. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at
+    of z^α in (Σ_j e^{μ²j(j−1)/2} z^j/j!)^t − e^{tz}, a sum of positive terms; between whole orders (α − 1)·D, which is
+    convex in α, is interpolated. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at
     every α. At [A] orders α > 1 it is at most αμ²/2, the curve of a known place; above 256 it is that curve.
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
@@ -176,8 +176,8 @@ def profile(places: int, mu: float) -> Pair:
     The lognormal X is moved to a grid by connecting the dots of E(c − X)₊. This keeps the mean of X and makes X larger
     in the convex order. So the sum of t such variables is larger, too, and so are δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊.
     Sums above c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is
-    known. A bound on rounding is added. More than 4096 places are taken as 4096, and a shift above 4 as one in a known
-    place.
+    known. A bound on rounding is added. More than 4096 places are charged as 4096, and a shift above 4 as a shift in a
+    known place.
 
     Source: Feldman and Shenfeld 2025 (the pair dominates, whatever is chosen in between); the convex order is derived:
     a mean of more independent variables is smaller in it, and so is δ.
@@ -214,7 +214,7 @@ def profile(places: int, mu: float) -> Pair:
 
 
 def _log_moments(top: int, places: int, mu: float) -> Array:
-    """ln(E L^α − 1) for α = 2..top: powers of the series by squaring, kept apart from those of e^z."""
+    """ln(E L^α − 1) for α = 2..top: by repeated squaring of the series, whose part e^z is kept apart."""
     j = np.arange(top + 1.0)
     factorial = gammaln(j + 1)
     with np.errstate(divide="ignore"):
@@ -245,7 +245,7 @@ def _convolved(left: Array, right: Array) -> Array:
 def _reverse(orders: Array, places: int, mu: float) -> Array:
     """D_α(Q‖P) = ln E L^{−β}/β with β = α − 1, E L^{−β} − 1 = ∫ s^{β−1} (M(s/t)^t − e^{−s}) ds/Γ(β), M(u) = E e^{−uX}.
 
-    If that is out of reach, (1 + β/t)·μ²/2, since a mean is at least the geometric one.
+    If the integral cannot be computed: (1 + β/t)·μ²/2, since a mean is at least the geometric mean.
     """
     beta = np.asarray(orders - 1, float)
     geometric = (1 + beta / places) * mu * mu / 2
@@ -277,7 +277,7 @@ def _reverse(orders: Array, places: int, mu: float) -> Array:
 
 
 def _log_transform(v: Array, places: int, mu: float, x: Array, weight: Array) -> Array:
-    """ln(M(s/t)^t − e^{−s}) at s = e^v, an upper bound if s is large; small s by W(u) = E[e^{−u(X−1)} − 1] ≥ 0."""
+    """ln(M(s/t)^t − e^{−s}) at s = e^v; for large s an upper bound, for small s by W(u) = E[e^{−u(X−1)} − 1] ≥ 0."""
     u, ratio = np.exp(v)[:, None] / places, np.exp(np.minimum(mu * x - mu * mu / 2, 500.0))
     y = u * (ratio - 1)
     near = np.abs(y) < 0.01
@@ -291,7 +291,7 @@ def _log_transform(v: Array, places: int, mu: float, x: Array, weight: Array) ->
 
 
 def _puts(places: int, mu: float) -> tuple[Array, Array]:
-    """Strikes c, increasing from 0, and upper bounds on E(c − S)₊, S the sum of t lognormals; linear between them."""
+    """Increasing c ≥ 0, and upper bounds on E(c − S)₊ for the sum S of t lognormals. Between nodes they are linear."""
     nodes = 1 << max(13, (places - 1).bit_length() + 4)
     far = min(gaussian.epsilon(1e-14, mu), 12.0)
     top = min(2 * places + 2 * exp(min(far, 30.0)), places * exp(12.0))
@@ -314,7 +314,8 @@ def _puts(places: int, mu: float) -> tuple[Array, Array]:
 def _dots(interval: float, nodes: int, mu: float) -> Array:
     """Masses at 0, h, 2h, … whose E(c − X)₊ is the lognormal's at every node.
 
-    They are second differences of E(c − X)₊ below the mean, and of E(X − c)₊ above it, where each keeps its digits.
+    They are second differences of E(c − X)₊ below the mean, and of E(X − c)₊ above it: each is small there, so the
+    differences keep their digits.
     """
     c = interval * np.arange(1, nodes + 1)
     d = np.log(c) / mu
@@ -327,7 +328,7 @@ def _dots(interval: float, nodes: int, mu: float) -> Array:
 
 
 def _sum_of_losses(masses: Array, count: int) -> Array:
-    """Law of a sum of `count` independent variables, inside the window of one."""
+    """Distribution of the sum of `count` independent variables with these masses, cut to the window of one variable."""
     from scipy.fft import irfft, next_fast_len, rfft
 
     size = next_fast_len(2 * masses.size - 1, real=True)
@@ -343,7 +344,7 @@ def _sum_of_losses(masses: Array, count: int) -> Array:
 def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
     """ln E L^α of a shift in k of t secret places, α = 2 or 3: the mean of e^{μ²·Σ_{a<b}|A_a ∩ A_b|} over α subsets.
 
-    Source: derived; the overlap of two subsets is hypergeometric, and the third is counted region by region.
+    Source: derived; the overlap of two subsets is hypergeometric; a third subset is counted region by region.
 
     >>> round(log_overlap(2, 32, 64, 0.5**0.5), 9)
     8.506620275

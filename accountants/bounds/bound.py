@@ -49,7 +49,7 @@ class Bound(ABC):
 
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
-        """`epsilon` of bounds that share a batch, each at its own δ."""
+        """`epsilon` of bounds with the same `batch` key, each at its own δ."""
         return [bound.epsilon(delta) for bound, delta in zip(bounds, deltas.tolist(), strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Bounds in closed form: a single Gaussian of shift √Σμ² that dominates a run, and the sum of its largest losses."""
+"""Bounds in closed form: a Gaussian of shift √Σμ² that dominates a run, and the sum of its steps' largest losses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GaussianBound(Bound):
 
 
 def gaussian_bound(steps: Steps) -> GaussianBound | None:
-    """The single Gaussian that dominates all steps; None if one of them is worse than any Gaussian.
+    """The single Gaussian that dominates all steps; None if no Gaussian dominates one of the steps.
 
     Source: Balle and Wang 2018, Theorem 8; √Σμ²: Dong, Roth and Su 2022, Corollary 3.3.
 
@@ -66,7 +66,7 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
 
 
 def pure_bound(steps: Steps) -> ClosedForm | None:
-    """Pure ε of a run, the sum of its steps' largest privacy losses; None if a step's loss has no limit.
+    """Pure ε of a run, the sum of its steps' largest privacy losses; None if a step's loss is unbounded.
 
     Source: Dwork et al. 2006 (basic composition).
 

@@ -1,4 +1,4 @@
-"""Composition of sampled releases on a coarse grid, for many runs at once; fast answers rest on it.
+"""Composition of sampled releases on a coarse grid, for many runs at once, used for fast answers.
 
 The losses of one release lie on a few nodes (`truncated_losses`). Their Rényi curve, converted at the best order, gives
 a first ε. Then the nodes are moved to a grid about as coarse as the spread of one release's loss, and all rounds are
@@ -49,23 +49,23 @@ _NOISE = 1e-14  # error of a node's probability by rounding, in a transform of u
 class CoarseComposition(Bound):
     r"""Privacy losses composed on a coarse grid; losses above a cut count as infinite.
 
-    Let p be the probability that any release has an infinite loss, and K = ln E_P e^{λL} of the sum L of the others,
-    for some λ > 0. A first bound is
+    Let p be the probability that any release has an infinite loss, and K = ln E_P e^{λL} for the sum L of finite losses
+    and some λ > 0. A first bound is
 
         δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε},
 
-    at the λ with the smallest ε. At this λ the losses are moved to a grid: each goes to the two nodes beside it, such
-    that both its probabilities are kept. P is tilted by e^{λL − K}, so that sums near ε are likely and keep their
-    digits. With the tilted probabilities P̃ of the composed nodes l and the grid's end t,
+    at the λ with the smallest ε. At this λ the mass of each loss is divided between the two nodes of a grid beside it,
+    so that its probabilities under P and Q are kept. P is tilted by e^{λL − K}, so that sums near ε are likely and keep
+    their digits. With the tilted probabilities P̃ of the composed nodes l and the grid's end t,
 
         δ ≤ p + Σ_{ε < l ≤ t} (1 − e^{ε − l})·e^{K − λl}·P̃(l) + e^{K − λt}.
 
-    The grid is a circle; what lies beyond its ends is counted a second time inside, which can only make δ larger. The
-    smaller ε of both bounds is taken. Under Poisson sampling that is done in both directions.
+    The grid is a circle: probability beyond its ends is counted a second time inside, which can only make δ larger. The
+    smaller ε of both bounds is taken. Under Poisson sampling, ε is computed in both directions.
 
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
     Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff; truncation:
-    H(P‖Q) is at most P(A) plus that of both restricted to the complement of A.
+    H(P‖Q) is at most P(A) plus the divergence of both restricted to the complement of A.
     """
 
     pieces: Sequence[Piece]  # the releases
@@ -100,9 +100,9 @@ class CoarseComposition(Bound):
 
 
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
-    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for all steps.
+    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for every step.
 
-    Source: that of `CoarseComposition`.
+    Source: see `CoarseComposition`.
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
@@ -121,7 +121,7 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
 
 @dataclass(frozen=True, kw_only=True)
 class _Runs:
-    """One direction of R runs that are made of S pieces."""
+    """R runs with S pieces in all, in one direction: a record is added, or a record is removed."""
 
     losses: TruncatedLosses  # of the pieces
     rounds: Array  # [S] how often each is repeated
@@ -133,7 +133,7 @@ class _Runs:
         return np.asarray(np.bincount(self.owner, self.rounds * values, minlength=self.deltas.size), float)
 
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
-        """K with its first and second derivatives at [R] λ, [R] each."""
+        """K of `CoarseComposition` and its first two derivatives at λ = `tilt` [R], [R] each."""
         value, first, second = (self.total(one) for one in self.losses.cumulants(tilt[self.owner]))
         return value, first, second
 
@@ -159,7 +159,7 @@ class _Runs:
         return np.where(left > 0, -np.log(np.maximum(left, 1e-300)), inf)
 
     def chosen(self, runs: NDArray[np.bool_]) -> _Runs:
-        """The losses of some runs."""
+        """The runs that the mask [R] selects."""
         if runs.all():
             return self
         pieces, number = runs[self.owner], np.cumsum(runs) - 1
@@ -171,13 +171,12 @@ class _Runs:
         )
 
     def reverse(self) -> _Runs:
-        """The other direction."""
         return _Runs(losses=self.losses.reverse(), rounds=self.rounds, owner=self.owner, deltas=self.deltas)
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # what is not a number proves nothing
 def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
-    """ε of runs, each at its δ, [R]."""
+    """The smallest proven ε of each run at its own δ, [R]."""
     sizes = np.array([len(run) for run in runs])
     owner = np.repeat(np.arange(sizes.size), sizes)
     losses, rounds = losses_of_runs(runs, _SPENT * (deltas / sizes)[owner])
@@ -195,7 +194,10 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
 
 
 def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
-    """ε by composition, [R], at most `first`. If a whole grid is proven, it began too high, and λ is made smaller."""
+    """ε by composition, [R], at most `first`.
+
+    If ε is proven at every node of a grid, the grid began too high, and a smaller λ is tried.
+    """
     found, begins = _on_grids(runs, tilt, first)
     found = np.minimum(found, first)
     for power in range(1, _LOWER):
@@ -207,7 +209,7 @@ def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
 
 
 def _by_moments(runs: _Runs) -> tuple[Array, Array]:
-    """The first bound on ε, [R], and the λ at which it was found."""
+    """The first bound of `CoarseComposition` on ε, [R], and the λ at which it was found, [R]."""
     largest = np.zeros(runs.deltas.size)
     np.maximum.at(largest, runs.owner, runs.losses.largest)
     most = _LARGEST_EXPONENT / largest - 1
@@ -236,9 +238,9 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
 
 
 def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
-    """ε by composition on grids, [R], and where these begin; runs with grids of one size are computed together.
+    """ε by composition on grids, [R], and the first node of each grid; grids of one size are computed together.
 
-    A grid ends shortly above `first`, [R] ε that are proven already.
+    A grid ends shortly above `first`, the ε that are already proven, [R].
     """
     _, mean, variance = runs.cumulants(tilt)
     spread = np.minimum(variance, runs.variance)
@@ -261,7 +263,7 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
 
 
 def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Array, size: int) -> Array:
-    """The smallest ε that is proven on grids of one size, [R]; infinite if none is.
+    """The smallest ε that is proven on grids of one size, [R]; infinite if no ε is proven.
 
     Nodes are first summed in blocks; only the block in which δ is exceeded is then summed node by node.
     """

@@ -32,7 +32,7 @@ def zcdp(steps: Steps) -> float:
 
 
 def gdp(steps: Steps) -> float:
-    """Smallest known μ of a run: no test between neighbors is better than between N(0, 1) and N(μ, 1).
+    """Smallest known μ of a run: neighboring datasets are at least as hard to distinguish as N(0, 1) and N(μ, 1).
 
     Source: Dong, Roth and Su 2022, Corollary 3.3 (μ of a composition is the root of the sum of squares).
 
@@ -51,7 +51,7 @@ def pure_gdp(epsilon: float) -> float:
     """μ of an ε-differentially private mechanism: −2Φ⁻¹(1/(1 + e^ε)).
 
     Its trade-off curve is a chord from (0, 1) to a = (1/(1 + e^ε), 1/(1 + e^ε)), and the mirror image. The Gaussian's
-    curve is convex, symmetric, and passes through both ends of the chord, so it lies below that of the ε-private
+    curve is convex, symmetric, and passes through both ends of the chord, so it lies below the curve of the ε-private
     mechanism.
 
     Source: derived.

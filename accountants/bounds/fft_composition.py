@@ -24,7 +24,7 @@ _SPARED = 7.0  # nats by which that mass may weigh more than at the best tilt: w
 
 @dataclass(frozen=True, kw_only=True)
 class ComposedLosses:
-    """The composed losses inside a window of the grid. The tilted mass outside the window has a known bound."""
+    """The composed losses inside a window of the grid. A known bound limits the tilted mass outside the window."""
 
     interval: float
     lowest: int
@@ -38,7 +38,7 @@ class ComposedLosses:
     rounding: float  # relative, of all masses together; added to them
 
     def slack(self, epsilon: float) -> float:
-        """The most by which mass outside the window can change δ(ε): beyond ε, no weight exceeds e^{K − λε}."""
+        """The largest change of δ(ε) by mass outside the window: beyond ε, no weight exceeds e^{K − λε}."""
         return self.noise * exp(min(self.cumulant - self.tilt * epsilon, 700)) + _UNSEEN
 
     def plain(self, epsilon: float) -> float:
@@ -92,14 +92,14 @@ class ComposedLosses:
         return node * d + min(max(inside, -d), 0.0)
 
     def lower_epsilon(self, target: float) -> float:
-        """A node at which δ of the grid's distribution surely exceeds the target; −inf if there is none."""
+        """The ε of a node at which the grid distribution's δ provably exceeds the target; −inf if no node has this."""
         scale = (1 - self.rounding) ** 2
         node = self.crossing(lambda epsilon: self.plain(epsilon) * scale - self.slack(epsilon) > target)
         return -inf if node is None or node <= max(self.lowest, 0) else (node - 1) * self.interval
 
 
 def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
-    """Convolve all parts, tilted to where δ or ε lies. The tilt is reduced if the window would start beyond the answer.
+    """Convolve all parts under a tilt towards δ or ε. The tilt is reduced if the window would start beyond the answer.
 
     Give either δ or ε. `GridTooLarge` is raised if the window would have too many nodes.
     """
@@ -174,11 +174,11 @@ def _cumulant(parts: Parts, tilt: float) -> float:
 
 
 def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
-    """Tilt λ > 0 that makes the bound of Chernoff nearly the smallest: tilted mass then lies where it counts."""
+    """Tilt λ > 0 that nearly minimizes the Chernoff bound, so that the tilted mass lies near the answer."""
     variance = sum(count * moments(part.masses, part.losses)[1] for part, count in parts)
 
     def weight(tilt: float) -> float:
-        """ln of what tilted mass can weigh in δ(0): E e^{λ·loss} times the smallest c, 1 − e^{−y} ≤ c·e^{λy}, y > 0."""
+        """ln of the tilted mass's largest part of δ(0): E e^{λ·loss} times the least c ≥ (1 − e^{−y})/e^{λy}, y > 0."""
         return _cumulant(parts, tilt) + tilt * log(tilt) - (1 + tilt) * log1p(tilt)
 
     surprise = 12.0 if delta is None else -log(delta)
@@ -195,7 +195,7 @@ def _tilt(parts: Parts, delta: float | None, epsilon: float | None) -> float:
 
 
 def _smallest(function: Callable[[float], float], low: float, high: float, width: float) -> tuple[float, float]:
-    """Where a function with one valley is smallest, and that value: golden section on the logarithm of its argument."""
+    """The minimizer and the minimum of a unimodal function, by golden section on the logarithm of its argument."""
     ratio = (sqrt(5) - 1) / 2
     left, right = high - ratio * (high - low), low + ratio * (high - low)
     at_left, at_right = function(exp(left)), function(exp(right))

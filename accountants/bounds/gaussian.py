@@ -40,7 +40,7 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
 
 
 def log_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
-    """ln δ(ε), −inf if μ = 0. The arguments are not checked: the inner loops call this.
+    """ln δ(ε), −inf if μ = 0. The arguments are not checked, since inner loops call this function.
 
     >>> float(log_delta(2000.0, 10.0).round(3))
     -19021.712
@@ -94,7 +94,7 @@ def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
 
 
 def _inverse(target: Array, m: Array) -> Array:
-    """ε with ln δ(ε; μ) = target where it is positive: Newton on ln δ, bisection if a step leaves the bracket."""
+    """The ε > 0 with ln δ(ε; μ) = target: Newton's method on ln δ, bisection if a step leaves the bracket."""
     low, high = np.zeros_like(m), m * m / 2 + m * np.sqrt(-2 * target)  # the RDP conversion at its best order
     e = high.copy()
     for _ in range(200):
@@ -115,8 +115,7 @@ def _inverse(target: Array, m: Array) -> Array:
 
 
 def mu_for(epsilon_: float, delta_: float) -> float:
-    """Largest μ whose Gaussian release is (ε, δ)-DP; the noise's standard deviation is then the sensitivity divided by
-    μ.
+    """Largest μ whose Gaussian release is (ε, δ)-DP; the noise's deviation is then the sensitivity over μ.
 
     Source: Balle and Wang 2018, Algorithm 1 (solved here in logarithms).
 

@@ -28,7 +28,8 @@ class GaussianFit:
     """The Gaussian mechanism that replaces a composition. The composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for
     every ε ≥ 0.
 
-    Every test whose false positive rate α is at least the floor has a false negative rate of at least G_μ(α).
+    Every test whose false positive rate α is at least the `floor` of `mu` has a false negative rate of at least
+    G_μ(α).
     """
 
     mu: float  # shift of the Gaussian in standard deviations, ≥ 0
@@ -44,7 +45,7 @@ def mu(
     each edge of which is one point (α, β) of a trade-off curve below the composition's; μ is the largest
     Φ⁻¹(1 − α) − Φ⁻¹(β) over them. Between these points the claim follows from the convexity of the Gaussian's curve.
 
-    Steps and interval are as in `pld`. The floor lies in [1e-12, 0.1]: tests with smaller error rates are covered by
+    `steps` and `interval` are as in `pld`. `floor` lies in [1e-12, 0.1]: tests with smaller error rates are covered by
     `delta_floor` alone, and μ grows without a useful limit as the floor falls. If no test has both error rates above
     the floor, or the grid would be too large, ValueError is raised; report ε at δ instead.
 
@@ -79,7 +80,7 @@ def mu(
 def _composed(
     steps: Sequence[tuple[Profile | Pair, int]], floor: float, interval: float | None
 ) -> tuple[Callable[[float], float], float]:
-    """An upper bound on the composed δ(ε) of both directions, and an ε whose tests lie below the floor."""
+    """An upper bound on the composed δ(ε) of both directions, and an ε beyond which tests lie below the floor."""
     if not steps:
         raise ValueError("steps must hold at least one mechanism, got none")
     checked = [(profile, validate.whole("rounds", rounds)) for profile, rounds in steps]

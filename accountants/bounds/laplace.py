@@ -23,7 +23,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceRelease(SampledStep):
-    """The step of releases with independent Laplace noise on every coordinate."""
+    """Releases with independent Laplace noise on every coordinate."""
 
     parts: tuple[tuple[float, int], ...]  # pairs (shift over the scale, number of coordinates with this shift)
     single: bool = False  # whether the release is one coordinate
@@ -88,7 +88,7 @@ class LaplaceRelease(SampledStep):
 
 
 def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
-    """Rényi divergence at orders α > 1 of two Laplace laws of scale 1 that lie `shift` ≥ 0 apart.
+    """Rényi divergence at orders α > 1 of two Laplace distributions of scale 1 whose means differ by `shift` ≥ 0.
 
     Source: Mironov 2017, Proposition 6.
 
@@ -105,7 +105,10 @@ def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
 
 
 def _vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:
-    """Rényi divergence of independent coordinates, (shift, how many of it): the sum (Mironov 2017, Proposition 1)."""
+    """Rényi divergence of independent coordinates, given as pairs (shift, number of coordinates): the sum over them.
+
+    Source: Mironov 2017, Proposition 1.
+    """
     return np.asarray(sum((count * rdp(orders, shift) for shift, count in parts), np.zeros(np.shape(orders))))
 
 
@@ -116,7 +119,7 @@ def _beyond_linear(x: Array) -> Array:
 
 
 def delta(epsilon: float, shift: float) -> float:
-    """Smallest δ at ε ≥ 0 of one Laplace variable that neighbors move by t ≥ 0 times its scale.
+    """Smallest δ at ε ≥ 0 of one Laplace variable whose mean differs by t ≥ 0 times the scale between neighbors.
 
     It is 1 − exp((ε − t)/2) for ε ≤ t, else 0.
 

@@ -31,11 +31,11 @@ def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
     """The privacy loss of independent Laplace variables on a grid, rounded to the safe side.
 
     `parts` are pairs (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1), at least one. The result is
-    None if losses above 700 nats matter, where e^ε overflows.
+    None if losses above 700 nats matter, since e^ε overflows there.
 
     Source: derived. A smaller shift of a coordinate is post-processing of a larger one (the trade-off function of a
     log-concave law falls with its shift), so neighbors that move every coordinate by its largest shift dominate; their
-    loss is the sum of the coordinates'. The grid connects dots (Doroshenko et al. 2022).
+    loss is the sum of the coordinates' losses. The grid connects dots (Doroshenko et al. 2022).
 
     >>> found = losses(((0.5, 2),))
     >>> found is not None and round(float(found.masses.sum()), 9)
@@ -79,7 +79,8 @@ def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
 def _one(shift: float) -> LossDistribution:
     """One variable's loss ln(P/Q) under P: ½ at t, e^{−t}/2 at −t, and the density e^{(ℓ − t)/2}/4 between.
 
-    Of a cell (a, a + d), P has e^{(a − t)/2}(e^{d/2} − 1)/2; the share 1/(1 + e^{−d/2}) of it belongs to the upper end.
+    P gives the grid interval (a, a + d) the mass e^{(a − t)/2}(e^{d/2} − 1)/2. The fraction 1/(1 + e^{−d/2}) of it
+    goes to the upper end.
     """
     if shift == 0:
         return LossDistribution(interval=_WIDEST, lowest=0, masses=np.ones(1), infinity=0.0)
@@ -113,7 +114,9 @@ def _sum(left: LossDistribution, right: LossDistribution) -> LossDistribution:
 
 
 def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
-    """The same loss on another grid: a mass at distance x above a node gives (1 − e^{−x})/(1 − e^{−d}) to the next."""
+    """The same loss on another grid; a mass at x above a node moves (1 − e^{−x})/(1 − e^{−d}) of it to the next
+    node.
+    """
     if one.interval == interval:
         return one
     place = one.losses / interval
@@ -126,7 +129,7 @@ def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
 
 
 def _deltas(one: LossDistribution) -> tuple[Array, Array]:
-    """Nodes from 0 to the largest loss, and δ there: ∫ Q(loss > ln x) dx from e^ε on, where nothing cancels."""
+    """Nodes from 0 to the largest loss, and δ there: ∫ Q(loss > ln x) dx from e^ε on, free of cancellation."""
     first = max(-one.lowest, 0)
     nodes, masses = one.losses[first:], one.masses[first:]
     if one.lowest > 0:

@@ -4,9 +4,9 @@ Row i has the weight w_i, and the weights sum to 1. V_i = X_i − e^ε·X'_i, fo
 against the record that the row holds, in noise N(0, 1). Any two of these three are at most μ apart. The V_i are
 independent. F(w) is the largest E(Σ w_i·V_i)₊ over all records in the rows. Two bounds hold, and the smaller is taken.
 
-**What both use.** Matrices of `third_record.triples` exceed those of all triples, so that each V_i has one of T laws at
-worst, in convex order: its *kind*. Each law is moved to a grid by connecting the dots of its E(V − k)₊, and mass below
-the grid is moved up. Both make it larger, and so does a cut at the top, if E(V − top)₊ is added to the bound.
+**What both use.** The matrices of `third_record.triples` dominate those of all triples. So in convex order, each V_i
+has at worst one of T laws, its *kind*. Each law is moved to a grid by connecting the dots of its E(V − k)₊, and mass
+below the grid is moved up. Both make the law larger. So does a cut at the top, if E(V − top)₊ is added to the bound.
 
 **By a contour**, if most rows are alike. For every θ > 0, s₊ is the integral of e^{zs}/(2πi·z²) over the line Re z = θ.
 By the trapezoidal rule of step d, at z_j = θ + ijd for all whole j, it is a sum over all whole m, by Poisson's formula:
@@ -19,13 +19,12 @@ kind t, E(Σ w_i·V_i)₊ is at most
     (d/2π)·Σ_j exp(Σ_t k_t·ln|M_t(w·z_j)| + rest)/|z_j|².
 
 The rest sums max over t of ln|M_t(w_i·z_j)| over rows of other weights, whatever their kinds are. The sum is convex in
-(k_1, …, k_T), so that it is largest if all rows of the lowest weight are of one kind: no row pays for what only another
-kind could do. A normal variable that is a quarter of a node wide is added to each V. This makes the sum larger (Jensen)
-and lets it fade, so that |M_t(w·z)| ≤ M_t(wθ) is a bound for all that is far. If V is normal, the bound is 3 % above
-the truth up to three standard deviations, and 11 % at seven; with a heavy tail, or few rows, it is more. Source:
-derived; Cauchy's integral of s₊.
+(k_1, …, k_T), so it is largest if all rows of the lowest weight are of one kind. A normal variable that is a quarter of
+a node wide is added to each V. This makes the sum larger (Jensen) and makes its terms decay, so that |M_t(w·z)| ≤
+M_t(wθ) bounds all distant terms. If V is normal, the bound is 3 % above the truth up to three standard deviations, and
+11 % at seven; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's integral of s₊.
 
-**By convolution**: the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds, in every row.
+**By convolution**: every row gets the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
-    """An upper bound on F(w) of this module: a record hides in one of several rows, and the other rows hold other
-    records.
+    """An upper bound on F(w) of this module: one of several rows holds the record, the others hold other records.
 
     >>> [round(hidden_delta(0.2, 0.5, ((1, m),)), 5) for m in (1, 10, 100)]
     [0.12545, 0.01356, 0.0]
@@ -92,10 +90,10 @@ def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] 
 def _by_contour(
     terms: tuple[Array, Array, Array], interval: float, rows: tuple[Array, Array], spread: float, apart: float
 ) -> float:
-    """F(w), with terms from z = θ on; infinite if they overflow.
+    """An upper bound on F(w) by the contour integral, with terms from z = θ on; infinite if they overflow.
 
-    Terms are [K] nodes, the smallest interval between which is given, [T, K] masses of each kind, and [K] largest
-    E(V − node)₊; rows are [D] weights, the lowest first, and [D] numbers of rows. The mean of the sum is about `apart`
+    `terms` are [K] nodes, [T, K] masses of each kind, and [K] largest E(V − node)₊; `interval` is the smallest distance
+    of nodes. `rows` are [D] weights, the lowest first, and [D] numbers of rows. The mean of the sum is about `apart`
     standard deviations (`spread`) from 0.
     """
     nodes, masses, above = terms
@@ -120,7 +118,7 @@ def _by_contour(
 
 
 def _rule(deviations: float) -> tuple[Array, Array]:
-    """Slopes jd/θ, [J + 1], and weights (d/θ)·|θ/z_j|² of terms j and −j together; all others weigh ≤ 2/(Jd/θ).
+    """Slopes jd/θ, [J + 1], and weights (d/θ)·|θ/z_j|² of terms j and −j together; all omitted terms weigh ≤ 2/(Jd/θ).
 
     `deviations` are θ times the standard deviation of the sum.
     """
@@ -132,7 +130,7 @@ def _rule(deviations: float) -> tuple[Array, Array]:
 def _saddle(
     terms: tuple[Array, Array, Array], rows: tuple[Array, Array], spread: float, apart: float
 ) -> tuple[float, int]:
-    """θ·spread and the node of the top where s₊ ≤ e^{θs−1}/θ is best, over a few kinds; any others hold, too."""
+    """θ·spread and the top node that minimize s₊ ≤ e^{θs−1}/θ over a few kinds; other values give bounds, too."""
     nodes, masses, above = terms
     weights, counts = rows
     kinds = masses[[int(np.argmax(masses @ nodes**2)), *range(0, len(masses), 6)]]
@@ -148,7 +146,7 @@ def _saddle(
 
 
 def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...]) -> float:
-    """F(W). The sum is tilted by e^{ts} before its law is computed, so that rounding is small beside a small δ."""
+    """An upper bound on F(w) of this module, computed under a tilt e^{ts}, so rounding is small relative to δ."""
     nodes, masses, interval, beyond = _cover(epsilon, mu, kinds)
     weights, counts = np.array(rows, float).T
     mean = float(masses @ nodes) * float(weights @ counts)
@@ -184,7 +182,7 @@ def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ..
 
 @lru_cache(maxsize=256)
 def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, Array, float]:
-    """Strikes k, [K], E(V − k)₊ of each kind, [T, K], and the strikes' smallest interval, whose multiples they are."""
+    """Strikes k, [K], E(V − k)₊ of each kind, [T, K], and the strikes' smallest distance, their common unit."""
     scale, mean = exp(epsilon), -expm1(epsilon)
     matrices = [tuple(mu**2 * one for one in matrix) for matrix in kinds]
     a, b, c = np.array(matrices).T
@@ -203,7 +201,7 @@ def _calls(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, A
 
 
 def _masses(strikes: Array, calls: Array) -> Array:
-    """Masses at strikes, […, K], of the law whose E(V − k)₊ connects the dots."""
+    """Masses at strikes, […, K], of the law whose E(V − k)₊ interpolates `calls` linearly."""
     slopes = np.minimum(np.maximum.accumulate(np.maximum(np.diff(calls) / np.diff(strikes), -1.0), axis=-1), 0.0)
     ends = np.zeros_like(calls[..., :1])
     return np.diff(np.concatenate([ends - 1.0, slopes, ends], axis=-1))
@@ -226,7 +224,7 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
     """E(X − e^ε·X' − k)₊ at strikes k, [K]; ln X has the variance a > 0, ln X' the variance b > 0; covariance c.
 
     Both have mean 1, and c² < a·b. Given ln X', this is a call option of Black and Scholes; given ln X, a put option.
-    We condition on the one that leaves a positive strike. The mean over it is a sum over equidistant nodes, which
+    We condition on the variable that leaves a positive strike. The mean over it is a sum over equidistant nodes, which
     converges exponentially.
 
     >>> excess(np.array([0.0]), 0.0, 0.75, 0.25, 0.0).round(6).tolist()  # 2·Φ(1/2) − 1, by Margrabe
@@ -239,7 +237,7 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
 
 
 def _priced(strikes: Array, given: float, free: float, matrix: Gram, *, call: bool) -> Array:
-    """Mean call or put on `free` times a variable, at strikes k ≥ 0 plus `given` times another, [K]."""
+    """Mean call or put on `free` times one variable, at strikes k ≥ 0 plus `given` times the other variable, [K]."""
     (a, b, c), side = matrix, sqrt(matrix[0])
     shift, left = c / side, sqrt(b - c * c / a)
     step = min(0.5 * min(1.0, left / (side + abs(shift))), 0.5 / side)

@@ -1,6 +1,6 @@
 """Privacy loss distributions on a grid, made from privacy profiles by connecting the dots: upper bounds.
 
-A profile is convex in e^ε, so the pair of distributions on the grid dominates the mechanism's.
+A profile is convex in e^ε, so the pair of distributions on the grid dominates the mechanism's pair.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
     """Loss distributions of a mechanism by connecting the dots of its privacy profile: valid upper bounds.
 
     If both directions are alike (replace-one), there is one profile δ(ε ≥ 0) and one distribution. Otherwise there are
-    two: compose both, and take the larger δ. The interval between the grid's nodes has an error in the composed ε of
-    about T·interval²/12. Beyond the node where δ falls below the tail, losses are infinite.
+    two: compose both, and take the larger δ. The grid's interval causes an error of about T·interval²/12 in the ε of T
+    rounds. Losses beyond the node where δ falls below `tail` are set to infinity.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
@@ -107,7 +107,7 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
 
 
 def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float, tail: float) -> list[Parts]:
-    """The loss distributions of each direction, by `from_profile`; one entry if every step is alike in both."""
+    """The loss distributions of each direction, by `from_profile`; only one if every step has equal directions."""
     grids = [(from_profile(profile, interval, tail=tail), rounds) for profile, rounds in steps]
     width = max(len(grid) for grid, _ in grids)
     return [[(grid[min(side, len(grid) - 1)], rounds) for grid, rounds in grids] for side in range(width)]
@@ -117,7 +117,7 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
     """The distance of nodes: at most a hundredth of the standard deviation of one round's loss, unless the grid would
     be too large.
 
-    A `wanted` interval is taken as it is.
+    A `wanted` interval is used unchanged.
     """
     if wanted is not None:
         return validate.real("interval", wanted, above=0)
@@ -157,7 +157,7 @@ def dot(left: Array, right: Array) -> float:
 
 
 def _reach(profile: Profile, tail: float) -> float:
-    """An ε where δ is below the tail, or as small as it gets."""
+    """An ε where δ is below the tail, or about as small as it is at any ε."""
     probes = 1e-9 * np.exp2(np.arange(64.0))
     values = _checked_profile(profile(probes))
     limit = max(tail, float(values[-1]) * (1 + 1e-9))
@@ -171,7 +171,7 @@ def _reach(profile: Profile, tail: float) -> float:
 
 
 def _sampled(profile: Profile, interval: float, tail: float) -> Array:
-    """δ at 0, d, 2d, … until it is below the tail; never increasing."""
+    """δ at 0, d, 2d, … until it is below the tail, made non-increasing."""
     nodes = _reach(profile, tail) / interval
     if nodes > LARGEST_GRID:
         raise GridTooLarge(nodes, interval)
@@ -189,7 +189,7 @@ def _checked_profile(values: ArrayLike) -> Array:
 
 
 def _masses(values: Array, interval: float) -> Array:
-    """Masses at the nodes d, 2d, … from δ at 0, d, 2d, …: every cell's mass goes to its ends, keeping both P and Q."""
+    """Masses at the nodes d, 2d, … from δ at 0, d, 2d, …; mass between nodes keeps its size under P and Q."""
     drop = values[:-1] - values[1:]
     return np.maximum(drop - exp(-interval) * np.append(drop[1:], 0.0), 0.0) / -expm1(-interval)
 
@@ -197,7 +197,7 @@ def _masses(values: Array, interval: float) -> Array:
 def _joined_directions(
     reverse: Array, down: Array, middle: float, up: Array, infinity: float, interval: float, tail: float
 ) -> LossDistribution:
-    """One direction's distribution: a loss −ε weighs e^{−ε} times what it does under the other direction."""
+    """One direction's distribution: a loss −ε has e^{−ε} times the mass of the loss ε in the other direction."""
     with np.errstate(under="ignore"):
         below = (down * np.exp(-interval * np.arange(1, down.size + 1)))[::-1]
     # Q beyond the last node: δ_reverse one node before it is at least (1 − e^{−d}) times as much.

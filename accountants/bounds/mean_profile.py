@@ -1,13 +1,13 @@
 r"""The mean of many Gaussian privacy profiles at many ε, by piecewise polynomials that are never below it.
 
-A loss distribution needs δ(ε) = E δ_G(ε; μ) at some 10⁵ ε, and a law of ratios has some 10³ values of μ. We evaluate
-the mean at `_NODES` Chebyshev nodes of a panel, and interpolate. With a = μ/2 − ε/μ and n nodes,
+A loss distribution needs δ(ε) = E δ_G(ε; μ) at some 10⁵ ε, and a law of mixing ratios has some 10³ values of μ. We
+evaluate the mean at `_NODES` Chebyshev nodes of a panel, and interpolate. With a = μ/2 − ε/μ and n nodes,
 
     δ_G⁽ⁿ⁾ = −e^ε Φ(a − μ) + Σ_{j ≤ n−2} He_j(a)·φ(a)/μ^{j+1},
 
 so a panel of half-width h has an error of at most 2·(h/2)ⁿ/n!·max |δ⁽ⁿ⁾|. We bound the maximum by the largest |a| in
-the polynomials, all of whose signs are taken as plus, and the smallest |a| in φ. A panel is halved until this is below
-`_TOLERANCE` of δ at its end; then it is added.
+the polynomials, with all signs set to plus, and the smallest |a| in φ. A panel is halved until this error is below
+`_TOLERANCE` of δ at its end; then the error is added.
 
 Source: derived; the error of interpolation: Trefethen, Approximation Theory and Approximation Practice, 2013.
 """
@@ -40,10 +40,10 @@ _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 
 
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """Upper bounds on Σ weight·δ_G(ε; μ), [E], about 1e-13 above it.
+    """Upper bounds on Σ weight·δ_G(ε; μ), [E], larger than it by a factor of about 1 + 1e-13.
 
-    [E] values of ε ≥ 0 increase. [J] shifts μ > 0 have [J] probabilities > 0; with the remaining probability nothing is
-    released.
+    The [E] values of ε ≥ 0 increase. The [J] shifts μ > 0 have [J] probabilities > 0; with the remaining probability
+    nothing is released.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> at = np.linspace(0, 9, 1000)
@@ -100,7 +100,7 @@ def _interpolate(deltas: Array, epsilon: Array, smooth: list[_Panels], mu: Array
 
 
 def _mean(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """The mean, [E], evaluated directly."""
+    """The mean Σ weight·δ_G(ε; μ), [E], evaluated directly."""
     means, step = np.empty(epsilon.size), max(1, _CHUNK // mu.size)
     for start in range(0, epsilon.size, step):
         means[start : start + step] = _deltas(epsilon[start : start + step, None], mu) @ weight
@@ -119,7 +119,7 @@ def _deltas(epsilon: Array, mu: Array) -> Array:
 
 
 def _margin(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """The rounding error that cancellation leaves, [E]."""
+    """Bounds on the rounding error of the mean by cancellation, [E]."""
     return np.asarray(_CANCELLATION * (ndtr(mu / 2 - epsilon[:, None] / mu) @ weight))
 
 

@@ -103,7 +103,7 @@ class PublicMixture(SampledStep):
         return _log_mean_exp((orders - 1)[:, None] * curves.T, self.law.log_weight) / (orders - 1)
 
     def _profile(self, law: ShiftLaw) -> Profile | None:
-        """Profile of one release with such a shift; None if only the Rényi divergence of the law is known."""
+        """Profile of one release with this law of the shift; None if only the Rényi divergence of the law is known."""
         if not law.profile:
             return None
         base, rate = profile(law), self.rate
@@ -111,9 +111,9 @@ class PublicMixture(SampledStep):
 
 
 def profile(law: ShiftLaw) -> Profile:
-    """δ(ε) = E_λ δ_G(ε; μ(λ)) for coins that the server knows.
+    """δ(ε) = E_λ δ_G(ε; μ(λ)) for random mixing ratios λ that the server knows.
 
-    It is the mean of the profiles, since the coins are independent of the data.
+    It is the mean of the profiles, since the ratios are independent of the data.
 
     Source: derived; DP-CutMixSL Theorem 1 has a fixed λ instead.
 
@@ -148,9 +148,9 @@ def profile(law: ShiftLaw) -> Profile:
 def rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
     """ε(α) = ln E exp((α−1)·α·μ²/2) / (α−1) over the law of μ.
 
-    The law is that of the neighbor's own ratio, not of the largest ratio in the group.
+    `law` describes the mixing ratio of the record that differs, not the largest ratio in the group.
 
-    Source: derived for published coins; an upper bound for hidden ones by joint convexity.
+    Source: derived for published ratios; for hidden ratios it is an upper bound, by joint convexity.
 
     >>> law = ShiftLaw(mu=np.array([0.3, 0.7]), log_weight=np.log([0.5, 0.5]))
     >>> float(rdp(2, law).round(12))
@@ -176,7 +176,7 @@ def _log_mean_exp(exponents: Array, log_weight: Array) -> Array:
 
 
 def invert(profile: Profile, delta: float) -> float:
-    """Smallest ε ≥ 0 with δ(ε) ≤ δ.
+    """Smallest ε ≥ 0 at which the profile is at most `delta`.
 
     >>> round(invert(lambda e: gaussian.delta(np.asarray(e, float), 1.0), 1e-5), 6)
     4.377178

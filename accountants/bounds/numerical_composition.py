@@ -17,7 +17,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComposedBound(Bound):
-    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, the bound gives no limit."""
+    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, the bound proves nothing."""
 
     pairs: Pairs
     # what one pair of neighbors attains in every round: `pairs` itself if it attains both directions; None if unknown
@@ -95,7 +95,7 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
 
 
 def tight_bounds(steps: Steps) -> list[ComposedBound]:
-    """The numerical compositions that hold for the steps, of which there is at least one.
+    """The numerical compositions that hold for the steps (at least one step).
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> len(tight_bounds([(GaussianRelease(mu=1.0), 2)]))
@@ -105,6 +105,6 @@ def tight_bounds(steps: Steps) -> list[ComposedBound]:
 
 
 def _all(parts: Iterable[Pairs | None]) -> Pairs | None:
-    """All pairs in one list; None if a part is missing."""
+    """All pairs in one list; None if any of the parts is None."""
     listed = list(parts)
     return None if any(part is None for part in listed) else [pair for part in listed for pair in part or ()]

@@ -1,6 +1,6 @@
 """Tight composition: privacy loss distributions on a grid, composed by one FFT.
 
-Upper bounds come from the grid (`loss_distribution`). The lower bound subtracts the most that the grid can have added.
+Upper bounds come from the grid (`loss_distribution`). The lower bound subtracts the largest error of the grid.
 The composition itself is `fft_composition`. In all functions steps are (profile of one round, rounds), at least one,
 with 1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0, and the grid's interval is chosen unless it is given. They
 raise ValueError for other arguments, and `GridTooLarge` if no grid is small enough.
@@ -75,12 +75,13 @@ def history_deltas(steps: History, epsilons: Array) -> Array:
 def composed_bounds(steps: History, delta: float, interval: float | None = None) -> tuple[float, float]:
     """Lower and upper bound on ε of a history of mechanisms; they are about interval·√(8T) apart.
 
-    The lower bound is proven if one pair of neighbors attains every profile in both directions. Sampling without
-    replacement does not: its pair has the profiles of `poisson_gaussian`.
+    The lower bound is proven if one pair of neighbors attains every profile in both directions. This fails for sampling
+    without replacement, whose pair has the profiles of `poisson_gaussian`.
 
-    Source of the lower bound: derived. Given the true losses, the grid's are independent, within one interval of them,
-    and by at most b = d/(1−e^{−d}) − 1 − ln(d/(1−e^{−d})) ≈ d²/8 too large on average; by Hoeffding's inequality their
-    sum exceeds the true one by T·b + d·√(T·ln(1/δ₀)/2) with probability at most δ₀ = δ/1000.
+    Source of the lower bound: derived. Given the true losses, the losses on the grid are independent, within one
+    interval of the true ones, and by at most b = d/(1−e^{−d}) − 1 − ln(d/(1−e^{−d})) ≈ d²/8 too large on average; by
+    Hoeffding's inequality their sum exceeds the true one by T·b + d·√(T·ln(1/δ₀)/2) with probability at most δ₀ =
+    δ/1000.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> low, high = composed_bounds([(lambda e: gaussian.delta(e, 0.1), 100)], 1e-5, 1e-4)
@@ -106,7 +107,7 @@ def composed_lower(steps: History, delta: float, interval: float | None = None) 
 
 
 def _without_grid_error(parts: Parts, composed: ComposedLosses, target: float) -> float:
-    """A lower bound on ε: the composed ε less the most that the grid can have added."""
+    """A lower bound on ε: the composed ε minus the largest error of the grid."""
     total, d = sum(rounds for _, rounds in parts), composed.interval
     ratio = d / -expm1(-d)
     shift = total * (ratio - 1 - log(ratio)) + d * sqrt(total * log(1000 / target) / 2)
@@ -133,7 +134,7 @@ def _compositions(
 ) -> list[tuple[Parts, ComposedLosses]]:
     """The parts and their composition for each direction, or only for the `first`.
 
-    A grid that was not asked for is made coarser until it fits.
+    If `interval` is None, the grid is made coarser until it fits.
     """
     if (rounds := sum(count for _, count in steps)) > _MOST_ROUNDS:
         raise GridTooLarge(inf, 0.0, f"{rounds:,} rounds are too many to compose numerically: use a Rényi curve")

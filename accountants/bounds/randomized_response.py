@@ -79,8 +79,8 @@ def noise_for(epsilon: float, classes: int) -> float:
 def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
     """Rényi divergence at [A] α > 1 of two answers whose true categories differ: exact.
 
-    ln(a^α·b^{1−α} + b^α·a^{1−α} + (k − 2)·b)/(α − 1), where a = 1 − p + p/k is the probability of the true category and
-    b = p/k that of any other.
+    It is ln(a^α·b^{1−α} + b^α·a^{1−α} + (k − 2)·b)/(α − 1), where a = 1 − p + p/k is the probability of the true
+    category and b = p/k that of any other.
 
     Source: definition; Mironov 2017, Proposition 5 for k = 2.
 
@@ -99,7 +99,7 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
 
 
 def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> Array:
-    """Smallest δ at ε ≥ 0 of n ≤ 1000 independent answers that all differ: exact.
+    """Smallest δ at ε ≥ 0 of n ≤ 1000 independent answers whose true categories all differ: exact.
 
     It is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊. The loss of an answer is ε₀ with probability a,
     −ε₀ with b, and 0 otherwise, so that the sum is trinomial.
@@ -153,7 +153,7 @@ def profile(noise: float, classes: int) -> Profile:
 
 
 def _sums_of_losses(noise: float, classes: int, answers: int) -> tuple[Array, Array]:
-    """Every sum of losses, and the logarithm of its probability if all answers are true."""
+    """Every possible sum of losses, and the logarithm of its probability under the true categories."""
     p, k = _checked_response(noise, classes)
     lie = p / k
     down = np.arange(answers + 1)[:, None]

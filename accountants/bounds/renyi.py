@@ -29,7 +29,7 @@ HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 32
 
 
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
-    """ε at each order: ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1); a negative value means that (0, δ) holds.
+    """ε at each order: ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1); a negative value proves (0, δ)-DP.
 
     It is below ε_α + ln(1/δ)/(α − 1) of Mironov 2017, Proposition 3, at every order.
 

@@ -23,7 +23,7 @@ CONVERSION = "Canonne, Kamath and Steinke 2020, Proposition 12"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AddedCurves(Step):
-    """The step of a Rényi curve that was computed earlier, which is added to a run's curve."""
+    """A step known only by its Rényi curve, which was computed earlier and is added to a run's curve."""
 
     values: Array
 
@@ -83,7 +83,7 @@ class RenyiBound(Bound):
 
 
 def renyi_bound(steps: Steps) -> RenyiBound:
-    """Rényi composition on the smallest grid of orders that any step asks for, which suits all steps.
+    """Rényi composition on the smallest of the steps' grids of orders, which suits all steps.
 
     Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
 
@@ -97,7 +97,7 @@ def renyi_bound(steps: Steps) -> RenyiBound:
 
 @cache
 def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi composition") -> tuple[str, str]:
-    """Method and source of a composition, from those of its steps.
+    """Method and source of a composition, from the pairs (method, source) of its steps.
 
     >>> method_and_source((("", "Mironov 2017"), (", Poisson-sampled", "Mironov 2017")))[0]
     'Rényi composition, Poisson-sampled'
@@ -121,7 +121,7 @@ def _best(
     """The smallest converted value of each bound over their common orders, at least `least`.
 
     Only some of `SAMPLED_ORDERS` are tried, and then the neighbors of the best: with λ = α − 1 the converted value is
-    (K(λ) + ln c(λ) − ln δ)/λ, whose numerator is convex and positive at 0, so that it has one valley.
+    (K(λ) + ln c(λ) − ln δ)/λ, whose numerator is convex and positive at 0, so it is unimodal.
     """
     orders, rows = bounds[0].orders, np.arange(len(bounds))
     values, best = np.full(rows.size, inf), np.zeros(rows.size)

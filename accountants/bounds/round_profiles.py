@@ -38,7 +38,7 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
 
 
 def laplace_profile(shift: float) -> Profile:
-    """One Laplace variable: δ = 1 − e^{(ε−t)/2} up to ε = t.
+    """The privacy profile of one Laplace variable: δ = 1 − e^{(ε−t)/2} up to ε = t.
 
     Source: derived from the hockey-stick integral.
 
@@ -50,7 +50,7 @@ def laplace_profile(shift: float) -> Profile:
 
 
 def gaussian_profile(mu: float) -> Profile:
-    """One Gaussian release.
+    """The privacy profile of one Gaussian release.
 
     Source: Balle and Wang 2018, Theorem 8.
 

@@ -33,13 +33,13 @@ _RENYI = {
 
 @dataclass(frozen=True, kw_only=True)
 class SampledStep(Step):
-    """Releases that each contain a unit with probability `rate`; 1 if everyone takes part."""
+    """Releases that each contain the protected record or client with probability `rate`; 1 if everyone takes part."""
 
     rate: float = 1.0  # γ = k/n of a secret sample of k clients, if a class says nothing else
 
     @property
     def sampled(self) -> Sampling:
-        """How the members of a release are chosen."""
+        """The kind of sampling by which clients take part in a release."""
         return "without_replacement" if self.rate < 1 else "every_round"
 
     @property
@@ -57,7 +57,7 @@ class SampledStep(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianRelease(SampledStep):
-    """Gaussian releases of one shift."""
+    """Gaussian releases that all have the same shift `mu`."""
 
     mu: float  # shift of one release over the noise's standard deviation, ≥ 0
     sampling: Sampling = "every_round"  # how the members of a release are chosen; the rate is 1 with "every_round"
@@ -99,8 +99,8 @@ class GaussianRelease(SampledStep):
         return sqrt(count * self.mu**2)
 
     def exact(self, count: int) -> ClosedForm | None:
-        """The profile of one sampled release. Under Poisson sampling it is that of the release with the record against
-        the one without, the larger of both directions.
+        """The profile of one sampled release. Under Poisson sampling, it compares the release with the record and
+        the release without it, in the worse direction.
         """
         if count > 1 or self.rate in (0, 1):
             return None
@@ -138,8 +138,8 @@ class GaussianRelease(SampledStep):
         return [Piece(np.array([self.mu]), _CERTAIN, self.rate, count, sampled)]
 
     def attained(self, count: int) -> Pairs | None:
-        """The profile that one known pair of neighbors attains under k of n: one record against a zero record, if all
-        other records are zero.
+        """The profile that one known pair of neighbors attains under sampling of k of n: a record against a zero
+        record, if all other records are zero.
         """
         return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)] if self.worst else None
 

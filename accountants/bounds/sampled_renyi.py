@@ -47,7 +47,7 @@ def without_replacement_gaussian_curve(orders: ArrayLike, rate: float, mu: float
     result is at most the bound of Wang, Balle and Kasiviswanathan 2019.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
-    Theorem 11. A profile that dominates gives a divergence that dominates.
+    Theorem 11. A dominating profile gives a dominating divergence.
 
     >>> float(without_replacement_gaussian_curve(8, 0.2, 1.0).round(6))
     2.1649
@@ -94,7 +94,7 @@ def _half_line(order: float, rate: float, mu: float) -> float:
 
 
 def _log_sum(terms: Array, x: Array) -> float:
-    """ln Σ e^term·φ(x), raised by what rounding can have taken."""
+    """ln Σ e^term·φ(x), raised by a bound on the rounding error."""
     terms = terms - x * x / 2 - np.log(2 * pi) / 2
     if (peak := float(terms.max())) == -np.inf:  # a shift whose square is no float
         return peak

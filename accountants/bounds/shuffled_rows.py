@@ -16,9 +16,9 @@ numbers holds:
 
 **Proof.** Draw an order, then move some records: the first to the row of one of n_1 others, this one to the row of one
 of n_2 further ones, and so on; the last goes to the first's row. Drawn uniformly, the moves leave the order uniform.
-Tell the order before the moves (joint convexity). Let Y_l(o) be the law of all rows that are reached after record o has
-left the l-th set: Y_L(o) = N(o, 1), and Y_l(o) is a mean over i of o in row i beside Y_{l+1}(o_i). Its second part has
-the same law Q for all o, the mean of the Y_{l+1}(o_i), and gives row i a probability w_i that sums to 1.
+Reveal the order before the moves (joint convexity). Let Y_l(o) be the law of all rows that are reached after record o
+has left the l-th set: Y_L(o) = N(o, 1), and Y_l(o) is a mean over i of o in row i beside Y_{l+1}(o_i). Its second part
+has the same law Q for all o, the mean of the Y_{l+1}(o_i), and gives row i a probability w_i that sums to 1.
 
 Against rows that hold the other records, o and o' in row i have likelihood ratios X_i and X'_i. So the divergence of
 Y_l(o) and Y_l(o') is the mean, over the second part under Q, of φ(w) = E(Σ w_i·V_i)₊ with V_i = X_i − e^ε·X'_i. These
@@ -30,19 +30,19 @@ sum to at least as much as those of w.
 
 *Weights.* Let η(κ) = Σ(w_i − κ/n)₊. Since w_i = Y_{l+1}(o_i)/(n·Q), its mean is a mean over i of the divergence of
 Y_{l+1}(o_i) from Q at κ. Q is a mean of such laws. So the mean of η(κ) is at most h(κ), by convexity again. With
-probability η(c), or if η(c) > θ, tell the row: this costs p·H at most, by Markov's inequality. If c ≥ n, nothing has to
-be told: no w_i is above 1. What is left, v_i = min(w_i, c/n), has a sum of at least 1 − θ, and φ(w) ≤ φ(v) + η(c)·H.
-Let s be the first case in which η(κ) ≤ e_s(κ) at all its caps; tell the row if there is none. A case after the s-th
-has a probability of at most u_s (Markov again). So the f_s have the weights u_{s−1} − u_s at worst.
+probability η(c), or if η(c) > θ, reveal the row: this costs p·H at most, by Markov's inequality. If c ≥ n, nothing has
+to be revealed: no w_i is above 1. The remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ φ(v) +
+η(c)·H. Let s be the first case in which η(κ) ≤ e_s(κ) at all its caps; reveal the row if there is no such case. A case
+after the s-th has a probability of at most u_s (Markov again). So the f_s have the weights u_{s−1} − u_s at worst.
 
 *Majorant.* In case s, the k largest of v ≤ w sum to at most kκ/n + e_s(κ) for every cap, the last included. Let v' be v
 over its sum. Its k largest sum to at most T(k) = min(1, min over κ of (kκ/n + e_s(κ))/(1 − θ)), which is concave in k.
 Let q be κ/(n − nθ) for the lowest cap. W has the increments of T, rounded up to multiples of q, and at least q; from
 the first on with which the sum would exceed 1 they are left out; and W is divided by its sum. Its partial sums are at
-least T(k), and 1 at the end. So it majorizes v', and f_s = F(W_s). Without some of its smallest rows it would hide
+least T(k), and 1 at the end. So it majorizes v', and f_s = F(W_s). Without some of the smallest rows, W would hide
 less, for the same reason.
 
-**More records never hurt**: tell where some others are. The rest are in a uniform order in the rows that are left.
+**More records never hurt**: reveal the rows of some others. The rest are in a uniform order in the remaining rows.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ Hidden: TypeAlias = Callable[[float, float, Rows], float]
 
 @dataclass(frozen=True, kw_only=True)
 class Hiding:
-    """The terms of h_l, one step of this module's recursion."""
+    """The terms of h_l, the bound after one step of the recursion in this module."""
 
     cases: tuple[tuple[float, Rows], ...] = ()  # u_s and W_s
     told: float = 0.0  # p, the probability that the row is told at once
@@ -127,7 +127,7 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """The equivalent number of rows with equal weights, whose sum has the same variance on average."""
+        """The equivalent number of rows: the number of equal weights whose sum has the same mean variance."""
         mean, left = 0.0, 1.0
         for unlikely, rows in self.cases:
             mean, left = mean + (left - unlikely) / _places(rows), unlikely
@@ -136,12 +136,12 @@ class Hiding:
 
 @lru_cache(maxsize=64)
 def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
-    """A profile of one epoch, valid in both directions; None if no number of moves in the proof is known to hide
-    anything.
+    """A profile of one epoch, valid in both directions; None if none of the tried numbers of moves hides the record.
 
-    It takes up to seven seconds where μ is at most 1.1, and above it up to 13, for many records and a small `told`: the
-    desired probability in (0, .5] with which the row counts as known. δ below `told` earn little credit. Any two of n ≥
-    2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001 and above 1.5.
+    `told` in (0, .5] is the desired probability with which the row counts as known; δ below `told` earn little credit.
+    Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001
+    and above 1.5. With many records and a small `told`, it takes up to seven seconds for μ ≤ 1.1, and up to 13 for
+    larger μ.
 
     Source: derived, see above.
 
@@ -164,10 +164,10 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """The terms of h_0, of the whole epoch. The numbers of moves are those that hide best in a normal approximation;
-    None if they leave fewer than two places.
+    """The terms of h_0, the bound on a whole epoch. The numbers of moves are the best ones in a normal approximation.
 
-    Only the choice of the moves is approximate; the bound holds for every choice.
+    The result is None if fewer than two equivalent rows are left. Only the choice of the moves is approximate; the
+    bound holds for every choice.
 
     >>> hiding(1000, 0.3).places > 700, hiding(100, 1.5)
     (True, None)
@@ -192,7 +192,7 @@ def _choices(records: int) -> Iterator[list[int]]:
 
 
 def _built(moves: list[int], mu: float, told: float, hidden: Hidden) -> Hiding | None:
-    """h_0; None if some move hides nothing, or there is none."""
+    """The terms of h_0 for these numbers of moves; None if some move hides nothing, or there is no move."""
     found = Hiding()
     for left, rows in zip(range(len(moves))[::-1], moves, strict=True):
         table = _table(found, mu, hidden, _INNER_NODES if found.cases else (100, 20))
@@ -203,7 +203,7 @@ def _built(moves: list[int], mu: float, told: float, hidden: Hidden) -> Hiding |
 
 
 def _table(found: Hiding, mu: float, hidden: Hidden, counts: tuple[int, int]) -> tuple[Array, Array]:
-    """Values of e^ε, and h_l there. A divergence is convex in e^ε, so that lines between them are bounds, too."""
+    """Values of e^ε, and h_l there. A divergence is convex in e^ε, so lines between these values are bounds, too."""
     far = gaussian.epsilon(_TAIL, mu)
     near = min(_NEAR * _spread(mu) / sqrt(found.places), far / 2)
     nodes = np.concatenate([np.linspace(0, near, counts[0]), np.geomspace(near, far, counts[1])[1:]])
@@ -211,7 +211,7 @@ def _table(found: Hiding, mu: float, hidden: Hidden, counts: tuple[int, int]) ->
 
 
 def _covered(table: tuple[Array, Array], rows: int, told: float) -> Hiding:
-    """Cases whose caps are doubled from the lowest to c; the lowest makes the sum's variance the smallest."""
+    """Cases whose caps double from the lowest to c; the lowest cap minimizes the variance of the sum."""
     known = np.concatenate([np.geomspace(1, min(table[0][-1], rows), 2000), [float(rows)]])
     shown = (1 + 1 / _REST) * np.interp(known, *table)
     shown[-1] = 0.0  # no row has a probability above 1
@@ -238,7 +238,7 @@ def _variance(caps: Array, excess: Array) -> float:
 
 
 def _majorant(caps: Array, excess: Array, rows: int) -> Rows:
-    """W of a case, empty if there is none; κ and e(κ) over 1 − θ.
+    """The weights W of a case, empty if no W exists; `caps` and `excess` are κ and e(κ), both over 1 − θ.
 
     >>> _majorant(np.array([1.0, 2.0, 4.0]), np.array([0.1, 0.01, 0.0]), 100)
     ((1, 80), (2, 8), (3, 1))
@@ -255,12 +255,12 @@ def _majorant(caps: Array, excess: Array, rows: int) -> Rows:
 
 
 def _places(rows: Rows) -> float:
-    """Number of rows of equal weights, of which the sum has the same variance; 0 if there are none."""
+    """Number of equally weighted rows whose sum has the same variance; 0 without rows."""
     return sum(r * k for r, k in rows) ** 2 / max(sum(r * r * k for r, k in rows), 1)
 
 
 def _roughly(epsilon: float, mu: float, rows: Rows) -> float:
-    """Estimates of F, by a normal variable and by its largest term; they are not bounds."""
+    """An estimate of F, not a bound: the larger value of a normal approximation and of the largest term alone."""
     spread = _spread(mu) / sqrt(_places(rows))
     normal = _gaussian_delta(epsilon, spread) if spread < mu else 1.0
     largest = _gaussian_delta(log1p(sum(r * k for r, k in rows) / rows[-1][0] * expm1(epsilon)), mu)
@@ -268,7 +268,7 @@ def _roughly(epsilon: float, mu: float, rows: Rows) -> float:
 
 
 def _spread(mu: float) -> float:
-    """Standard deviation of X − X' for records that are μ apart from each other, and a fifth more."""
+    """1.2 times the standard deviation of X − X' for records that are μ apart from each other."""
     return 1.2 * sqrt(2 * (exp(mu * mu) - exp(mu * mu / 2)))
 
 

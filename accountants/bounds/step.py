@@ -49,12 +49,12 @@ class Step(ABC):
 
     @property
     def remark(self) -> str:
-        """Why `shift` may overstate the privacy loss; empty if a Gaussian of that shift is exact."""
+        """Why `shift` may overstate the privacy loss; empty if a Gaussian with this shift is exact."""
         return ""
 
     @property
     def reached(self) -> bool:
-        """Whether one pair of neighbors attains `pairs` in both directions."""
+        """Whether one pair of neighbors attains the profiles of `pairs` in both directions."""
         return False
 
     @property
@@ -75,7 +75,7 @@ class Step(ABC):
         return inf
 
     def pure(self, count: int) -> float:
-        """Largest privacy loss."""
+        """Largest privacy loss of `count` releases, in nats."""
         return inf
 
     def most(self, count: int) -> list[tuple[float, int]]:
@@ -85,7 +85,7 @@ class Step(ABC):
         return []
 
     def exact(self, count: int) -> Bound | None:
-        """An exact bound for a step that is not a Gaussian of constant shift."""
+        """An exact bound for a step that is not a Gaussian of constant shift; None if none is known."""
         return None
 
     def pairs(self, count: int) -> Pairs | None:

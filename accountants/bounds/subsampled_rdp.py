@@ -55,7 +55,7 @@ def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistr
     α(α − 1)x²/2·((1 + x)^{max(α − 2, 0)} + 1) (Taylor).
 
     The base loss dominates the unsampled release, and is alike in both directions. The curve, [A] as the orders α > 1,
-    is infinite if the base loss can be, or a moment overflows.
+    is infinite if the base loss can be infinite, or if a moment overflows.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moment is derived as in `sampled_renyi`.
 
@@ -81,14 +81,14 @@ def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistr
 
 
 def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
-    """Rényi curves of Gaussian releases from k of n clients, replace-one, by the tight profile; many rows at once.
+    """Rényi curves of Gaussian releases from k of n clients, replace-one, by the tight profile, for R releases at once.
 
     With L = 1 − γ + γy and y = e^{μx − μ²/2}, both over x > μ/2, the moment is E[L^α − 1 − α(L − 1)] +
     E[L^{1−α} − 1 + (α − 1)(L − 1)]. The first is Σ_j C(α, j)(1 − γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0;
-    the second is at most C(α, 2)γ²·a_2 (Taylor), which is tight where it matters.
+    the second is at most C(α, 2)γ²·a_2 (Taylor), which is tight if this term matters.
 
-    For [A] orders α > 1 the curves are [A], or [R, A] if rate γ = k/n or μ ≥ 0 is [R]; never above the unsampled αμ²/2.
-    Between integers the convex (α − 1)ε(α) is interpolated.
+    For [A] orders α > 1 the curves are [A], or [R, A] if rate γ = k/n or μ ≥ 0 is [R]; they are never above the
+    unsampled αμ²/2. Between integers the convex (α − 1)ε(α) is interpolated.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moments are derived as in `sampled_renyi`,
     which integrates both parts exactly. Theorem 27 of Wang, Balle and Kasiviswanathan 2019 is about twice as large.
@@ -104,11 +104,11 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
 
 
 def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
-    """Rényi curves of Poisson-sampled Gaussian releases, add or remove one, for many rows at once.
+    """Rényi curves of Poisson-sampled Gaussian releases, add or remove one, for R releases at once.
 
     Arguments and shapes are those of `fixed_size_gaussian_rdp`; the curve is exact at integers.
 
-    Source: Mironov, Talwar and Zhang 2019, §3.3. The sum is taken over e^{j(j−1)μ²/2} − 1, all of one sign.
+    Source: Mironov, Talwar and Zhang 2019, §3.3. The sum runs over e^{j(j−1)μ²/2} − 1, so all terms have one sign.
 
     >>> float(poisson_gaussian_rdp(8, 0.01, 1.0).round(12))
     0.000893643908
@@ -124,7 +124,7 @@ def gaussian_rows(
     offset: Callable[[Array, Array], Array] = lambda order, rate: np.zeros_like(rate * order),
     more: Callable[[Array, Array, Array], Array] = lambda order, rate, mu: np.full_like(rate * order, -np.inf),
 ) -> Array:
-    """ln(1 + e^offset · Σ_j C(α,j) e^{term_j} + e^more)/(α − 1) for each row, at most the unsampled curve."""
+    """ln(1 + e^offset · Σ_j C(α,j) e^{term_j} + e^more)/(α − 1), at most the unsampled curve, [R, A]."""
     a, (g, m) = checked_orders(orders), np.broadcast_arrays(rates(rate), nonnegative("mu", mu))
     flat, shape = a.ravel(), (*g.shape, *a.shape)
     g, m = g.ravel()[:, None], m.ravel()[:, None]
@@ -160,7 +160,7 @@ def _fixed_size_terms(top: int, rate: Array, mu: Array) -> Array:
 
 
 def _log_half_gaps(j: ArrayLike, mu: Array) -> Array:
-    """ln E[y^j − 1 − j(y − 1); x > μ/2] for y = e^{μx − μ²/2}, raised by what cancellation can have taken."""
+    """ln E[y^j − 1 − j(y − 1); x > μ/2] for y = e^{μx − μ²/2}, raised by a bound on the error of cancellation."""
     power = np.asarray(j, float)
     exponent = power * (power - 1) * mu**2 / 2
     below, above = ndtr(-mu / 2), ndtr(mu / 2)  # of 1 and of y
@@ -171,7 +171,6 @@ def _log_half_gaps(j: ArrayLike, mu: Array) -> Array:
 
 
 def _log_nobody(order: Array, rate: Array) -> Array:
-    """ln (1 − q)^α."""
     return order * np.log1p(-rate)
 
 
@@ -189,7 +188,7 @@ def _binomial_sums(terms: Array, orders: Array) -> Array:
 
 
 def _interpolated(orders: Array, cumulant: Callable[[Array], Array]) -> Array:
-    """(α − 1)ε(α) from its values at integers, linear between them: above the convex truth. [R, A]."""
+    """(α − 1)ε(α), [R, A], interpolated linearly between integers α; it is convex, so this is an upper bound."""
     floor, ceiling = np.floor(orders), np.ceil(orders)
     if np.array_equal(floor, ceiling):
         return cumulant(orders)
@@ -211,7 +210,7 @@ def log_expm1(x: Array) -> Array:
 
 
 def checked_orders(value: ArrayLike) -> Array:
-    """Rényi orders, checked: at least one, and all > 1."""
+    """The Rényi orders; ValueError if there is none, or one is at most 1."""
     array = finite_numbers("order", value)
     if not array.size or np.any(array <= 1):
         raise ValueError(f"orders must be finite numbers > 1, at least one, got {value!r}")

@@ -1,6 +1,7 @@
 """Amplification by subsampling: tight privacy profiles. The Rényi curves are in `subsampled_rdp`.
 
-A rate is a probability in [0, 1]; ε is a number or an array; a base profile gives [0, 1] at an array of ε ≥ 0.
+A rate is a probability in [0, 1]; ε is a number or an array; a base profile returns δ in [0, 1] for an array of ε ≥
+0.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
     """Tight privacy profile of one release from k of n clients, drawn without replacement and kept secret.
 
     For ε ≥ 0 it is γ·δ_base(ln(1 + (e^ε − 1)/γ)), γ = k/n, replace-one. For ε < 0 we exchange the neighbors: δ(−ε) = 1
-    − e^{−ε} + e^{−ε}δ(ε). For ε ≥ 0 it is also the profile of one Poisson-sampled release with a record against one
-    without. That profile is never below the other direction (`poisson_added_delta`); composition needs both.
+    − e^{−ε} + e^{−ε}δ(ε). For ε ≥ 0 it is also the profile of one Poisson-sampled release with a record against a
+    release without it. This profile is never below that of the other direction (`poisson_added_delta`); composition
+    needs both.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (attained if all other data are zero) and Theorem 8 (Poisson).
 
@@ -75,9 +77,9 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
 
 
 def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
-    """Tight privacy profile, at ε ≥ 0, of one Poisson-sampled release without a record against one with it.
+    """Tight privacy profile, at ε ≥ 0, of one Poisson-sampled release without a record against a release with it.
 
-    The loss is at most −ln(1 − q): δ = (1 − (1−q)e^ε)·δ_base(ln(q·e^ε/(1 − (1−q)e^ε))), and 0 from there on.
+    The loss is at most −ln(1 − q): δ = (1 − (1−q)e^ε)·δ_base(ln(q·e^ε/(1 − (1−q)e^ε))), and 0 for larger ε.
 
     Source: derived from the hockey-stick integral; Zhu, Dong and Wang 2022 (dominating pairs under Poisson sampling).
 
@@ -96,7 +98,7 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
 
 
 def finite_numbers(name: str, value: ArrayLike) -> Array:
-    """Finite numbers as floats. It refuses booleans, NaN and words, and names the argument.
+    """The values as floats. Booleans, NaN, infinities and text raise a ValueError that names the argument.
 
     >>> finite_numbers("epsilon", [1, 2]).tolist()
     [1.0, 2.0]
@@ -108,7 +110,7 @@ def finite_numbers(name: str, value: ArrayLike) -> Array:
 
 
 def nonnegative(name: str, value: ArrayLike) -> Array:
-    """Finite numbers ≥ 0 as floats. It refuses other values, and names the argument."""
+    """The finite values ≥ 0 as floats. Other values raise a ValueError that names the argument."""
     array = np.asarray(value)
     if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array) & (array >= 0)):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")

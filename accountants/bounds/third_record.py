@@ -1,5 +1,4 @@
-r"""Composition of rounds with k of n clients: if a neighbor is not drawn, the record in its place is the same for both
-neighbors.
+r"""Composition of rounds with k of n clients: if the differing record is not drawn, the same third record replaces it.
 
 A round holds the record x with probability γ = k/n, and otherwise a third record y in its place; its neighbor holds x'
 or the same y. Given the others' sum, a round is one of
@@ -7,21 +6,23 @@ or the same y. Given the others' sum, a round is one of
     P = γ·N(x, 1) + (1 − γ)·N(y, 1)    and    Q = γ·N(x', 1) + (1 − γ)·N(y, 1),
 
 with x, x' and y at most μ apart, chosen before the round is seen. The tight profile of one round takes y = x' for ε > 0
-and y = x for ε < 0. Composition of these profiles would let y be both in one round. Here y is one in each round, but
-may depend on all rounds before. With H_t(α) the largest hockey-stick divergence of t rounds and L = dP/dQ of the next,
+and y = x for ε < 0. Composition of these profiles would let y be x and x' in the same round. Here y is a single record
+in each round, but may depend on all earlier rounds. Let H_t(α) be the largest hockey-stick divergence of t rounds, and
+L = dP/dQ of the next round:
 
     H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
 
-That needs: any two records are at most μ apart, the third included; records drawn for a round take its seats at random,
-if seats differ; γ, μ and the number of rounds are fixed before the first round.
+Conditions: any two of x, x' and y are at most μ apart; if the clients' places in a round differ, the drawn records take
+them at random; γ, μ and the number of rounds are fixed before the first round.
 
-**Which triples.** Only their distances matter. If two of the three are below μ, the point between them can be lifted
-into a new dimension until one of them is μ; the projection back is processing after the fact. So two sides are μ, and
+**Which triples.** Only their distances matter. If two of the three distances are below μ, the point that they share can
+be moved along a new dimension until one of them is μ; the projection back is post-processing. So two sides are μ, and
 the third is μ√t: there are three families, each with 0 ≤ t ≤ 1. In a family the Gram matrix of x − y and x' − y is
-linear in t. A matrix that exceeds those of both ends of an interval of t exceeds those between, and is at least as bad.
+linear in t. A matrix that exceeds the matrices at both ends of an interval of t exceeds all between, and is at least as
+bad.
 
-**Its use.** H_t is convex in α: linear between the nodes of a grid, it is an upper bound. H_m is a profile of m rounds,
-and composes with itself and with other mechanisms, in any order, as other profiles do.
+**Its use.** H_t is convex in α, so linear interpolation between the nodes of a grid is an upper bound. H_m is a profile
+of m rounds, and composes with itself and with other mechanisms, in any order, as other profiles do.
 """
 
 from __future__ import annotations
@@ -65,8 +66,7 @@ _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 @lru_cache(maxsize=64)
 def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] | None:
-    """A profile of several rounds of k of n, and how many copies of it cover all rounds; None if no grid is fine
-    enough.
+    """A profile of several rounds of k of n, and how many copies cover all rounds; None if no grid is fine enough.
 
     The rate γ = k/n lies in (0, 1); two records are at most μ ≥ 0 standard deviations of the noise apart.
 
@@ -103,9 +103,10 @@ def _several(rate: float, mu: float, rounds: int, worst: LossDistribution) -> tu
 
 
 def triples(near_ends: Sequence[float] = _NEAR, apart_ends: Sequence[float] = APART) -> list[Gram]:
-    """Gram matrices that exceed those of all triples, one for each interval of t between the ends.
+    """Gram matrices, one for each interval of t between the ends, which exceed the matrices of all triples of records.
 
-    Records are at most 1 apart. Triples with y near x are left out: they are those with y near x', exchanged.
+    Records are at most 1 apart. Triples with y near x are left out: they equal triples with y near x' after
+    exchanging x and x'.
     """
     near, apart = np.array([[1, 0], [0, 0]]), np.ones((2, 2))  # at t = 0
     slopes = np.array([[0, 0.5], [0.5, 1]]), np.array([[0, -0.5], [-0.5, 0]])
@@ -172,7 +173,7 @@ def _composed(steps: list[tuple[LossDistribution, ...]], rounds: int, interval: 
     """Largest δ of all rounds at ε = 0, d, …, n·d, [n + 1].
 
     The recursion runs on W(ε) = e^{−ε/2}·(H(e^ε) − max(1 − e^ε, 0)) at ε from −n·d to n·d. If P and Q are exchanged, W
-    is mirrored; the triples are closed under that, so that W is even, and half of them do.
+    is mirrored; the triples are closed under this exchange, so W is even, and half of the triples are enough.
     """
     width = max(int(np.rint(np.abs(one.losses).max() / interval)) for step in steps for one in step)
     nodes = np.arange(-last, last + 1)
@@ -210,7 +211,7 @@ def _tilted(losses: LossDistribution, width: int) -> Array:
 
 
 def _own(losses: LossDistribution, last: int) -> Array:
-    """δ of one round on its grid at the nodes 0 to n, [n + 1]."""
+    """δ of the single round with these losses, at the grid's nodes 0 to n, [n + 1]."""
     some = losses.losses > 0
     at = np.rint(losses.losses[some] / losses.interval).astype(int)
     mass = np.zeros(max(last, int(at[-1]) if at.size else 0) + 1)

@@ -1,14 +1,14 @@
-"""Losses of sampled releases on a few nodes: an upper bound, made for many runs at once.
+"""Losses of sampled releases on a few nodes: an upper bound, computed for many runs at once.
 
 At high orders the Rényi divergence of a sampled Gaussian explodes, because of losses that hardly ever occur. We count
 these losses as infinite, so that they are charged to δ. The others are moved to a few nodes.
 
-Let y = e^{μx − μ²/2} be the likelihood ratio of a Gaussian shifted by μ, x ~ N(0, 1) its noise. Between two nodes, each
-cell's mass goes to its ends such that both probabilities of the cell are kept; above the last node, P(x) − y·Q(x)
-becomes an infinite loss. The result dominates the Gaussian pair, and sampling keeps dominance: the sampled ratio
-L = 1 − q + q·y has the same nodes and masses. A release from k of n has the profile of y ≥ 1 in both directions. A
-public shift has the masses of all its values, weighted by their probabilities. A release that is not a Gaussian brings
-the distribution of its loss, whose masses are moved to the same kind of nodes.
+Let y = e^{μx − μ²/2} be the likelihood ratio of a Gaussian shifted by μ, x ~ N(0, 1) its noise. The mass between two
+nodes goes to these nodes such that its probabilities under P and Q are kept; above the last node, P(x) − y·Q(x) becomes
+an infinite loss. The result dominates the Gaussian pair, and sampling keeps dominance: the sampled ratio L = 1 − q +
+q·y has the same nodes and masses. A release from k of n has the profile of y ≥ 1 in both directions. For a random
+public shift, the masses of all its values are weighted by their probabilities. For a release that is not Gaussian, the
+masses of its loss distribution are moved to such nodes.
 
 Source: derived. Discretization: Doroshenko et al. 2022, Algorithm 1; dominance under sampling: Zhu, Dong and Wang 2022,
 Theorem 11.
@@ -50,7 +50,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedLosses:
-    """Losses of S pieces with J ≥ S shifts in all, on N nodes a shift."""
+    """Losses of S pieces (groups of equal releases) with J ≥ S shifts in all, on N nodes per shift."""
 
     loss: Array  # [J, N] ln P/Q at the nodes
     mass: Array  # [J, N] under Q, times the probability of the shift; the last node holds ratios near 0
@@ -76,7 +76,7 @@ class TruncatedLosses:
         return np.asarray(np.maximum.reduceat(np.abs(self.loss).max(1), self.starts))
 
     def chosen(self, pieces: NDArray[np.bool_]) -> TruncatedLosses:
-        """The losses of some pieces."""
+        """The losses of the pieces that the mask [S] selects."""
         sizes, shifts = self.sizes[pieces], np.repeat(pieces, self.sizes)
         return TruncatedLosses(
             loss=self.loss[shifts],
@@ -102,7 +102,7 @@ class TruncatedLosses:
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
         """ln E_P e^{λ·loss} of the finite losses, bounded from above, with two derivatives; [S] λ -> [S] each.
 
-        It is ln(1 + E_Q[L^{λ+1} − 1]); what Q lacks of mass 1 would make it smaller.
+        It is ln(1 + E_Q[L^{λ+1} − 1]); counting the mass that Q lacks to 1 would make it smaller.
         """
         weight = np.exp((np.repeat(tilt, self.sizes) + 1)[:, None] * self.loss)
         weight *= self.mass
@@ -120,7 +120,7 @@ class TruncatedLosses:
 
 
 def losses_of_runs(runs: Sequence[Sequence[Piece]], spent: Array) -> tuple[TruncatedLosses, Array]:
-    """Losses of the pieces of all runs, which cost about `spent` [S] of δ, and the count of each piece."""
+    """Losses of all runs' pieces, and each piece's rounds, [S]. Infinite losses cost about `spent` [S] of δ."""
     pieces = list(chain.from_iterable(runs))
     shifts, chances, rates, counts, sampled, *_ = zip(*pieces, strict=True)
     sizes, rounds = np.array([one.size for one in shifts]), np.array(counts)
@@ -194,7 +194,7 @@ def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bo
 
 
 def _between(x: Array) -> Array:
-    """Probabilities of N(0, 1) between neighbors of an increasing [S, N], [S, N − 1].
+    """Probabilities of N(0, 1) between consecutive values of increasing rows, [S, N] → [S, N − 1].
 
     They are differences of the smaller tails, so that they keep their digits on both sides.
 
@@ -211,8 +211,8 @@ def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Arr
 
     Infinite losses cost about `spent` of δ. The result: [N] losses, [N] masses under Q, and P's infinite mass.
 
-    Source: derived. A mass of P at distance x above a node and d between the nodes gives (1 − e^{−x})/(1 − e^{−d}) to
-    the upper one: Doroshenko et al. 2022, Algorithm 1.
+    Source: derived. A mass of P at distance x above a node, with nodes d apart, moves (1 − e^{−x})/(1 − e^{−d}) to the
+    upper node: Doroshenko et al. 2022, Algorithm 1.
 
     >>> half = LossDistribution(interval=1.0, lowest=1, masses=np.array([0.7]), infinity=0.0)
     >>> loss, mass, infinite = moved(half, 1.0, 1e-9)

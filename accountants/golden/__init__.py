@@ -25,7 +25,7 @@ Specification = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A reference value."""
+    """A reference value: how to compute the number, its expected value, and the tolerances."""
 
     id: str  # unique; the name of the case in the reference tables
     what: str  # the quantity, in words
@@ -61,19 +61,19 @@ def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., A
 
 
 def epsilon(mechanism: Specification, delta: float) -> float:
-    """ε of the certificate of a specification."""
+    """The certified ε of a specification at δ."""
     return answer.epsilon(from_json(mechanism), delta).epsilon
 
 
 def composed(mechanism: Specification, delta: float) -> float:
-    """ε of the numerical composition of single rounds."""
+    """ε at δ by numerical composition of single rounds."""
     bound = composed_bound(steps(from_json(mechanism)))
     assert bound is not None
     return bound.epsilon(delta).value
 
 
 def delta(mechanism: Specification, epsilon: float) -> float:
-    """δ of the certificate of a specification."""
+    """The certified δ of a specification at ε."""
     return answer.delta(from_json(mechanism), epsilon).delta or 0.0
 
 

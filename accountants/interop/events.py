@@ -31,21 +31,21 @@ class Event:
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """The event of dp_accounting that means the same as a mechanism; for seats of uneven ratios, an event that costs
-    more.
+    """The event of dp_accounting with the same meaning as a mechanism, or one that costs more (seats of uneven ratios).
 
-    If drawn clients take secret seats of uneven fixed ratios, dp_accounting has no event for their mean.
-    The event is then that of the seat with the largest ratio: its ε is an upper bound, and privkit's is smaller.
+    A seat is a client's place in a mixed row. If sampled clients take secret seats of uneven fixed ratios,
+    dp_accounting has no event for their mean. The event then describes the seat with the largest ratio: its ε is an
+    upper bound, and privkit's ε is smaller.
 
-    Noise multipliers are noise over the distance that one neighbor can move the release, 1/μ. dp_accounting's own
-    convention is noise over one record's norm, but its accountants do not agree on what a replacement then costs:
-    `PLDAccountant` doubles the norm, `RdpAccountant` does not (half of the sensitivity is missing), and for samples
-    without replacement it takes the norm for the distance. So a mechanism that replaces one and does not sample comes
-    with `REPLACE_SPECIAL`, where a neighbor moves the release once, whichever accountant asks; only sampling without
-    replacement comes with `REPLACE_ONE`, on which `RdpAccountant` insists.
+    The noise multiplier is 1/μ: the noise over the largest distance between the releases of two neighbors.
+    dp_accounting's own convention is noise over one record's norm, but its accountants disagree on the cost of a
+    replacement: `PLDAccountant` doubles the norm, `RdpAccountant` does not (half of the sensitivity is missing), and
+    for samples without replacement it takes the norm for the distance. So a replace-one mechanism without sampling
+    comes with `REPLACE_SPECIAL`, for which all accountants count the distance once. Only sampling without replacement
+    comes with `REPLACE_ONE`, which `RdpAccountant` requires.
 
     There are events for Gaussian noise of constant shift in every round, sampled k of n (secret seats included) or
-    Poisson-sampled, and for Laplace noise on one coordinate in every round. Anything else is refused.
+    Poisson-sampled, and for Laplace noise on one coordinate in every round. Other mechanisms raise a ValueError.
 
     Source: dp_accounting 0.6, run against exact profiles.
 
@@ -135,7 +135,7 @@ def _updates(updates: PrivateUpdates) -> DpEvent:
 
 
 def _multiplier(shift: float) -> float:
-    """Noise over the distance of neighbors, as a float: whole numbers and float32 inside its samplers are mispriced."""
+    """The noise over the neighbors' distance as a float, since dp_accounting misprices integers and float32."""
     multiplier = 1 / float(shift) if shift > 0 else inf
     if multiplier == inf:
         raise ValueError(f"the release does not depend on the record (shift {shift:g}), for which there is no event")

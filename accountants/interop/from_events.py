@@ -1,4 +1,4 @@
-"""Events of dp_accounting as mechanisms: the way back from `events`."""
+"""Events of dp_accounting as mechanisms: the inverse of `events`."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ _ONE = Clamp(low=0, high=1, dimensions=1)
 
 
 def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit = "record") -> SplitMechanism:
-    """The mechanism that an event of dp_accounting means: releases of one coordinate in [0, 1], with its noise.
+    """The mechanism of a dp_accounting event: releases of one coordinate in [0, 1], with the event's noise.
 
     Args:
         event: Gaussian or Laplace noise, Gaussian noise after Poisson sampling or sampling without replacement, or
-            compositions of one of them. Unsampled Gaussians may differ: together they are one, with 1/σ² = Σ 1/σᵢ². If
-            samples without replacement of one kind come with them, the Gaussians are the releases and the samples are
-            noisy updates.
+            compositions of one of these. Unsampled Gaussians may differ: together they equal one Gaussian with 1/σ² = Σ
+            1/σᵢ². If they are composed with samples without replacement of one kind, the Gaussians become the releases
+            and the samples become noisy updates.
         relation: the neighboring relation for which the event is meant. `REPLACE_ONE` needs samples without
-            replacement, and noise that is given over the distance of neighbors: with noise over one record's norm, give
-            half of it. About other events dp_accounting's accountants disagree. In `REPLACE_SPECIAL` and
-            `ADD_OR_REMOVE_ONE` a neighbor moves a release by one norm. Both become add-or-remove-one, since the special
-            record stands for an absent one.
-        unit: unit in which neighbors differ.
+            replacement, and noise relative to the distance of neighbors: if you have noise over one record's norm, give
+            half of it. For other events with this relation, dp_accounting's accountants disagree. Under
+            `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE`, the releases of neighbors differ by one norm. Both become
+            add-or-remove-one, since the special record stands for an absent record.
+        unit: the unit in which neighbors differ, such as a record or a client.
 
     Raises:
-        ValueError: for any other event or relation, with the reason. A ledger composes mechanisms of several kinds.
+        ValueError: for any other event or relation, with the reason. To compose mechanisms of several kinds, use a
+            ledger.
 
-    Source: dp_accounting 0.6. After `to_dp_event`, ε is that of the original mechanism up to rounding; a mechanism that
-    replaced one and did not sample comes back as one that adds or removes one.
+    Source: dp_accounting 0.6. After `to_dp_event`, ε is that of the original mechanism up to rounding; a replace-one
+    mechanism without sampling comes back as add-or-remove-one.
 
     >>> from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
     >>> mechanism = from_dp_event(SelfComposedDpEvent(GaussianDpEvent(2.0), 4), NeighboringRelation.REPLACE_SPECIAL)
@@ -63,7 +64,7 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
 
 
 def _counted(event: DpEvent) -> _Counts:
-    """The single releases of an event, and how often each is made."""
+    """The single releases of an event, and the number of times each is made."""
     kind: str = _kind(event)
     if kind == "NoOpDpEvent":
         return {}
@@ -99,7 +100,7 @@ def _check_relation(relation: NeighboringRelation, kinds: set[str]) -> None:
 
 
 def _one_gaussian(counts: _Counts) -> dict[str, Any]:
-    """The unsampled Gaussians as one release, repeated if they are alike."""
+    """The unsampled Gaussians as one release: repeated if all are equal, else combined."""
     if len(counts) == 1:
         ((one, rounds),) = counts.items()
         return {"noise": Noise(smashed=_noise(one)), "rounds": rounds}

@@ -24,13 +24,13 @@ _Step = tuple[float, float, int]
 
 
 class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no types
-    """ε of DP-SGD: the smallest of numerical (PLD), Rényi and exact unsampled composition.
+    """ε of DP-SGD: the smallest result of numerical (PLD), Rényi and exact unsampled composition.
 
     Steps may differ in noise and rate. Relation: add or remove one record.
 
     Attributes:
-        history: (noise multiplier, sample rate, steps), as opacus' own accountants keep it; equal steps that follow one
-            another are one entry.
+        history: entries (noise multiplier, sample rate, steps), as in opacus' own accountants; consecutive equal steps
+            form one entry.
 
     Source: Doroshenko et al. 2022 (numerical composition); Mironov, Talwar and Zhang 2019 (Rényi, Poisson-sampled);
     Balle and Wang 2018, Theorem 8 (without sampling).
@@ -54,12 +54,12 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
             self.history.append((sigma, rate, 1))
 
     def get_epsilon(self, delta: float, poisson: bool = True, **options: Any) -> float:
-        """Smallest ε that is proven at δ for the steps so far; 0 before the first one.
+        """Smallest ε that is proven at δ for the steps so far; 0 before the first step.
 
         Args:
             delta: δ in (0, 1).
             poisson: whether batches are Poisson-sampled, the default of `make_private`. If not, sampling earns no
-                credit, and a neighbor has one record replaced by one without a gradient.
+                credit, and neighbors differ by replacing one record with a record without a gradient.
             options: options of opacus' own accountants (alphas, eps_error, delta_error); they have no effect.
         """
         target = validate.delta(delta)
@@ -80,7 +80,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
         return sum(steps for _, _, steps in self.history)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore the state from a checkpoint. It refuses an empty or damaged state, and another accountant's."""
+        """Restore the state from a checkpoint. ValueError if it is empty, damaged, or another accountant's."""
         before = self.history
         super().load_state_dict(state_dict)
         try:
@@ -96,7 +96,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
 
 def register() -> None:
-    """Make `PrivacyEngine(accountant="privkit")` work; may be called again.
+    """Make `PrivacyEngine(accountant="privkit")` work. Repeated calls are harmless.
 
     >>> register()
     >>> from opacus.accountants import create_accountant

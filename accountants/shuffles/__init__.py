@@ -1,4 +1,4 @@
-"""What shuffling patches and batches proves, and what it does not."""
+"""The privacy that shuffling patches and batches proves, and the privacy that it does not prove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""σ-privacy: what the counts of patch and batch shuffling prove, and why that is no differential privacy."""
+"""σ-privacy: what permutation counts of patch and batch shuffling prove, and why it is not DP."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ _ONCE = "equal patches, which no order can tell apart, are counted once; other r
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches. It claims nothing if
-    there is only one order.
+    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches. If there is only one
+    ordering, the certificate claims nothing.
 
-    The multiplicities say how often each different patch occurs; their sum is N ≥ 1. Give None if all patches differ.
+    `multiplicities` are the numbers of times that each different patch occurs; their sum is N ≥ 1. None: all patches
+    differ.
 
     Source: Yao et al., patch shuffling, Definition 2 and Proposition 1.
 
@@ -90,11 +91,11 @@ def batch_shuffle(
     variant: Variant = "final_shuffle",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and their meaning in this variant.
+    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and their meaning under this `variant`.
 
-    `log10_permutations` is the number of equally likely orders to which the best guess is equivalent: Eq. 7, except for
-    patches kept in place. `log10_target_share` is the share of these permutations in which an output is its own image
-    in order. K in 0..N of N ≥ 1 tokens are kept, and B ≥ 2 images are mixed.
+    `log10_permutations` is −log10 of the best guess's probability: Eq. 7, unless patches are kept in place.
+    `log10_target_share` is log10 of the probability that an output is its own image in the original order. K in 0..N of
+    N ≥ 1 tokens are kept, and B ≥ 2 images are mixed.
 
     The multiplicities say how often each different patch of the batch occurs; their sum is N·B. Then the best guess at
     what the batch looks like is right at most ∏m! times as often, and `log10_permutations` is a lower bound. Give None

@@ -1,10 +1,10 @@
-"""What an attack's success says about the order of an image's patches, and why shuffling has no finite ε.
+"""Bounds on the entropy of an image's patch order after an attack's success, and why shuffling has no finite ε.
 
 Every function gives an upper bound on the remaining entropy in bits, in the shape of its `success` argument. A failed
-attack proves nothing: at or below chance the result is log2 N!, the entropy of a uniform order.
+attack proves nothing: for a success at or below chance, the result is log2 N!, the entropy of a uniform order.
 
-N ≥ 1 is the number of `tokens` (patches). `multiplicities` say how often each different patch occurs; without them all
-patches differ. A success p or an accuracy a lies in [0, 1]; a confidence lies in (0, 1).
+N ≥ 1 is the number of `tokens` (patches). `multiplicities` are the numbers of times that each different patch
+occurs; if None, all patches differ. A success p or an accuracy a lies in [0, 1]; a confidence lies in (0, 1).
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> 
 
 
 def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
-    """Largest H(π|Z) if an attack finds the whole order with at least this probability: h(p) + (1−p)·log2(M−1).
+    """Largest entropy H(π|Z) of the order π given the release Z, if an attack finds π with probability at least p.
 
-    M = N! orders, or N!/∏m! if patches repeat. Orders of equal patches that give the same image count as one.
+    It is h(p) + (1−p)·log2(M−1) for M = N! orders, or M = N!/∏m! if patches repeat: orders that give the same image
+    count as one.
 
-    Source: Fano's inequality. Attained by probability p for the guess, and equal ones for all other orders.
+    Source: Fano's inequality. It is attained if the guess has probability p and all other orders are equally likely.
 
     >>> round(fano_bits(9, 0.5), 4)
     10.2346
@@ -56,9 +57,9 @@ def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | N
 
 
 def min_entropy_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
-    """Largest min-entropy H_∞(π|Z) under an attack that finds the whole order with at least this probability: −log2 p.
+    """Largest min-entropy H_∞(π|Z) if an attack finds the whole order with probability at least p: −log2 p.
 
-    Source: by definition: the best guess succeeds with probability 2^−H_∞, and the attack is no better than it.
+    Source: by definition: the best guess succeeds with probability 2^−H_∞, and no attack is better than the best guess.
 
     >>> min_entropy_bits(9, 0.5), round(min_entropy_bits(9, 0.0), 3)
     (1.0, 18.469)
@@ -68,9 +69,9 @@ def min_entropy_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[i
 
 
 def patch_entropy_bits(tokens: int, accuracy: ArrayLike) -> Any:
-    """Largest H(π|Z) if an attack puts at least this share of patches in their place: the tight bound.
+    """Largest H(π|Z) if an attack puts at least the share a of all patches in their place: the tight bound.
 
-    Given the guess, its right places are the fixed points of a random permutation. Exactly C(N,j)·D_d permutations have
+    The correct places of a guess are the fixed points of a random permutation. Exactly C(N,j)·D_d permutations have
     j = N − d fixed points (rencontres numbers). By duality, the largest entropy with a mean of aN fixed points is
     min_θ≥0 [ln Σ_d C(N,d)·D_d·e^{−θd} + θ(1−a)N]; every θ gives a bound, so the minimum may be inexact.
 
@@ -112,9 +113,9 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 
 
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a success probability, from hits in ≥ 1 independent trials; 0 for no hits.
+    """One-sided lower confidence limit of a success probability, from hits in ≥ 1 independent trials; 0 without a hit.
 
-    A trial is a whole order or *one* patch an image: patches of one image are not independent.
+    A trial is a whole order, or *one* patch of each image: patches of one image are not independent.
 
     Source: Clopper and Pearson 1934.
 
@@ -154,12 +155,13 @@ def entropy_after_attack(
     counted: Literal["orders", "patches"] = "orders",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Largest entropy that an order can still have after an attack's measured success; it proves nothing for a defense.
+    """Largest entropy of an order that is compatible with an attack's measured success; it proves no privacy.
 
-    A trial is an image or one patch drawn from each image; a hit is a whole order found or a patch put in its place.
-    Trials are independent, at least one. The confidence is that of the Clopper–Pearson lower limit on success. The
-    quantities are `success_at_least`, `entropy_bits_at_most` (Fano, or the tight bound for patches),
-    `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
+    With `counted="orders"`, a trial is an image, and a hit finds its whole order. With "patches", a trial is one patch
+    of each image, and a hit finds its place. There is at least one trial, and trials are independent. `confidence`
+    belongs to the Clopper–Pearson lower limit on success. The quantities are `success_at_least`, `entropy_bits_at_most`
+    (Fano, or the tight bound for patches), `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"),
+    and `orderings_bits`.
 
     Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
 
@@ -198,7 +200,7 @@ def entropy_after_attack(
 def distinguish(
     released_tokens: ArrayLike, candidate_a: ArrayLike, candidate_b: ArrayLike
 ) -> Literal["a", "b", "both", "neither"]:
-    """Which of two candidates was released, found by comparing sorted patches, which a shuffle leaves unchanged.
+    """Find which of two candidates was released, by comparing sorted patches: a shuffle does not change these.
 
     If the candidates differ in one patch, the answer is always right; (ε, δ)-DP allows this only for δ = 1. The answer
     "both" means that one candidate is a rearrangement of the other. Tokens are finite numbers [..., D]; all leading
@@ -232,7 +234,7 @@ def _ln_rencontres(n: int) -> Array:
 
 
 def _share(name: str, values: ArrayLike) -> Array:
-    """Numbers in [0, 1] of any shape; NaN and booleans are none."""
+    """Checked numbers in [0, 1], of any shape; ValueError for NaN and booleans."""
     array = np.asarray(values)
     if array.dtype.kind not in "iuf" or not np.all((array >= 0) & (array <= 1)):
         raise ValueError(f"{name} must hold numbers in [0, 1], got {values!r}")

@@ -1,4 +1,4 @@
-"""Permutation counts of batch shuffling as published (Eq. 7 and 8), as logarithms, and what several rounds reveal.
+"""Logarithms of batch shuffling's published permutation counts (Eq. 7 and 8), and odds over several rounds.
 
 An image has N ≥ 1 `tokens` (patches) and a batch B ≥ 1 images; K in 0..N patches are `kept` with their image, and the
 other N′ = N − K are pooled and dealt out over the batch.
@@ -27,7 +27,7 @@ def kept_tokens(tokens: int, keep: float) -> int:
 
 
 def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 7, the permutations that an adversary searches for a batch: (C(N,K)·K!)^B · (B·N′)!.
+    """log10 of Eq. 7, the number of permutations of a batch that an adversary has to search: (C(N,K)·K!)^B · (B·N′)!.
 
     Source: Yao et al., patch shuffling, Eq. 7. It is the exact number of outcomes of Algorithm 2 as written (checked by
     enumeration). With the final shuffle that the text adds inside each image, there are more outcomes.
@@ -41,7 +41,7 @@ def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_target_share(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 8 / Eq. 7, the share of permutations that hold one image in order: −log10(N!·C(B·N′, N′)).
+    """log10 of Eq. 8 / Eq. 7, the share of permutations that return one given image in order: −log10(N!·C(B·N′, N′)).
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8.
 
@@ -85,7 +85,7 @@ def log10_orders_alike(multiplicities: Iterable[int]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _IntersectionOdds:
-    """What fresh rounds of batch shuffling reveal about two patches."""
+    """The information of independent rounds of batch shuffling on whether two patches belong to the same image."""
 
     same_image: float  # probability that two patches of one image share an output in a round
     other_image: float  # the same for patches of two different images
@@ -100,10 +100,10 @@ class _IntersectionOdds:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
-    """Odds ratio of two patches landing in the same output: for patches of one image over patches of two images. It is
-    the same for all variants.
+    """Odds ratio of two patches landing in the same output: patches of one image over patches of two images.
 
-    It takes N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds over the same images, dealt into the same batch.
+    All variants have the same ratio. It needs N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds that shuffle the same
+    batch of images.
 
     Source: derived from Algorithm 2; a test simulates it.
 
@@ -147,13 +147,13 @@ def ln_choose(n: int, k: int) -> float:
 
 
 def shape(tokens: int, batch: int, kept: int) -> tuple[int, int, int]:
-    """Refuse impossible numbers of tokens, images and kept tokens."""
+    """The numbers of tokens, images and kept tokens, checked; ValueError for impossible values."""
     tokens, batch = validate.whole("tokens", tokens), validate.whole("batch", batch)
     return tokens, batch, validate.whole("kept", kept, least=0, most=tokens)
 
 
 def checked_multiplicities(values: Sequence[int]) -> list[int]:
-    """Whole numbers >= 1, at least one."""
+    """The multiplicities, checked: whole numbers ≥ 1, and at least one of them."""
     if not (counts := [validate.whole("multiplicity", value) for value in values]):
         raise ValueError("multiplicities must hold at least one whole number >= 1, got none")
     return counts

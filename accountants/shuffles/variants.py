@@ -1,7 +1,8 @@
 """Three variants of batch shuffling, and how many outcomes each has.
 
-"algorithm_2": kept patches first and dealt patches after them, as Algorithm 2 is written. "final_shuffle": then every
-image is shuffled, as the text adds. "kept_in_place": kept patches stay. All patches differ. N, B, K: `permutations`.
+"algorithm_2": kept patches come first and dealt patches after them, as in Algorithm 2. "final_shuffle": in addition,
+every image is shuffled, as the paper's text says. "kept_in_place": kept patches keep their positions. All patches
+differ. `permutations` defines N, B and K.
 """
 
 from __future__ import annotations
@@ -29,18 +30,19 @@ READ_AS: dict[Variant, str] = {
 
 
 def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """log10 of the distinct releases of a batch under a variant, to about 1e-12 of its value.
+    """log10 of the number of distinct releases of a batch under a variant, with a relative error of about 1e-12.
 
-    Under "algorithm_2" that is Eq. 7. The other two variants can release every arrangement in which each output holds
-    at least K patches of its own image (for "kept_in_place": at their own place). They are counted with the rook
-    numbers of one image's own places, r_m = C(N,m)²·m! or C(N,m): with P(x) = Σ_{m≥K} (−1)^{m−K} C(m−1,K−1) r_m x^m
-    there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle that is (N!)²·Σ_{t≥K} C(N,t)².
+    Under "algorithm_2" the number is Eq. 7. The other two variants can release every arrangement in which each output
+    holds at least K patches of its own image (for "kept_in_place": at their own place). These arrangements are counted
+    with the rook numbers of one image's own places, r_m = C(N,m)²·m! or C(N,m): with P(x) = Σ_{m≥K} (−1)^{m−K}
+    C(m−1,K−1) r_m x^m there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle the number is (N!)²·Σ_{t≥K}
+    C(N,t)².
 
-    Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around its peak. The polynomial is in exact integers, so that
-    its alternating terms cannot cancel. If the peak does not stand out, the exact integer is taken.
+    Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around its peak. The polynomial has exact integers, so its
+    alternating terms lose no digits. Without a clear peak, the exact integer is computed.
 
     Raises:
-        ValueError: also for N > 4096, and for a few shapes (B = 3, N in the hundreds) for which neither way is quick.
+        ValueError: also for N > 4096, and for a few shapes (B = 3, N in the hundreds) for which both ways are slow.
 
     Source: derived by inclusion and exclusion; the tests compare it with the exact integers and with enumeration.
 
@@ -61,10 +63,10 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
 def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> bool:
     """Whether all outcomes of a variant are equally likely.
 
-    Under "algorithm_2" they always are; in the other variants only if no patch is kept, or all.
+    Under "algorithm_2" they always are; in the other variants, only if no patch or every patch is kept.
 
-    With a final shuffle an outcome with t_j own patches in output j has odds ∝ ∏_j C(t_j, K); with patches kept in
-    place, t_j counts those at their own place. So the original order is the most likely outcome.
+    With a final shuffle, let output j hold t_j patches of its own image: the outcome's probability is ∝ ∏_j C(t_j, K).
+    With patches kept in place, t_j counts patches at their own place. So the original order is the most likely outcome.
 
     Source: derived; equals the frequencies of enumeration in the tests.
 
@@ -78,8 +80,7 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
 
 
 def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """−log10 of the most likely outcome's probability: the number of equally likely outcomes to which the best guess is
-    equivalent.
+    """−log10 of the most likely outcome's probability: the effective number of equally likely outcomes.
 
     Under "algorithm_2" and "final_shuffle" it is Eq. 7: the final shuffle adds outcomes, but the best guess stays as
     likely. With patches kept in place it is only (B·N′)!.
@@ -125,7 +126,7 @@ def _count(tokens: int, batch: int, kept: int, variant: Variant) -> int:
 
 @lru_cache(maxsize=256)
 def _log10_outcomes(tokens: int, batch: int, kept: int, variant: Variant) -> float | None:
-    """log10 of the distinct outcomes of the two variants beyond Eq. 7; None if that is out of reach."""
+    """log10 of the number of distinct outcomes beyond "algorithm_2"; None if it cannot be computed quickly."""
     moved, ordered = tokens - kept, lgamma(tokens + 1) / log(10)
     if kept == 0:
         return lgamma(tokens * batch + 1) / log(10)

@@ -40,15 +40,17 @@ class SplitMechanism(Checked):
 
     Attributes:
         smashed: the clip set, which contains the smashed data of every record.
-        lower_model: "frozen"; "trained" on raw data; "averaged": trained, and averaged over clients or sent out in
-            another way; or `PrivateUpdates`.
+        lower_model: training of the client's segment: "frozen"; "trained" on raw data; "averaged": trained, and
+            averaged over clients or shared in another way; or `PrivateUpdates`.
         labels: the set that contains one record's label; None if labels are not released.
-        rounds: T ≥ 1; with a record as the unit, the number of releases of that record (one per epoch).
-        releases: releases of one unit in a round: the batch size b for clients, 1 for records.
-        random_masks: whether masks are drawn uniformly in every round; used for clips of the whole norm.
+        rounds: T ≥ 1, the number of rounds; if the unit is a record, the number of releases of this record (one per
+            epoch).
+        releases: number of releases of one unit in a round: the batch size b if the unit is a client, 1 for a record.
+        random_masks: whether masks are drawn uniformly in every round; used if the norm of the whole release is
+            clipped.
 
     Raises:
-        ValueError: for combinations that cannot be accounted for; the sentence says why and what can.
+        ValueError: for combinations without a derived bound; the message says why, and what is supported.
 
     >>> from privkit.accountants.spec.sensitivity import Clamp
     >>> SplitMechanism(
@@ -88,7 +90,7 @@ class SplitMechanism(Checked):
             over_noise(self, law.norm)  # refuses what the clip set has no answer for
 
     def _check_composition(self) -> None:
-        """Later releases of other records must not carry this record through the lower model (§4e)."""
+        """Refuse lower models through which a record reaches later releases of other records."""
         if self.unit == "record" and self.releases != 1:
             raise ValueError(f"releases must be 1 with a record as the unit, got {self.releases}; rounds counts them")
         if self.unit == "record" and self.lower_model in ("trained", "averaged"):
@@ -109,7 +111,7 @@ class SplitMechanism(Checked):
             )
 
     def _check_participation(self) -> None:
-        """Check that neighboring relation and mixing are those of the sampling's theorem."""
+        """Check that the sampling theorem covers the neighboring relation and the mixing."""
         kind, ratio = self.participation.kind, getattr(self.mixing, "ratio", None)
         if kind == "poisson":
             if self.relation != "add_or_remove_one":
@@ -152,44 +154,42 @@ class SplitMechanism(Checked):
 
     @property
     def drawn_once(self) -> bool:
-        """Whether random ratios are drawn once and kept for all rounds."""
+        """Whether random mixing ratios are drawn once and kept for all rounds."""
         return getattr(getattr(self.mixing, "ratio", None), "drawn", "every_round") == "once"
 
     @property
     def joint(self) -> bool:
-        """Whether the shift covers all rounds together: for realized ratios, and for ratios drawn once."""
+        """Whether `shift` covers all rounds together: if mixing ratios are already drawn, or are drawn only once."""
         return self.drawn_once or isinstance(getattr(self.mixing, "ratio", None), RealizedRatios)
 
     @property
     def turn(self) -> int:
-        """The number of rounds that contain each unit once: 1, or those of an epoch in a shuffled run."""
+        """The number of rounds in which each record or client takes part once: 1, or a shuffled epoch's rounds."""
         return self.participation.epoch_rounds if isinstance(self.participation, ShuffledEpochs) else 1
 
     @property
     def turns(self) -> int:
-        """The number of times that a unit may be released: T, or the number of epochs of a shuffled run; its last epoch
-        may be incomplete.
-        """
+        """How many times a record or client may be released: T, or the shuffled epochs, an incomplete one included."""
         return -(-self.rounds // self.turn)
 
     @property
     def composed_rounds(self) -> int:
-        """Number of compositions of the shift: `turns`, or 1 if the shift covers all rounds."""
+        """Number of times that `shift` is composed: `turns`, or 1 if the shift covers all rounds."""
         return 1 if self.joint else self.turns
 
     @property
     def charged_together(self) -> int:
-        """Rounds that a ledger charges as one: a shuffled or allocated epoch, or all rounds of a joint shift."""
+        """Number of rounds that a ledger charges as one: a shuffled or allocated epoch, or all if `joint`."""
         if isinstance(self.participation, RandomAllocation | ShuffledEpochs):
             return self.participation.epoch_rounds
         return self.rounds if self.joint else 1
 
     @cached_property
     def participation_shows(self) -> bool:
-        """Whether an adversary may learn who took part. Sampling then hides nobody and only makes releases rarer.
+        """Whether an adversary may learn who took part. Sampling then only makes releases rarer.
 
-        Colluding clients know who was drawn beside them. A trained lower model remembers it: later releases then depend
-        on the sample, whereas the proof of amplification needs a fresh sample in every round.
+        Colluding clients know who was drawn with them. A trained lower model remembers the sample: later releases
+        depend on it, whereas the proof of amplification needs a fresh sample in every round.
         """
         return self.participation.rate < 1 and (self.colluders_know or self.lower_model != "frozen")
 
@@ -197,7 +197,7 @@ class SplitMechanism(Checked):
     def colluders_know(self) -> bool:
         """Whether colluding clients know who took part.
 
-        With k of n, the n − k that were not drawn reveal it; independent coins reveal nothing.
+        With k of n, the n − k clients that were not drawn reveal it; under Poisson sampling they reveal nothing.
         """
         drawn = isinstance(self.participation, WithoutReplacement)
         return drawn and bool(getattr(self.mixing, "colluding", False))
@@ -209,7 +209,7 @@ class SplitMechanism(Checked):
 
     @property
     def seated(self) -> bool:
-        """Whether uneven fixed ratios belong to seats that drawn clients take at random in every round."""
+        """Whether uneven fixed ratios belong to seats (places in a row) that sampled clients take at random."""
         ratio = getattr(self.mixing, "ratio", None)
         return isinstance(self.participation, WithoutReplacement) and isinstance(ratio, Fixed) and not ratio.even
 
@@ -217,8 +217,8 @@ class SplitMechanism(Checked):
     def secret_seat(self) -> bool:
         """Whether the server cannot tell which message, ratio or patches belong to the neighbor.
 
-        Drawn clients send messages without identity and take random seats in a group. Colluding clients know their own
-        seats and masks, and so the neighbor's.
+        Sampled clients send messages without identity and take random places in a group. Colluding clients know
+        their own places and masks, and thereby the neighbor's.
         """
         mixing, drawn = self.mixing, isinstance(self.participation, WithoutReplacement)
         if not isinstance(mixing, Mixup | CutMix) or mixing.group == 1:
@@ -256,8 +256,8 @@ class SplitMechanism(Checked):
     def attained(self) -> bool:
         """Whether the worst neighbors attain the accounted shift. An exact ε is then a lower bound, too.
 
-        It is False if the charge may be above the loss of the worst neighbors. Masks without `random_masks` are a fixed
-        part of the mechanism, which the server knows.
+        It is False if the charge may exceed the privacy loss of the worst neighbors. Masks without `random_masks` are a
+        fixed part of the mechanism, which the server knows.
         """
         mixing, ratio = self.mixing, getattr(self.mixing, "ratio", None)
         if isinstance(mixing, HiddenMask) or isinstance(self.participation, RandomAllocation | ShuffledEpochs):
@@ -282,5 +282,5 @@ class SplitMechanism(Checked):
         return not (self.noise.site == "client" and ratio.group > 2)  # where ‖λ‖² is bounded from below
 
     def shift(self) -> ShiftLaw:
-        """μ of one round's releases of one unit, for Gaussian noise; of all rounds together if `joint`."""
+        """Distribution of μ under Gaussian noise: of one record or client in one round, or in all rounds if `joint`."""
         return shift_law(self)

@@ -1,7 +1,7 @@
-"""Mixing ratios: the distribution over rounds of the share of one client's squared distance that a release keeps.
+"""Mixing ratios and their distribution over rounds: a ratio scales a client's squared distance in a release.
 
-A law is a list of points with probabilities; each point has the ratio λ and the share of patches q. A fixed ratio has
-one point, a count law has N + 1, and a density has the nodes of a quadrature.
+A law (distribution) is a list of points with probabilities; each point has the ratio λ and the share of patches q. A
+fixed ratio has one point, a law of counts has N + 1 points, and a density has the nodes of a quadrature.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]  # a number of clients or patche
 
 @dataclass(frozen=True, kw_only=True)
 class RatioLaw:
-    """Law of one client's mixing ratio λ and of the share q = N_i/N of patches that it fills."""
+    """Distribution of one client's mixing ratio λ and of the share q = N_i/N of patches that the client fills."""
 
     ratio: Array  # [J] λ in [0, 1]
     share: Array  # [J] q in [0, 1]; equals `ratio` where patches are not rounded
@@ -36,11 +36,11 @@ class RatioLaw:
 
 
 def kept_share(share: Array, patches: int, dimensions: int) -> Array:
-    """Largest share of D coordinates that lie in N_i of N patches: min(D, N_i·⌈D/N⌉)/D, from the share N_i/N.
+    """Largest share of D coordinates that N_i of N patches can hold: min(D, N_i·⌈D/N⌉)/D. `share` is N_i/N.
 
     The coordinates are spread so that no patch holds more than ⌈D/N⌉ of them.
 
-    Source: derived. DP-CutMixSL counts N_i/N, although its Table 1 lays 10 coordinates into 64 patches.
+    Source: derived. DP-CutMixSL uses N_i/N, although its Table 1 divides 10 coordinates among 64 patches.
 
     >>> kept_share(np.array([0.5, 0.5]), 64, 10).tolist(), kept_share(np.array([0.5]), 64, 65).round(4).tolist()
     ([1.0, 1.0], [0.9846])
@@ -51,7 +51,7 @@ def kept_share(share: Array, patches: int, dimensions: int) -> Array:
 
 
 class _Fixed(Checked):
-    """Ratios of clients that keep them or, if drawn clients take the seats at random, of these seats."""
+    """Fixed ratios, which belong to clients or, if sampled clients take random places in a group, to these places."""
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -59,8 +59,7 @@ class _Fixed(Checked):
         raise NotImplementedError
 
     def points(self, patches: int | None) -> tuple[list[float], list[float]]:
-        """The k ratios and the k shares of patches of all clients, as plain floats, since compiling a defense uses
-        them."""
+        """The k ratios and the k shares of patches of all clients, as floats, since compiling a defense needs these."""
         raise NotImplementedError
 
     @property
@@ -88,9 +87,9 @@ class _Fixed(Checked):
 class FixedRatio(_Fixed):
     """Fixed ratios λ of the group's clients, the same in every round, as in Theorem 1 of DP-CutMixSL; they sum to 1.
 
-    With CutMix, client i fills N_i = ⌈λ_i·N⌉ patches and is charged for N_i/N. If some λ_i·N is not whole, the counts
-    sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding errors of a
-    fraction m/N is taken as m/N.
+    With CutMix, client i fills N_i = ⌈λ_i·N⌉ of N patches and is charged for the share N_i/N. If some λ_i·N is not
+    whole, the counts sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding
+    errors of a fraction m/N is taken as m/N.
     """
 
     kind: ClassVar[str] = "fixed"
@@ -105,7 +104,7 @@ class FixedRatio(_Fixed):
 
     @classmethod
     def equal(cls, group: int) -> FixedRatio:
-        """λ_i = 1/k."""
+        """Equal ratios λ_i = 1/k for a group of k clients."""
         return cls(ratios=(1 / validate.whole("group", group, most=LARGEST),) * group)
 
     @property
@@ -119,7 +118,7 @@ class FixedRatio(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedCounts(_Fixed):
-    """Patches N_i ≥ 0 that each client fills in every round; they sum to N, so that masks are exclusive and cover all.
+    """Number N_i ≥ 0 of patches of each client in every round; they sum to N, so masks are exclusive and cover all.
 
     >>> FixedCounts(counts=(32, 32)).law(64).share.tolist()
     [0.5]
@@ -146,11 +145,11 @@ class FixedCounts(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class RealizedRatios:
-    """Ratios [rounds][clients] as they were drawn; each round sums to 1.
+    """Mixing ratios [rounds][clients] that were drawn in a run; each round sums to 1.
 
-    They are public and independent of the data, so the accountant may condition on them.
+    The ratios are public and independent of the data, so the accountant may condition on them.
 
-    Source: derived. The sum over rounds is taken for each client, then the largest client: max_i Σ_t, not Σ_t max_i.
+    Source: derived. We sum over rounds for each client and take the largest sum: max_i Σ_t, not Σ_t max_i.
     """
 
     kind: ClassVar[str] = "realized"
@@ -171,7 +170,7 @@ class RealizedRatios:
         return len(self.ratios)
 
     def per_round(self, patches: int | None) -> RatioLaw:
-        """Arrays [rounds, clients] of ratios and shares. Every round counts once; the weights have no meaning here."""
+        """Arrays [rounds, clients] of ratios and shares of patches; every round counts once, without weights."""
         ratio = np.array(self.ratios)
         share = ratio if patches is None else rounded_up(ratio, patches)
         norm = np.broadcast_to((ratio**2).sum(1, keepdims=True), ratio.shape)
@@ -180,13 +179,13 @@ class RealizedRatios:
 
 @dataclass(frozen=True, kw_only=True)
 class _Dirichlet(Checked):
-    """Common base of ratios and counts that follow a symmetric Dirichlet law.
+    """Common base of ratios and counts with a symmetric Dirichlet distribution.
 
     Attributes:
-        published: whether the server learns λ, and with CutMix which patches are whose. Hidden ones are accounted for
-            as if published: that stays an upper bound by joint convexity, and other clients' data can reveal λ.
-        drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all rounds;
-            masks may be fresh all the same. Over many rounds, once costs more: a large λ then stays.
+        published: whether the server learns λ, and with CutMix the client of each patch. Hidden ratios are charged as
+            if published: this is an upper bound by joint convexity, and other clients' data can reveal λ.
+        drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all
+            rounds; masks may still be fresh. Over many rounds, "once" costs more, since a large λ stays.
     """
 
     concentration: Positive  # α_M
@@ -229,7 +228,7 @@ class DirichletRatio(_Dirichlet):
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletCounts(_Dirichlet):
-    """N_i ~ Dirichlet-multinomial(N, α_M), λ_i = N_i/N: the counts sum to N, so use this law with CutMix.
+    """N_i ~ Dirichlet-multinomial(N, α_M), λ_i = N_i/N: the counts sum to N, as CutMix needs.
 
     Source: CutMixSL §3.2; one client's count is Beta-binomial(N, α_M, (k−1)·α_M).
 
@@ -264,7 +263,7 @@ client's ratio if the clients take the seats of the group uniformly at random; e
 
 
 def rounded_up(ratio: Array, patches: int) -> Array:
-    """⌈λN⌉/N, except that a ratio within two rounding errors of m/N is taken as m/N.
+    """⌈λN⌉/N for N patches; a ratio λ within two rounding errors of m/N is taken as m/N.
 
     >>> rounded_up(np.array([0.5, 0.1 + 0.2, 0.5 + 2e-10]), 10).tolist()
     [0.5, 0.3, 0.6]
@@ -275,12 +274,12 @@ def rounded_up(ratio: Array, patches: int) -> Array:
 def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tuple[Array, Array]:
     """Nodes and log weights of a quadrature for Beta(a, b), exact to rounding for exp(tλ²) or δ(ε; μλ).
 
-    In x = logit λ the density has tails e^{ax} and e^{−bx} and no singularity for any a, b > 0. Wherever an integrand
-    like exp(tλ²) times the density peaks, its curvature is at most about 2(a + b): Gauss–Legendre on short pieces takes
-    it, wherever the peak lies. A piece is at most 1 long in x, at most a standard deviation of x, and at most 1/μ in λ,
-    the scale on which δ(ε; μλ) varies. No piece crosses one of the `breaks`, λ in (0, 1) at which the integrand may
-    jump. Mass beyond the last piece counts as λ = 1. The result is λ, increasing, and the logarithm of its weight,
-    which may lie far below that of the smallest float. `sharpness` is μ.
+    In x = logit λ the density has tails e^{ax} and e^{−bx} and no singularity for any a, b > 0. At the peak of an
+    integrand like exp(tλ²) times the density, the curvature is at most about 2(a + b), so Gauss–Legendre on short
+    pieces is exact for any peak. In x, a piece is at most 1 and at most a standard deviation long; in λ, at most
+    1/μ, the scale on which δ(ε; μλ) varies. No piece crosses one of the `breaks`, λ in (0, 1) at which the integrand
+    may jump. Mass beyond the last piece counts as λ = 1. The result is the increasing λ and the logarithms of their
+    weights, which may be far below that of the smallest float. `sharpness` is μ.
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))
@@ -319,7 +318,7 @@ def _legendre(starts: Array, widths: Array, size: int) -> tuple[Array, Array]:
 
 
 def _edges(patches: int) -> Array:
-    """Shares that a ratio is rounded up to: all j/N, or only some where N is large, so that arrays stay small."""
+    """The shares to which a ratio is rounded up: all j/N, or only some of them if N is large, to keep arrays small."""
     counts = np.arange(1, patches + 1)
     if patches > EXACT_PATCHES:
         growing = EXACT_PATCHES * (patches / EXACT_PATCHES) ** np.linspace(0, 1, 2 * EXACT_PATCHES)

@@ -1,4 +1,4 @@
-"""Noise distributions, and what a specification needs of each. `NOISE_LAWS` is the only list of them."""
+"""Noise distributions, and the properties of each that a specification needs. `NOISE_LAWS` lists them all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LawName = Literal["gaussian", "laplace", "randomized_response"]
 
 
 class GaussianLaw:
-    """Normal noise, and the base class of the other distributions, which override what differs.
+    """Normal noise. Other distributions inherit from this class and override what differs.
 
-    `check` refuses a mechanism for which no bound with this noise is derived, and names what is supported. `attained`
-    says whether this kind of noise lets the worst neighbors attain the charge.
+    `check` raises ValueError for a mechanism without a derived bound for this noise, and names what is supported.
+    `attained` says whether the worst neighbors attain the charge under this noise.
     """
 
     norm: ClassVar[Norm] = "l2"  # the norm of the sensitivity, L1 or L2
@@ -36,8 +36,6 @@ class GaussianLaw:
 
 
 class _LaplaceLaw(GaussianLaw):
-    """Laplace noise of a scale."""
-
     norm = "l1"
     unit = "scale"
     pure = True

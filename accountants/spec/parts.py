@@ -28,12 +28,12 @@ class Noise:
 
     Attributes:
         law: "gaussian", "laplace", or "randomized_response" (for `Categories`).
-        smashed: on smashed data, > 0: standard deviation σ_s, or scale b_s for Laplace; for randomized response the
-            probability, at most 1, with which an answer is replaced by a uniform draw.
-        labels: on labels, > 0; None if labels are not released.
-        site: "mixer" (added once, after mixing) or "client" (added by each client before masks and mixing).
+        smashed: noise on smashed data, > 0: standard deviation σ_s, or scale b_s for Laplace. For randomized response,
+            the probability, at most 1, with which an answer is replaced by a uniform draw.
+        labels: noise on labels, > 0; None if labels are not released.
+        site: where noise is added: "mixer" (once, after mixing) or "client" (by each client, before masks and mixing).
         variance: not a parameter. Table 1 of DP-CutMixSL calls σ the variance, so a value given here raises an error
-            with advice.
+            that explains this.
     """
 
     kind: ClassVar[str] = "noise"
@@ -59,7 +59,7 @@ class Noise:
 
 @dataclass(frozen=True, kw_only=True)
 class NoMixing(Checked):
-    """Each client's release goes to the server alone (DP-SL). `colluding` clients may tell it who took part."""
+    """Each client's release goes to the server alone (DP-SL). If `colluding`, others may reveal who took part."""
 
     kind: ClassVar[str] = "none"
     group: ClassVar[int] = 1
@@ -68,13 +68,13 @@ class NoMixing(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixup(Checked):
-    """Σ λ_i·s_i of a group (DP-MixSL).
+    """The release is Σ λ_i·s_i over the clients of a group, with their smashed data s_i (DP-MixSL).
 
     Attributes:
-        ratio: law of the λ_i.
+        ratio: the distribution of the mixing ratios λ_i.
         colluding: whether the group's other clients may give their data and their noise to the server. Their noise then
-            protects nothing, so only the neighbor's own noise counts, and mixing earns no credit. They also reveal who
-            took part, so sampling is not secret.
+            protects nothing, so only the neighbor's own noise counts, and mixing earns no credit. These clients also
+            reveal who took part, so sampling is not secret.
     """
 
     kind: ClassVar[str] = "mixup"
@@ -90,8 +90,8 @@ class Mixup(Checked):
 class CutMix(Checked):
     """Exclusive masks over patches: client i fills N_i of the N patches, and its label has weight λ_i (DP-CutMixSL).
 
-    The `ratio` is a law of the λ_i or N_i. If clients collude as in `Mixup`, only the share N_i/N of the smashed data
-    still protects.
+    `ratio` is the distribution of the λ_i or of the N_i. If clients collude as in `Mixup`, only the share N_i/N of the
+    smashed data still protects.
     """
 
     kind: ClassVar[str] = "cutmix"
@@ -123,7 +123,7 @@ class CutMix(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class EveryRound:
-    """Every client takes part in every round (partition into groups, round-robin): no sampling amplifies anything."""
+    """Every client takes part in every round (in fixed groups, round-robin), so no sampling amplifies privacy."""
 
     kind: ClassVar[str] = "every_round"
     rate: ClassVar[float] = 1.0
@@ -131,10 +131,10 @@ class EveryRound:
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutReplacement(Checked):
-    """A secret uniform subset of k of n clients each round; replace-one.
+    """A secret uniform subset of k = `chosen` of n clients takes part in each round; replace-one.
 
-    With mixing, the drawn clients take the seats of the group uniformly at random in every round, also for k = n. A
-    fixed ratio then belongs to a seat; with `EveryRound` it belongs to a client. `chosen` is k in 1..n.
+    With mixing, the sampled clients take the places in the group uniformly at random in every round, also for k = n.
+    A fixed ratio then belongs to a place; with `EveryRound` it belongs to a client. k lies in 1..n.
     """
 
     kind: ClassVar[str] = "without_replacement"
@@ -160,16 +160,17 @@ class Poisson(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateUpdates(Checked):
-    """Noisy updates of the lower model (DP-SGD), whose cost is added to that of the releases.
+    """Noisy updates of the lower model (DP-SGD), whose privacy cost is added to the cost of the releases.
 
     Attributes:
-        noise_multiplier: σ over the *replace-one* sensitivity of a step's gradient sum, twice the clipping norm.
-        steps: number of updates that use one record (one per epoch); if `chosen` and `records` are given, that of all
-            updates.
-        chosen: number of records in an update, drawn without replacement. Give it only if these batches are secret and
-            drawn independently of the releases. By default an update uses the released batch; the server sees who is in
-            it, so sampling earns no credit.
-        records: number of records of the client.
+        noise_multiplier: σ > 0 over the *replace-one* sensitivity of a step's gradient sum, which is twice the clipping
+            norm.
+        steps: number ≥ 1 of updates that use one record (one per epoch); if `chosen` and `records` are given, the
+            number of all updates.
+        chosen: number ≥ 1 of records in an update, drawn without replacement. Give it only if these batches are secret
+            and drawn independently of the releases. By default an update uses the released batch, whose members the
+            server sees, so sampling earns no credit.
+        records: number ≥ 1 of the client's records; needed with `chosen`.
     """
 
     kind: ClassVar[str] = "private"

@@ -31,7 +31,7 @@ def to_json(spec: object) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The specification that `to_json` gave, checked again. It refuses an unknown kind, field or value.
+    """The specification that `to_json` gave, checked again. ValueError for an unknown kind, field or value.
 
     >>> from_json({"kind": "fixed", "ratios": [0.5, 0.5]}).group
     2

@@ -1,4 +1,4 @@
-"""What the server does not learn: in which rounds a record takes part, and which patches of a release are masked."""
+"""Secrets from the server: the rounds in which a record takes part, and the masked patches of a release."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomAllocation(Checked):
-    """Each unit takes part in exactly k of every t rounds, drawn uniformly, secretly and apart from other units.
+    """Each unit (record or client) takes part in k of every t rounds, drawn uniformly, secretly and independently.
 
-    Also known as balls and bins: the number of units in a round is random. A shuffled epoch, in which every round has
-    the same size, is another distribution (`ShuffledEpochs`).
+    Also known as balls and bins: the number of units in a round is random. A shuffled epoch, whose rounds all have the
+    same size, has another distribution (`ShuffledEpochs`).
 
     The rounds of a run are a multiple of t, and every epoch is drawn afresh.
 
@@ -41,20 +41,19 @@ class RandomAllocation(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledEpochs(Checked):
-    """Batches of a fixed size that a permutation deals anew in every epoch: each unit takes part once in each.
+    """Batches of a fixed size from a fresh permutation in every epoch; each unit (record or client) takes part once.
 
-    A unit that moves to another batch displaces one that was there, and what is displaced can show the place. So the
-    proofs of Poisson sampling and of random allocation do not cover it, and a test shows neighbors that lose more than
-    either of them allows. Without `records` the place is charged as if it were known (joint convexity). The order must
-    not depend on the data, but it may be public and not uniform. The last batch and the last epoch may be shorter.
+    A unit that moves to another batch displaces another unit, which can reveal the move. So the proofs of Poisson
+    sampling and of random allocation do not cover shuffling, and a test shows neighbors that lose more than either
+    allows. Without `records` the batch of a unit is charged as if it were known (joint convexity). The order must not
+    depend on the data, but it may be public and need not be uniform. The last batch and the last epoch may be shorter.
 
-    With `records`, the order is credited (`shuffled_rows`): it is uniform, drawn anew in every epoch, and secret. This
-    needs replace-one of a record, Gaussian noise, rows that are not mixed, and a frozen lower model.
+    With `records`, the secrecy of the order is credited (`shuffled_rows`): the order must be uniform, secret, and drawn
+    anew in every epoch. This needs replace-one of a record, Gaussian noise, no mixing, and a frozen lower model.
 
     Attributes:
-        epoch_rounds: batches of an epoch, B ≥ 1.
-        records: n ≥ 2, number of one client's records, each of which is alone in one row of an epoch; None credits
-            nothing.
+        epoch_rounds: number B ≥ 1 of batches in an epoch.
+        records: number n ≥ 2 of one client's records, each alone in one row of an epoch; None gives no credit.
 
     Source: Chua et al. 2024 (shuffled batches are not a Poisson sample); the charge and the credit are derived.
     """
@@ -72,9 +71,9 @@ class ShuffledEpochs(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenMask(Checked):
-    """A client keeps K of its N patches, drawn uniformly in every round, and sends noise alone in the others' places.
+    """A client keeps K of its N patches, drawn uniformly in every round, and sends noise in place of the others.
 
-    K lies in 1..N. The server sees all N patches and does not learn which were kept.
+    K lies in 1..N. The server sees all N patches and does not learn which of them were kept.
     """
 
     kind: ClassVar[str] = "hidden_mask"
@@ -95,13 +94,15 @@ ONE_SECRET = "hidden masks, random allocation and randomized response are derive
 
 
 def has_secrets(mechanism: SplitMechanism) -> bool:
-    """Whether there is a random allocation, hidden masks or randomized response, each with its own derivation."""
+    """Whether random allocation, hidden masks or randomized response is used, each with its own derivation."""
     secret = isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask)
     return secret or mechanism.noise.distribution.answers
 
 
 def check_secrets(mechanism: SplitMechanism) -> None:
-    """Refuse underived combinations with hidden masks or random allocation; categories need randomized response."""
+    """ValueError for hidden masks or random allocation without a derived bound, or categories without randomized
+    response.
+    """
     noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
     if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:
         raise ValueError(NEED_RESPONSE)
@@ -145,7 +146,7 @@ def _check_allocation(mechanism: SplitMechanism, part: RandomAllocation) -> None
 
 
 def _check_order(mechanism: SplitMechanism) -> None:
-    """Refuse to credit a secret order where no bound is derived."""
+    """ValueError if a secret order is claimed and no bound is derived for it."""
     needed = {
         "relation": (mechanism.relation, "replace_one"),
         "unit": (mechanism.unit, "record"),

@@ -17,7 +17,7 @@ Norm = Literal["l1", "l2"]
 
 @dataclass(frozen=True, kw_only=True)
 class Clamp(Checked):
-    """Each of D ≥ 1 coordinates of one record's release clamped to [low, high], after embedding and before noise.
+    """All D ≥ 1 coordinates of a record's release are clamped to [low, high], after embedding and before noise.
 
     Source: DP-CutMixSL's Δ (low = 0, high = Δ). For tanh outputs use Clamp(low=-1, high=1).
 
@@ -42,7 +42,7 @@ class Clamp(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchBall(Checked):
-    """Every one of N patches clipped to the L2 norm C > 0; two `nonnegative` ones lie at most √2·C apart.
+    """Each of N patches is clipped to the L2 norm C > 0; two `nonnegative` patches are at most √2·C apart.
 
     >>> PatchBall(radius=1.0, patches=64).sensitivity("replace_one", "l2")
     16.0
@@ -60,7 +60,7 @@ class PatchBall(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Ball(Checked):
-    """The whole release clipped to the L2 norm C > 0, as in DP-SGD; `nonnegative` as in `PatchBall`.
+    """The whole release is clipped to the L2 norm C > 0, as in DP-SGD; `nonnegative` as in `PatchBall`.
 
     >>> round(Ball(radius=3.0, nonnegative=True).sensitivity("replace_one", "l2"), 4)
     4.2426
@@ -77,7 +77,7 @@ class Ball(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class OneHot:
-    """One-hot labels, or any label in the probability simplex: √2 apart whatever the number of classes.
+    """One-hot labels, or any labels in the probability simplex: two are at most √2 apart for any number of classes.
 
     >>> OneHot().sensitivity("replace_one", "l1")
     2.0
@@ -96,7 +96,7 @@ class BoxLabels(Checked):
     """Labels with every entry in [0, 1], for example the attributes of a face.
 
     Attributes:
-        classes: L ≥ 1.
+        classes: number L ≥ 1 of entries.
 
     >>> BoxLabels(classes=4).sensitivity("replace_one", "l2")
     2.0
@@ -112,7 +112,7 @@ class BoxLabels(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Known(Checked):
-    """A sensitivity > 0 that the caller supplies for one neighboring relation and norm; it is refused for others."""
+    """A sensitivity > 0 that the caller supplies for one neighboring relation and norm; ValueError for any other."""
 
     kind: ClassVar[str] = "known"
     additive: ClassVar[bool] = False
@@ -133,7 +133,7 @@ class Known(Checked):
 class Categories(Checked):
     """D ≥ 1 answers per release for randomized response, each one of k ≥ 2 categories: a label, or bits of a code.
 
-    One neighbor may change all of them. Categories have no distance, so a sensitivity is refused.
+    One neighbor may change all answers. Categories have no distance, so asking for a sensitivity is a ValueError.
     """
 
     kind: ClassVar[str] = "categories"
@@ -153,9 +153,9 @@ def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
 
     It is 1 if only the sum is bounded.
 
-    One coordinate that moves by s + t loses at least as much as two that move by s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) =
-    f_{s+t} for the trade-off functions of shifts of one log-concave law. In a label in the simplex, some entries gain
-    what others lose, so the number is at most two.
+    One coordinate with shift s + t loses at least as much as two with shifts s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) =
+    f_{s+t} for the trade-off functions of shifts of one log-concave law. Between two labels in the simplex, increases
+    and decreases have equal sums, so the number is at most two.
 
     Source: derived, with Dong, Roth and Su 2022, Lemma A.5 (f_t(1 − f_s) bounds two steps).
 

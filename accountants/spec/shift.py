@@ -1,4 +1,4 @@
-"""How far one neighbor can move a release, over the noise: the shift that Gaussian and Laplace accounting rest on."""
+"""The shift for Gaussian and Laplace accounting: the largest change of a release between neighbors, over the noise."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ _LARGEST_SHIFT = 1e100  # sensitivity over noise: nothing is hidden long before,
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftLaw:
-    """Distribution of the Gaussian shift μ (sensitivity over noise) of one release, over the public random draws of a
-    round.
+    """Distribution of a release's Gaussian shift μ (sensitivity over noise) over a round's public random draws.
 
     If `profile` is False, the law bounds only the Rényi divergence: the worst neighbors may have another (ε, δ)
     profile.
@@ -38,7 +37,7 @@ class ShiftLaw:
 
     @property
     def constant(self) -> float | None:
-        """μ if it is constant, else None."""
+        """μ if the law has one value, else None."""
         return float(self.mu[0]) if self.mu.size == 1 else None
 
     def merged(self) -> ShiftLaw:
@@ -54,10 +53,10 @@ class ShiftLaw:
 
     def raised(self, points: int = FEW) -> ShiftLaw:
         """The distribution with at most the given number of points: shifts are put into classes, and each is raised to
-        the largest of its class. A distribution of few points stays.
+        the largest of its class. A distribution with few points is unchanged.
 
-        A Gaussian profile increases with μ, so this is an upper bound, and at most that of the largest point alone. One
-        half of the classes has equal steps of μ. The other half follows √(p·Δμ²), which increases E μ² least.
+        A Gaussian profile increases with μ, so the result is an upper bound, and at most the profile of the largest
+        point. One half of the classes has equal steps of μ. The other half follows √(p·Δμ²), which raises E μ² least.
 
         Source: derived.
 
@@ -80,15 +79,16 @@ class ShiftLaw:
 
 
 def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
-    """μ of one round's releases of one unit, for Gaussian noise; of all rounds together if `joint`.
+    """Distribution of μ under Gaussian noise: of one record or client in one round, or in all rounds if `joint`.
 
-    μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. If it shows who takes part, μ = 0
-    with the probability of being left out: a public coin that no data enter.
+    μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. If participation is public, μ is 0 with
+    the probability that the record or client is not sampled; this draw is independent of the data.
 
-    A random seat is charged as if it were public. It is independent of the data, so the mean of a divergence over the
-    seats is an upper bound (joint convexity). Above `FEW` different seats, small shifts are raised.
+    A random place in the mixed row is charged as if it were public. The place is independent of the data, so the mean
+    divergence over places is an upper bound (joint convexity). Above `FEW` places, small shifts are raised.
 
-    Source: DP-CutMixSL Eq. 19 and 20, with realized counts, the noise's site and the neighbor's own λ put right.
+    Source: DP-CutMixSL Eq. 19 and 20, corrected for the drawn counts, the site of the noise, and the neighbor's own
+    λ.
     """
     law = _taking_part(mechanism)
     if not mechanism.participation_shows:
@@ -102,9 +102,7 @@ def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
-    """L1 sensitivity of one round's releases over the noise's scale, and whether one coordinate holds all of it (1) or
-    not (0).
-    """
+    """L1 sensitivity of one round's releases over the noise's scale, and 1 if one coordinate holds it all, else 0."""
     whole, label = over_noise(mechanism, "l1")
     dimensions = getattr(mechanism.smashed, "dimensions", 0)
     law = ratio_law(mechanism)
@@ -119,9 +117,9 @@ def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
 
 
 def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
-    """Independent Laplace variables that are at least as bad as one round's releases: (shift over scale, how many).
+    """Independent Laplace variables that dominate one round's releases: pairs (shift over scale, number of variables).
 
-    Source: derived; `sensitivity.l1_coordinates` says what is worst where only a sum is bounded.
+    Source: derived; `sensitivity.l1_coordinates` gives the worst case if only a sum is bounded.
     """
     whole, label = over_noise(mechanism, "l1")
     many = l1_coordinates(mechanism.smashed, mechanism.relation)
@@ -142,7 +140,7 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
     """Distribution of the mixing ratios of one round; None without mixing, and for realized ratios.
 
-    Fixed ratios are those of the client that loses most, or of a random seat if drawn clients take the seats.
+    Fixed ratios describe the client that loses most, or a random place if sampled clients take random places.
     `sharpness` is as for `Ratio`.
     """
     ratio = getattr(mechanism.mixing, "ratio", None)
@@ -202,7 +200,7 @@ def _taking_part(mechanism: SplitMechanism) -> ShiftLaw:
 
 
 def _kept_distance(mechanism: SplitMechanism, share: Array) -> Array:
-    """Largest share of the squared (or absolute) distance that a share of whole patches can hold."""
+    """Largest share of the squared (Laplace: absolute) distance in a share of whole patches."""
     assert isinstance(mechanism.mixing, CutMix)
     if not mechanism.smashed.additive:
         return np.where(share > 0, 1.0, 0.0)
@@ -211,7 +209,7 @@ def _kept_distance(mechanism: SplitMechanism, share: Array) -> Array:
 
 
 def _squared_shares(mechanism: SplitMechanism, law: RatioLaw) -> tuple[Array, Array]:
-    """Shares of the squared distance that are left in smashed data and label, in units of the noise's variance."""
+    """Shares of the squared distance that mixing leaves in smashed data and in the label, over the noise's variance."""
     assert isinstance(mechanism.mixing, Mixup | CutMix)
     squared = law.ratio**2
     if mechanism.noise.site == "client":

@@ -1,4 +1,4 @@
-"""Control experiments: an attack counts only if it wins where winning is easy and fails where nothing is revealed."""
+"""Control experiments: an attack counts only if it succeeds on an easy task and fails if nothing is revealed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Control:
     Attributes:
         passed: whether the attack behaved as required; None if the experiment was not possible.
         detail: a sentence with what was measured.
-        decisive: whether the attack's numbers mean nothing unless it passed.
+        decisive: whether the attack's results are valid only if this experiment passed.
     """
 
     name: str
@@ -30,13 +30,13 @@ class Control:
 
 
 def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor) -> tuple[Control, Control]:
-    """Both controls of an attack whose output is scores: it must find a planted leak and learn nothing from noise.
+    """Both controls of an attack that returns scores: it must find a planted leak and must learn nothing from noise.
 
     Args:
         leak: the attack's scores for data that reveal the answer.
-        leak_truth: bool [N], the truth.
+        leak_truth: bool [N], the true answers for these data.
         noise: the attack's scores for pure noise.
-        noise_truth: bool [N], coin flips that are independent of the noise.
+        noise_truth: bool [N], the "true" answers, coin flips independent of the noise.
     """
     from privkit.attacks.scores.leak import pooled_auc
 

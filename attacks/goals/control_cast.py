@@ -1,4 +1,4 @@
-"""The roles in a control of an attack that reconstructs: which records act as victims, and which server answers."""
+"""The roles in a control experiment of reconstruction: the attacked records, the adversary's, and the server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server i
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """The roles in one control experiment."""
+    """The roles in one control experiment: the attack, the adversary's records, and the attacked records."""
 
     attack: ImageAttack  # the short version
     own: Tensor  # records that it has, with their labels
@@ -45,7 +45,7 @@ class Cast:
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
-        """Divide the auxiliary records; it raises what `controls` raises."""
+        """Divide the auxiliary records into attacked ones and the adversary's own; errors are those of `controls`."""
         if observation.auxiliary is None or not observation.views:
             raise NotApplicable("controls need auxiliary images, and a view whose form the noise takes")
         auxiliary, batch_size = observation.auxiliary, observation.batch_size
@@ -95,7 +95,7 @@ class Cast:
         return "clients" in self.attack.needs
 
     def guess(self, shown: ImageObservation, draws: Generator, rows: int | None = None) -> Tensor:
-        """What the attack guesses, [rows, ...]; a row for each victim unless seats of groups are asked for."""
+        """The attack's guess, [rows, ...]; by default one row for each attacked record."""
         rows = len(self.victims) if rows is None else rows
         return guesses_of(self.attack, self.attack.run(shown, draws), rows, self.shape).images
 
@@ -105,7 +105,7 @@ class Cast:
         return Generator(self.own.device).manual_seed(start), start
 
     def own_draws(self, seed: int) -> Generator:
-        """The random generator of the attack itself, in the positive control."""
+        """The attack's own random generator in the positive control."""
         return Generator().manual_seed(derive(seed, "control", "identity", "attack"))
 
     @property
@@ -114,8 +114,7 @@ class Cast:
         return "one less ROUGE-1" if self.texts else "MSE"
 
     def errors(self, guess: Tensor, truth: Tensor) -> Tensor:
-        """Mean squared error of each record, [N]; for texts 1 − ROUGE-1, since ids have no metric and a shuffle hides
-        the order."""
+        """Mean squared error of each record, [N]; for texts 1 − ROUGE-1, which compares token ids in any order."""
         if self.texts:
             return 1 - torch.from_numpy(rouge_1(truth.cpu().numpy(), guess.long().cpu().numpy()))
         return self.sizes(guess.float() - truth.float())
@@ -125,8 +124,7 @@ class Cast:
         return self.errors(guess, truth).mean().item()
 
     def sizes(self, apart: Tensor) -> Tensor:
-        """Mean square of each record, [N]; for table rows over dense columns alone, since the numbers of categories
-        have no metric."""
+        """Mean square of each record's entries, [N]; in table rows, of dense columns only."""
         dense = [place for place, size in enumerate(self.columns) if not size] or slice(None)
         return (apart[:, dense] if self.columns else apart).square().flatten(1).mean(1)
 
@@ -151,13 +149,12 @@ class Cast:
         )
 
     def led(self, start: int, noise: bool) -> ImageObservation:
-        """The observation in the control of an attack that takes over the training."""
+        """The control's observation for an attack that takes over the training; if `noise`, clients send noise."""
         batch = self.batch_size
         clients = Learners(self.own, self.own_labels, self.victims, self.victim_labels, batch, start, noise)
         return replace(self._held(), views=clients.views(), clients=clients)
 
     def _held(self) -> ImageObservation:
-        """The fields of the observation besides views."""
         return ImageObservation(
             image_shape=cast(tuple[int, int, int], self.shape),  # of images; else the attack reads these records
             columns=self.columns,
@@ -169,21 +166,19 @@ class Cast:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
-    """The attack in the form that its controls mount.
+    """The attack in the form that its control experiments use.
 
     Args:
-        own: number of the attack's own images; a tenth of them, but at least one message, is held out.
+        own: number of the adversary's images; a tenth of them, but at least one message, is held out.
         batch_size: images per step.
-        shorter: factor by which its number of training steps is reduced.
+        shorter: factor by which the attack's number of training steps is reduced.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
     return attack if control is None else control(max(1, round(shorter * an_epoch)))
 
 
 def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, draws: Generator) -> nn.Module:
-    """The server of a control, trained on queries. From a row that holds several records it learns the label of the
-    first.
-    """
+    """The server of a control experiment, trained on queries; the target of a mixed row is its first record's label."""
     sent = own[: len(own) // batch_size * batch_size]
     answers = [query(part, draws) for part in sent.split(batch_size)]
     places = [batch_size * number + answer.members[:, 0].clamp_min(0) for number, answer in enumerate(answers)]
@@ -191,7 +186,7 @@ def probe_server(query: Query, own: Tensor, labels: Tensor, batch_size: int, dra
 
 
 def _probe(released: Tensor, labels: Tensor) -> nn.Module:
-    """A server that tells labels from releases as well as least squares do, with as many unknowns as images."""
+    """A linear server that predicts labels from releases by ridge regression, with one unknown per image."""
     rows = released.flatten(1).double()
     inputs = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
     targets = nn.functional.one_hot(labels, int(labels.max()) + 1).double()
@@ -205,7 +200,7 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """Number of the controls' records that act as victims; the others are the attack's own.
+    """Number of the controls' records that act as attacked records; the others are the adversary's own.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)
@@ -214,10 +209,9 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Images shrunk to at most `side` pixels per side (fewer if the release is a vector), and the factor for the number
-    of training steps.
+    """Images shrunk to `side` pixels at most (8 if released as vectors), and a factor ≥ 1 for the training steps.
 
-    Images stay as they are if `side` is None, and so do other records.
+    Other records are unchanged, and so are images if `side` is None.
 
     >>> import torch
     >>> images, longer = small(torch.ones(2, 1, 28, 28), None, torch.zeros(5, 64))
@@ -230,6 +224,5 @@ def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, i
 
 
 def _shrunk(images: Tensor, side: int) -> Tensor:
-    """Area averages, so that controls are fast."""
     height, width = (min(side, pixels) for pixels in images.shape[2:])
     return nn.functional.adaptive_avg_pool2d(images, (height, width))

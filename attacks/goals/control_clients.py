@@ -31,24 +31,25 @@ class ControlClients(Protocol):
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None: ...
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
-        """Send records over the wire as attacked records are sent.
+        """Send records in the same way as attacked records are sent.
 
         Args:
-            records: [N, ...], whole rounds of them.
-            passes: how often the records cross the wire.
+            records: the records of whole rounds, [N, ...].
+            passes: how many times the records are sent.
 
         Returns:
-            The views, pass after pass, and the record on each seat of the rows of the first pass, −1 on an empty seat.
+            The views, pass after pass, and for each row of the first pass the record on each seat (place in the
+            mixed group), −1 on an empty seat.
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Send one round of the attack's own records, and return the answer; see `privkit.attacks.base.Query`."""
+        """Send one round of the adversary's records, and return the answer; see `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of a difference from the records that changes the releases of these passes; see `projected`.
+        """The part of the difference `apart` that changes the releases in these passes; see `projected`.
 
         Args:
-            apart: [N, ...], guesses minus records.
+            apart: guesses minus records, [N, ...].
         """
 
 
@@ -58,11 +59,12 @@ class Defended:
 
     Attributes:
         name: name of the defense, for messages.
-        undone: effects that an attack must undo to win here: some of "maps", "scales", "masks", "mixes", "permutes"
-            and "shortens", as defenses declare them.
-        clients: function from the shape of a record to the clients; it raises `NotApplicable` if they are impossible.
-        why_not: why no control can use the defense; empty if one can.
-        own: whether a stage is the user's own code, so that the scale of its output is unknown.
+        undone: effects of the defense that an attack must undo to succeed: some of "maps", "scales", "masks", "mixes",
+            "permutes" and "shortens", as defenses declare them.
+        clients: function from the shape of a record to the clients; it raises `NotApplicable` if no such clients are
+            possible.
+        why_not: the reason why no control can use the defense; empty if a control can.
+        own: whether a stage of the defense is the user's own code, with output of unknown scale.
     """
 
     name: str
@@ -107,12 +109,12 @@ def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: T
     """The part of a direction that changes the release: its projection onto the row space of the release's derivative.
 
     To first order, the rest of the direction changes no number of the release, even with all random numbers fixed. So a
-    guess is judged by the first part alone.
+    guess is judged by the projection alone.
 
     Args:
         release: differentiable function of [N, ...], with the same random numbers at each call.
         records: [N, ...], the point of the derivative.
-        direction: shaped like them.
+        direction: the direction, with the shape of `records`.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
 

@@ -1,4 +1,4 @@
-"""The goal "which of two known contents was sent": canaries, from which lower bounds on ε follow."""
+"""The goal "which of two known contents was sent": attacks on canaries, from which lower bounds on ε follow."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _CONTROL_CANARIES, _CONTROL_SIZE = 400, 16
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryObservation(Observation):
-    """Canaries that were inserted or not, by coins that the adversary does not see.
+    """Canaries that were inserted or not, by coin flips that the adversary does not see.
 
     Attributes:
-        rows: int64 [R, K], the row of the views (concatenated) in which canary i, or its counterpart, was sent the r-th
-            time.
+        rows: int64 [R, K], the row of the concatenated views in which canary i, or its counterpart, was sent for the
+            r-th time.
         present: the noise-free content of the row with the canary, float [K, ...], or [R, K, ...] if it varies: clamped
             or clipped smashed data, or the gradient that is sent for it.
-        absent: the same with the canary's counterpart (another record, or the other label).
+        absent: the noise-free content of the same row with the canary's counterpart (another record, or the other
+            label).
     """
 
     rows: Tensor
@@ -38,11 +39,11 @@ class CanaryAttack(Attack[CanaryObservation, Scores], Protocol):
 
     @property
     def on(self) -> Literal["smashed", "gradient"]:
-        """What it reads: "smashed" (the released rows) or "gradient" (the gradients that came back for these rows)."""
+        """The data that the attack reads: "smashed" (released rows) or "gradient" (their returned gradients)."""
 
 
 def controls(attack: CanaryAttack, seed: int) -> tuple[Control, Control]:
-    """Canaries that are sent without protection, and rows of pure noise."""
+    """Two control experiments: canaries sent without protection, and rows of pure noise."""
     draws = Generator().manual_seed(seed)
     present, absent = torch.randn(2, _CONTROL_CANARIES, _CONTROL_SIZE, generator=draws)
     coins = torch.rand(_CONTROL_CANARIES, generator=draws) < 0.5

@@ -1,4 +1,4 @@
-"""The contract of a goal: it owns its adversary's observation, its control experiments, and its attacks' output."""
+"""The contract of a goal: it defines the observation, the control experiments, and the output of attacks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """One goal of attacks.
+    """One goal of attacks, such as to reconstruct records.
 
     Attributes:
-        observation: type of what the adversary holds.
-        controls: function from an attack, a seed and an observation of images to control experiments; only goals that
-            reconstruct use the observation.
-        fields: fields that an attack on this goal needs beyond the contract.
-        untuned: why attacks on this goal cannot be tuned; empty if they can.
+        observation: the type of the adversary's observation.
+        controls: function from an attack, a seed and an observation of images (used only by reconstruction) to control
+            experiments.
+        fields: fields that an attack with this goal must declare in addition to the contract of `Attack`.
+        untuned: the reason why attacks with this goal cannot be tuned; empty if they can.
     """
 
     observation: type[Observation]
@@ -35,7 +35,7 @@ class Goal:
 
 
 def goal_of(attack: AnyAttack) -> Goal:
-    """The goal of an attack: one of `GOALS`, or its author's own as "module:object".
+    """The goal of an attack: one of `GOALS`, or the attack author's own goal, named "module:object".
 
     Raises:
         TypeError: if there is no such goal.

@@ -1,4 +1,4 @@
-"""Lower segments for controls: they output the record itself, so that a release contains all of it before a defense."""
+"""Lower segments for control experiments: they output the record itself, so a release contains all of it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ _MARK = 32  # numbers of each mark of a token; with 8, a jigsaw of a hundred ste
 def identity_lower(
     release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = (), *, as_tokens: bool = False
 ) -> nn.Module:
-    """A lower segment that outputs the image itself in a shape close to the release's; other records become one row.
+    """A lower segment that outputs the image itself in a shape like that of the release; other records become one row.
 
     The categories of a table are replaced by codes, since their numbers mean nothing.
 
     Args:
-        release: [N, T, D], [N, C, h, w] or [N, D].
+        release: a release of the real clients, [N, T, D], [N, C, h, w] or [N, D].
         image_shape: (C, H, W), or (T,) of token sequences and table rows.
         columns: as in `ImageObservation`.
-        as_tokens: whether the patches under a map's cells come as tokens, for a defense that needs tokens.
+        as_tokens: whether patches under the positions of a feature map are output as tokens, for defenses that need
+            tokens.
 
     >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])
@@ -51,7 +52,7 @@ def identity_lower(
 
 
 class _Patches(nn.Module):
-    """A lower segment that gives the image's own patches: what a white-box attack is told in its controls."""
+    """A lower segment that outputs the image's own patches; a white-box attack gets it in control experiments."""
 
     def __init__(self, patch: int) -> None:
         super().__init__()
@@ -63,11 +64,11 @@ class _Patches(nn.Module):
 
 
 class _Numbers(nn.Module):
-    """A lower segment that gives the numbers of a token sequence or table row themselves.
+    """A lower segment that outputs the numbers of a token sequence or table row themselves.
 
     Args:
-        by_place: whether each number is a vector of its own, as where a token crosses for each token of a sequence. An
-            id then has a code, since ids that are close mean nothing alike.
+        by_place: whether each number becomes its own vector, as for clients that send one token per token of a
+            sequence. Ids then become codes, since close ids have no similar meaning.
     """
 
     def __init__(self, by_place: bool) -> None:
@@ -84,13 +85,13 @@ class _Numbers(nn.Module):
 
 
 class _Codes(nn.Module):
-    """A lower segment that gives each cell of a table row as a vector.
+    """A lower segment that outputs each field of a table row as a vector.
 
-    It is the category's code, or the dense column's times 1 + x, and the code of the column is added.
+    The vector is the category's code, or the dense column's code times 1 + x; the code of the column is added.
 
     Args:
         columns: as in `ImageObservation`.
-        by_place: whether each column is a token of its own.
+        by_place: whether each column becomes its own token.
     """
 
     def __init__(self, columns: tuple[int, ...], by_place: bool) -> None:
@@ -104,7 +105,7 @@ class _Codes(nn.Module):
         self.columns = torch.randn(len(columns), _CODE, generator=draws)
 
     def forward(self, records: Tensor) -> Tensor:
-        """Cells [N, C] -> codes [N, C, 8] or [N, C·8]."""
+        """Table rows [N, C] -> codes [N, C, 8] or [N, C·8]."""
         dense, first, codes = (part.to(records.device) for part in (self.dense, self.first, self.codes))
         ids = torch.where(dense, 0, records).long()
         scale = torch.where(dense, 1 + records, 1.0).unsqueeze(2)
@@ -116,8 +117,8 @@ class Widened(nn.Module):
     """A lower segment whose tokens repeat their numbers up to a width, for a defense that needs this width.
 
     Args:
-        lower: gives tokens [N, T, d].
-        width: D ≥ d.
+        lower: segment that outputs tokens [N, T, d].
+        width: output width D ≥ d.
 
     >>> Widened(nn.Identity(), 3)(torch.tensor([[[1.0, 2.0]]])).tolist()
     [[[1.0, 2.0, 1.0]]]
@@ -151,13 +152,13 @@ class Scaled(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment whose tokens also reveal their record, as tokens behind attention do, and perhaps their place.
+    """A lower segment whose tokens also reveal their record, like tokens after attention, and optionally their place.
 
     Each token is extended by a random projection of the mean of its record's tokens. So the release shows which record
     a token belongs to, and an attack that sorts tokens must succeed.
 
     Args:
-        lower: gives tokens [N, T, D].
+        lower: segment that outputs tokens [N, T, D].
         places: whether each token is also extended by a code of its place, as with a position embedding.
 
     >>> Marked(nn.Identity(), places=True)(torch.rand(2, 9, 4)).shape

@@ -1,4 +1,4 @@
-"""Infer labels from the gradients that cross a cut, or from what was sent."""
+"""Infer labels from the gradients that cross a cut, or from the released data."""
 
 from __future__ import annotations
 
@@ -27,26 +27,27 @@ Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["pooled", "every"]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelObservation(Observation):
-    """What an adversary who wants labels may hold; a field is None if it does not.
+    """The knowledge that an adversary who infers labels may have; an unknown field is None.
 
     Attributes:
         upper: the server's segment or, for a client, a surrogate: smashed data -> logits [N, L].
         lower: the client's own lower segment.
         lower_weights: state dict of `lower` in the round of each view; None if it never changed.
-        auxiliary: the client's own images, one for each row of the views.
-        known_rows: int64 [K], rows of the views (concatenated) whose labels the adversary knows, as a client knows its
-            own; None if it knows none.
-        known_labels: int64 [K], those labels.
-        own_labels: int64 [N], a client's own label of each row of its views. An attack that declares it is asked for
+        auxiliary: the client's own images [N, ...], one for each row of the views.
+        known_rows: int64 [K], rows of the concatenated views whose labels the adversary knows (a client knows its own);
+            None if there are none.
+        known_labels: int64 [K], the labels of these rows.
+        own_labels: int64 [N], a client's own label of each row of its views. An attack that declares this field infers
             the label of the one other record in the gradient.
         label_shares: float [L], the share of each label among all records, which is public.
-        releases: float [N, ...], what was sent for each row of the views, if the views are of a U-shape's second cut.
+        releases: float [N, ...], the data sent for each row of the views, if the views are from the second cut of a
+            U-shape.
         tail: the clients' last layer of a U-shape before training, features [N, D] -> logits [N, L].
-        other_images: float [M, C, H, W] in [0, 1], images of the adversary's own that resemble the clients'.
-        other_labels: int64 [M], their labels.
+        other_images: float [M, C, H, W] in [0, 1], the adversary's images, which resemble the clients' images.
+        other_labels: int64 [M], the labels of `other_images`.
 
     Raises:
-        ValueError: if known rows and labels do not go together.
+        ValueError: if only one of `known_rows` and `known_labels` is given, or their lengths differ.
     """
 
     upper: nn.Module | None = None
@@ -72,7 +73,7 @@ class LabelObservation(Observation):
 
 
 class LabelAttack(Attack[LabelObservation, Scores], Protocol):
-    """An attack that scores each released row, higher for the positive label."""
+    """An attack that gives each released row a score, which is higher for the positive label."""
 
     @property
     def positive(self) -> int:
@@ -80,20 +81,18 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch of training whose rounds the attack reads; "pooled" reads all epochs together, "every" reads each
-        epoch separately.
-        """
+        """The epoch of training that the attack reads; "pooled" joins all epochs, "every" reads each separately."""
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
-    """Scores of one label, from those of all: its lead over the likeliest other label.
+    """Scores of one label, from the scores of all labels: its lead over the likeliest other label.
 
     Args:
         of_labels: float [N, L], L ≥ 2, higher for the likelier label.
-        examples: int64 [N], the rows.
+        examples: int64 [N], the released rows that are scored.
 
     Raises:
-        NotApplicable: if there is no such label.
+        NotApplicable: if there is no label `positive`.
 
     >>> one_against_rest(torch.tensor([[0.5, 2.0, 1.0]]), 2, torch.arange(1)).values
     tensor([-1.])
@@ -107,11 +106,11 @@ def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scor
 
 
 def first_of_each(labels: Tensor, count: int) -> Tensor:
-    """The first rows of each label, ascending.
+    """The first rows with each label, in ascending order.
 
     Args:
-        labels: int64 [N].
-        count: rows of each label, at most.
+        labels: the label of each row, int64 [N].
+        count: largest number of rows per label.
 
     >>> first_of_each(torch.tensor([1, 0, 1, 1, 0]), 2)
     tensor([0, 1, 2, 4])
@@ -122,8 +121,7 @@ def first_of_each(labels: Tensor, count: int) -> Tensor:
 def observe(
     lower: nn.Module, upper: nn.Module, images: Tensor, targets: Tensor, *, batch_size: int, known: bool = False
 ) -> LabelObservation:
-    """Send images through a client and collect the gradients that come back, without training; for attacks without an
-    audit.
+    """Send images through a client and collect the returned gradients, without training and without an audit.
 
     Args:
         lower: the client's segment: images [N, ...] -> smashed data.
@@ -131,7 +129,7 @@ def observe(
         images: [N, C, H, W].
         targets: labels of the images, int64 [N].
         batch_size: images per round.
-        known: whether the adversary holds `upper`, too.
+        known: whether the adversary also holds `upper`.
 
     >>> lower, upper = nn.Flatten(), nn.Linear(4, 3)
     >>> seen = observe(lower, upper, torch.rand(6, 1, 2, 2), torch.arange(6) % 3, batch_size=3)
@@ -150,11 +148,11 @@ def observe(
 
 
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
-    """Gradients of a linear server for two unequally frequent labels, and gradients of pure noise.
+    """Two control experiments: gradients of a linear server for two labels of unequal frequency, and pure noise.
 
-    There are three labels for an attack that knows some records of each. An attack on the other record's label gets
-    gradients of the sum of both records' losses. An attack that reads no gradients, or holds labeled images of its own,
-    gets smashed data and images that are separated by label, and others that are independent of it.
+    An attack that knows some records of each label gets three labels. An attack on the label of a second record in a
+    gradient gets gradients of the sum of both records' losses. An attack without gradients, or with its own labeled
+    images, gets smashed data and images that are separated by label, and others that are independent of the label.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting
     draws = Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Small clients in training, for the controls of attacks that take over the training: some learn, others send noise."""
+"""Small clients in training, for controls of attacks that take over the training: some learn, others send noise."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class OneClient(ABC):
 
 
 class Learners(OneClient):
-    """A client of two convolutions that draws its batches.
+    """A client with two convolutions that draws random batches.
 
     Args:
-        noise: whether it sends noise, unaffected by training, instead of its output.
+        noise: whether the client sends noise, unaffected by training, instead of its output.
     """
 
     def __init__(

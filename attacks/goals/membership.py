@@ -1,4 +1,4 @@
-"""The goal "who took part in training": guesses from the trained model's output."""
+"""The goal "who took part in training": membership inference from the trained model's output."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class MembershipObservation(Observation):
     """The attacked model, and the candidates for membership.
 
     Attributes:
-        candidates: images [N, C, H, W]; which of them are members is the question.
-        candidate_labels: int64 [N].
-        predict: the attacked model.
-        fit: function that trains shadow models; None if the adversary cannot.
+        candidates: images [N, C, H, W]; the attack asks which of them are members.
+        candidate_labels: labels of the candidates, int64 [N].
+        predict: function from images to the attacked model's output.
+        fit: function that trains shadow models; None if the adversary cannot train any.
     """
 
     candidates: Tensor
@@ -43,7 +43,7 @@ MembershipAttack = Attack[MembershipObservation, Scores]
 
 
 def controls(attack: MembershipAttack, seed: int) -> tuple[Control, Control]:
-    """A model that memorized its images, and one that answers at random."""
+    """Two control experiments: a model that memorized its images, and a model that answers at random."""
     draws = Generator().manual_seed(seed)
     images = torch.rand(_CONTROL_CANDIDATES, 1, 4, 4, generator=draws)
     labels = torch.randint(_CONTROL_CLASSES, (_CONTROL_CANDIDATES,), generator=draws)

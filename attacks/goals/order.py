@@ -1,4 +1,4 @@
-"""Undo a shuffle: the guessed order of released tokens, and how much of it is right."""
+"""Undo a shuffle: the guessed order of released tokens, and the shares of tokens that are right."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Permutation:
 
 
 def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | None = None) -> dict[str, Tensor]:
-    """Shares of each image's tokens that are right: "direct", "membership" and, in a square grid, "neighbor".
+    """Shares of each image's correct tokens: "direct" (place), "membership" (image) and, in a square grid, "neighbor".
 
     Args:
         truth: int64 [N, T], as in `Permutation.source`.

@@ -1,4 +1,4 @@
-"""The goal of reconstructing private records: what the adversary observes and returns, checks of the input, scores."""
+"""The goal of reconstructing private records: observation, output, checks of the input, and scores."""
 
 from __future__ import annotations
 
@@ -34,23 +34,24 @@ _DATA_RANGE = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class ImageObservation(Observation):
-    """What an adversary who wants the private images may hold; a field is None if it does not.
+    """The knowledge that an adversary who reconstructs private images may have; an unknown field is None.
 
     For token sequences and tables, the same fields hold records [M, ...] instead of images.
 
     Attributes:
         columns: for table rows, the number of categories of each column, 0 for a dense one; empty for other records.
         words: for token sequences, the number of words in the public vocabulary; 0 if it is unknown.
-        auxiliary: images [M, C, H, W] in [0, 1] of the adversary's own.
-        auxiliary_labels: labels of these records, int64 [M].
-        query: runs the clients' *defended* lower segments on one round of the adversary's images (black box).
+        auxiliary: the adversary's images [M, C, H, W] in [0, 1].
+        auxiliary_labels: labels of the auxiliary images, int64 [M].
+        query: function that runs the clients' *defended* lower segments on one round of the adversary's images (black
+            box).
         rules: rules of the threat model for `query`.
         lower: a client's lower segment itself (white box).
         upper: the server's own segment: smashed data -> logits [N, L].
         upper_history: copies of the server's segment from its training, the oldest first.
-        clients: the clients in training from their start, for an attack that takes training over.
-        imitate: function that applies the clients' defense to one round of smashed data [N, ...], with random numbers
-            of the adversary's own; differentiable, and of the same shape.
+        clients: the clients at the start of training, for an attack that takes over the training.
+        imitate: differentiable function that applies the clients' defense to one round of smashed data [N, ...], with
+            the adversary's own random numbers; the result has the same shape.
         memory: earlier results of attacks on the same records, which save work and do not change results.
     """
 
@@ -69,7 +70,7 @@ class ImageObservation(Observation):
     memory: Memory | None = None
 
     def seen_through(self, change: Callable[[View], View]) -> ImageObservation:
-        """The observation with its views, and the views in answers to queries, changed by the same function."""
+        """The observation after `change` is applied to every view, including the views in answers to queries."""
         ask = self.query
 
         def query(images: Tensor, draws: Generator) -> QueryResult:
@@ -79,8 +80,7 @@ class ImageObservation(Observation):
         return replace(self, views=[change(view) for view in self.views], query=None if ask is None else query)
 
     def of_usual_size(self) -> ImageObservation:
-        """The observation with all releases multiplied by one public factor, so that their numbers have a usual
-        size."""
+        """The observation with all releases multiplied by one public factor, which gives their numbers a usual size."""
         unit = usual_unit(torch.cat([view.smashed.flatten() for view in self.views]))
         return self if unit == 1 else self.seen_through(lambda view: replace(view, smashed=view.smashed * unit))
 
@@ -90,16 +90,16 @@ class Reconstruction:
     """Guesses at the private images.
 
     Attributes:
-        images: float32 [N·k, C, H, W] in [0, 1], or records like the auxiliary ones; row n·k + i is the guess at the
-            i-th image in the n-th released row, views concatenated.
-        curve: the attack's own objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower is
-            a stronger attack); empty for attacks that learn nothing.
+        images: float32 [N·k, C, H, W] in [0, 1], or records of the auxiliary records' kind; entry n·k + i is the guess
+            at the i-th image in the n-th released row of the concatenated views.
+        curve: the attack's objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower means a
+            stronger attack); empty for attacks without training.
         converged: whether doubling the training gained at most 5 % (`privkit.attacks.fit.fit_doubling`); None for
-            attacks that do not double it. The curve itself cannot show this, since a decaying learning rate flattens
-            every curve.
-        permutation: the order used to assemble the images, for attacks that undo a shuffle; rows are the released rows,
-            views concatenated.
-        note: a sentence on the method, for attacks that chose between several; empty for others.
+            attacks that do not double their training. The curve itself cannot show this, since a decaying learning rate
+            flattens every curve.
+        permutation: the order used to assemble the images, for attacks that undo a shuffle; its rows are the released
+            rows of the concatenated views.
+        note: a sentence on the method, for attacks that choose between several methods; empty for others.
     """
 
     images: Tensor
@@ -114,7 +114,7 @@ ImageMounting = Mounting[ImageObservation, Reconstruction]
 
 
 def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
-    """Refuse an observation that no attack on images could use.
+    """Check that an attack on images can use the observation.
 
     Raises:
         NotApplicable: if nothing was released, or a field or a token that the attack needs is missing. Also if the
@@ -143,13 +143,13 @@ def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def check_forms(attack: AnyAttack, views: Sequence[View]) -> None:
-    """Refuse views of different shapes, for attacks that concatenate all rows."""
+    """Raise NotApplicable for views of different shapes, for attacks that concatenate all rows."""
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
         raise NotApplicable(f"{attack.name} needs views of one form: attack views of different forms one by one")
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
-    """The checks of `check_inputs` and `check_forms`, and one image per row, for attacks that need this."""
+    """The checks of `check_inputs` and `check_forms`, and a check that each released row holds one image only."""
     check_inputs(attack, observation)
     check_forms(attack, observation.views)
     if (most := max(view.mixed for view in observation.views)) > 1:
@@ -157,9 +157,7 @@ def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
 
 
 def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """The adversary's images in two parts: images to learn from, and one round of other images on which options are
-    compared.
-    """
+    """The adversary's images in two parts: images to learn from, and one round of images to compare options."""
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size
@@ -172,13 +170,13 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 def observe(
     lower: nn.Module, images: Tensor, *, batch_size: int, auxiliary: Tensor | None = None, known: bool = False
 ) -> ImageObservation:
-    """What a server sees when a client sends images through any module; for attacks without an audit.
+    """The observation of a server when a client sends images through any module; for attacks without an audit.
 
     Args:
         lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
-        images: the private ones, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
+        images: the private images, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
         batch_size: images per round.
-        auxiliary: the adversary's images; with them it can also query `lower`.
+        auxiliary: the adversary's images; given these, the adversary can also query `lower`.
         known: whether the adversary holds `lower` itself (white box).
 
     >>> observe(nn.Flatten(), torch.rand(6, 1, 2, 2), batch_size=3).views[1].smashed.shape
@@ -200,17 +198,17 @@ def observe(
 
 
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
-    """For each image, the row of the guess that is assigned to it, for the best assignment inside its message.
+    """For each image, the index of the guess assigned to it by the best assignment inside its message.
 
-    A defense that mixes images may exchange their places; the Hungarian assignment with the smallest total MSE undoes
-    this. It uses the truth, so it is an upper bound for an adversary who must sort the images.
+    A defense that mixes images may exchange their places; the assignment with the smallest total MSE undoes this. Since
+    it uses the truth, the scores are an upper bound for an adversary who must sort the images.
 
     Args:
-        truth: [N, C, H, W].
-        guess: the same shape.
+        truth: the private images, [N, C, H, W].
+        guess: the guessed images, of the same shape.
 
     Returns:
-        int64 [N].
+        Indices of guesses, int64 [N].
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
 
@@ -231,11 +229,11 @@ def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
 
 
 def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, Values]]:
-    """Every image metric for each image; images too small for SSIM get none.
+    """Every image metric for each image; SSIM is left out for images that are too small.
 
     Args:
-        truth: [N, C, H, W] in [0, 1].
-        guess: the same shape.
+        truth: the private images, [N, C, H, W] in [0, 1].
+        guess: the guessed images, of the same shape.
         batch_size: images per message.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Controls of attacks that reconstruct: a release that contains the record itself, and one of pure noise."""
+"""Control experiments of reconstruction: a release that contains the record itself, and a release of pure noise."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ records an interval shows nothing, and the error alone decides."""
 def controls(
     attack: ImageAttack, observation: ImageObservation, seed: int, defended: Defended | None = None
 ) -> tuple[Control, ...]:
-    """Mount a short version of an attack on a release where it must win, and on pure noise.
+    """Run a short version of an attack on a release where it must succeed, and on pure noise.
 
-    Only auxiliary records take part: the last ones, at most a quarter, act as victims. An attack that returns records
-    of its own has these among them. An attack that takes training over meets small clients in training instead
-    (`privkit.attacks.goals.learners`).
+    Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
+    the adversary's records, the attacked records are among these. An attack that takes over the training meets small
+    clients in training instead (`privkit.attacks.goals.learners`).
 
     Args:
-        attack: the attack's `mounting.control`.
-        observation: observation of the real client. It supplies the auxiliary images, their labels (without labels, all
-            count as one class), and the first view, whose shape the noise has.
+        attack: the attack in its form for control experiments, from `mounting.control`.
+        observation: the observation of the real clients. It supplies the auxiliary images, their labels (one class if
+            there are none), and the first view, which gives the noise its shape.
 
     Raises:
         NotApplicable: if there are too few auxiliary images, or no view.
@@ -66,21 +66,21 @@ def wins(
 ) -> tuple[Control, ...]:
     """The positive control: clients send the record itself through their own defense, and the attack must recover it.
 
-    The attack passes if its MSE is at most half of the mean record's, three quarters of it if the defense moves tokens,
-    or nine tenths if the release contains less than nine tenths of what distinguishes records. All errors count only
-    the part of a record that the release contains, computed from the same code
-    (`privkit.attacks.goals.control_clients.projected`). If the weights of mixed rows are public, an attack that needs
-    more than half of this share must do worse if the members' weights are swapped.
+    The attack passes if its MSE is at most a given share of the MSE of guessing the mean record. The share is a half;
+    three quarters if the defense moves tokens; nine tenths if the release contains less than nine tenths of the
+    differences between records. All errors count only the part of a record that the release contains
+    (`privkit.attacks.goals.control_clients.projected`). If the weights of mixed rows are public, an attack whose error
+    exceeds half of the allowed error must do worse when the members' weights are swapped.
 
     Args:
         defended: the defense; None for clients without one.
 
     Returns:
-        The control. If the attack cannot undo the defense, the control runs without the defense, and a second control
-        records that the defended one was not possible.
+        The control. If the attack cannot undo the defense, the control runs without it, and a second control records
+        that the defended control was not possible.
 
     Raises:
-        NotApplicable: as `controls`.
+        NotApplicable: as in `controls`.
     """
     played = Cast.of(attack, observation)
     remark = "" if defended is None else _hindrance(attack, defended)
@@ -99,8 +99,9 @@ def wins(
 def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Control:
     """The negative control: a release of pure noise with the shape of the real one; see `controls`.
 
-    The attack fails it if its error is more than 3 % below the mean record's, and if a 99 % interval over the records
-    shows that each guess is closer to its own record than to others. Guesses from noise cannot distinguish records.
+    The control fails if two conditions hold: the attack's error is more than 3 % below the error of the mean record,
+    and a 99 % interval over the records shows that guesses are closer to their own records than to others. Guesses from
+    noise cannot distinguish records.
     """
     played = Cast.of(attack, observation, SHORTER)
     draws, start = played.draws(seed, "noise")
@@ -140,18 +141,17 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
 
 
 def _told(error: float) -> str:
-    """An error as text, with a remark if it is not finite."""
     return f"{error:.4f}" if isfinite(error) else f"{error} (a guess is not finite)"
 
 
 def _surely(gains: Tensor) -> float:
-    """The lower end of Student's interval for the mean of gains [N], N ≥ 2."""
+    """The lower end of Student's confidence interval for the mean of the gains [N], N ≥ 2."""
     quantile = float(stdtrit(len(gains) - 1, (1 + _SURE) / 2))
     return float(gains.mean() - quantile * gains.std() / len(gains) ** 0.5)
 
 
 def _hindrance(attack: ImageAttack, defended: Defended) -> str:
-    """Why an attack is not controlled through a defense; empty if it is."""
+    """The reason why an attack's control does not include a defense; empty if it does."""
     if "clients" in attack.needs:
         return f"{attack.name} leads clients in training, and its controls have small clients without {defended.name}"
     if defended.why_not:
@@ -162,7 +162,6 @@ def _hindrance(attack: ImageAttack, defended: Defended) -> str:
 
 
 def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, defended: Defended | None) -> Control:
-    """The positive control with these clients."""
     start, truth, passes = played.draws(seed, "identity")[1], played.victims, attack.mounting.passes
     sent = None if played.hijacks else clients.send(truth, played.victim_labels, passes, start)
 
@@ -208,7 +207,7 @@ def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, 
 
 
 def _swapped(views: list[View]) -> list[View]:
-    """The views with the weights of a row's members in the opposite order; empty if this changes nothing."""
+    """The views after reversing the order of the members' weights in each row; empty if this changes nothing."""
     weights = [view.weights for view in views if view.weights is not None]
     if len(weights) < len(views) or all(torch.equal(each, each.flip(1)) for each in weights):
         return []
@@ -216,7 +215,7 @@ def _swapped(views: list[View]) -> list[View]:
 
 
 class _Reconstruct(Goal):
-    """The goal of reconstruction: the kind of records decides the measures, and its attacks can be tuned."""
+    """The goal of reconstruction: the kind of records decides the measures, and attacks can be tuned."""
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
         return attack.mounting.domains

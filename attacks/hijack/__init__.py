@@ -1,1 +1,1 @@
-"""Attacks by a malicious server that trains its clients for its own purpose, and their detection by clients."""
+"""Attacks by a malicious server that trains the clients for its own purpose, and their detection by the clients."""

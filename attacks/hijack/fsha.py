@@ -29,41 +29,42 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FSHA(ReconstructingAttack):
-    """Feature-space hijacking: the server trains an auto-encoder of its own (its encoder is the "pilot"), and a
-    discriminator pulls the clients' releases towards the pilot's.
+    """Feature-space hijacking: the server trains its own auto-encoder, whose encoder is called the pilot, and a
+    discriminator that pulls the clients' releases towards the pilot's releases.
 
     Attributes:
         recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
-            linear pilot). Fields that are None take the recipe's value; below, the value in "strong" comes first.
-        epochs: hundreds of training rounds that the server takes over, ≥ 0; 5 and 100. At 0 nothing is
-            trained and no client is touched: the given views are decoded by an untrained decoder.
-        penalty: "full", the gradient penalty's L2 norm over a whole release, or "channel", as in the authors' release.
-        penalty_weight: > 0; 10 and, as the authors', 500.
+            linear pilot). Fields that are None take the recipe's value, given below for "strong" and "released".
+        epochs: number ≥ 0 of epochs of a hundred training rounds, which the server takes over; 5 and 100. With 0,
+            nothing is trained, and an untrained decoder decodes the given views.
+        penalty: norm of the gradient penalty: "full", the L2 norm over a whole release, or "channel", as in the
+            authors' code.
+        penalty_weight: weight > 0 of the gradient penalty; 10 and 500.
         learning_rate: learning rate of Adam on pilot and decoder, > 0; 1e-3 and 1e-5.
         discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 (with betas .5 and .9) and 1e-4.
-        discriminator_steps: steps of the discriminator in a round, ≥ 1, each with fresh images of the server; the
+        discriminator_steps: number ≥ 1 of discriminator steps in a round, each with fresh images of the server; the
             authors take one.
-        width: channels of the first convolution, ≥ 1; 16 and 64.
-        blocks: blocks of the discriminator, ≥ 1, each of two convolutions; 2 and, as the authors', 6, which cause most
+        width: number of channels of the first convolution, ≥ 1; 16 and 64.
+        blocks: number ≥ 1 of blocks of the discriminator, each with two convolutions; 2 and 6. These blocks cause most
             of a round's cost.
-        end: last function of the pilot, "linear", "relu" or "tanh", as in the clients' lower segments, whose
-            architecture is known. By default it follows from the range of all releases before the attack; the authors'
-            is linear.
-        noise: standard deviation ≥ 0 of Gaussian noise that the server adds to its pilot's releases, for clients that
-            add such noise themselves: the decoder then learns to denoise. With this or `keep`, the pilot's releases do
-            not go through the server's copy of the defense (`ImageObservation.imitate`), as they otherwise do.
-        keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others are set to 0.
-            For clients that mask in the same way.
-        passes: P ≥ 1, how often the same victims cross after the attack; views come pass after pass.
+        end: last activation of the pilot, "linear", "relu" or "tanh", as in the clients' lower segments, whose
+            architecture is known. "strong" derives it from the range of all releases before the attack; "released" has
+            a linear one.
+        noise: standard deviation ≥ 0 of Gaussian noise added to the pilot's releases, so that the decoder learns to
+            denoise; for clients that add such noise. Without `noise` and `keep`, the pilot's releases go through the
+            server's copy of the defense (`ImageObservation.imitate`).
+        keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others become 0. For
+            clients that mask in the same way.
+        passes: how many times ≥ 1 the same victims are sent after the attack; the recorded rounds come pass after pass.
 
-    If the server's own images have labels, the strong recipe gives the discriminator the labels that travel with the
-    releases. A tenth of the server's images is held out. The curve is the auto-encoder's MSE on them, in units of [0,
-    1]; it says nothing about the clients' images or the discriminator.
+    If the server's own images have labels, the strong recipe gives the discriminator the labels that are sent with the
+    releases. A tenth of the server's images is held out. The result's `curve` is the auto-encoder's MSE on these
+    images, for pixels in [0, 1]; it says nothing about the clients' images or the discriminator.
 
-    If rows are mixed by public coins, the pilot's releases are mixed by the coins of each round before the
-    discriminator compares them, so that the gradient at the cut reaches each member. In the end, and for several
-    passes, each record's release is solved for and then decoded; the decoder learns from the pilot's releases treated
-    likewise (`Unmixed`).
+    If rows are mixed with public weights, the pilot's releases are mixed with the weights of each round before the
+    discriminator compares them. So the gradient at the cut reaches each member. At the end, each record's release is
+    computed from the mixed rows of all passes and then decoded; the decoder learns from the pilot's releases treated in
+    the same way (`Unmixed`).
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the Tiger", §4 and the authors' released settings, with
     the penalty of Gulrajani et al. 2017, Eq. 3.

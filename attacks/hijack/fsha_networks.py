@@ -1,4 +1,4 @@
-"""Pilot, decoder and discriminator of feature-space hijacking, shaped by the release of any cut."""
+"""Pilot, decoder and discriminator of feature-space hijacking, with shapes that follow from the release at any cut."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Sides = list[tuple[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Networks:
-    """The three networks of the malicious server."""
+    """The three networks of the malicious server: encoder (pilot), decoder and discriminator."""
 
     pilot: nn.Module  # images [N, C, H, W] in [-1, 1] -> what a client of the server's own liking would release
     decoder: nn.Module  # releases -> images in [-1, 1]
@@ -34,23 +34,23 @@ def hijacking_networks(
     classes: int = 0,
     blocks: int = 6,
 ) -> Networks:
-    """Networks for releases of one shape, their weights drawn from torch's global generator.
+    """Networks for releases of one shape, with weights drawn from torch's global generator.
 
     Args:
         released: shape of one row: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid, or (D,) a
             vector.
         image: (C, H, W) of the private images.
-        width: channels of the first convolution, ≥ 1; later ones have up to four times as many. The authors have 64.
-        end: last function of the pilot; that of the authors is linear.
-        classes: labels that the discriminator tells apart, or 0.
-        blocks: blocks of the discriminator, ≥ 1. For vectors they are linear, and half as many are used.
+        width: channels of the first convolution, ≥ 1 (64 in the source); later ones have up to four times as many.
+        end: last activation of the pilot (the encoder); the authors use a linear one.
+        classes: number of labels that the discriminator takes into account, or 0.
+        blocks: number of blocks of the discriminator, ≥ 1. For vectors, half as many linear blocks are used.
 
     Raises:
-        NotApplicable: if tokens form no square.
+        NotApplicable: if the tokens do not form a square.
 
-    Source: the authors' networks by split level: linear strided convolutions, transposed convolutions with tanh end,
-    and a discriminator of six residual blocks without normalization; the stages follow the sizes of image and cut, so
-    that on 3×32×32 images the cuts 64×16², 128×8² and 256×4² have their own.
+    Source: the authors' networks by split level: linear strided convolutions, transposed convolutions that end in
+    tanh, and a discriminator of six residual blocks without normalization. The sizes of image and cut determine the
+    stages: on 3×32×32 images, the cuts 64×16², 128×8² and 256×4² get the authors' networks.
     """
     maps = _maps(released)
     sides = _halved_sizes(image[1:], maps[1:] if maps else None)
@@ -70,9 +70,9 @@ def hijacking_networks(
 
 
 class _ReleaseDiscriminator(nn.Module):
-    """Scores how much a release looks like a client's rather than the pilot's.
+    """Scores how much a release looks like a client's rather than the pilot's (the server's encoder).
 
-    With classes, it scores a release together with its label (a projection discriminator).
+    With `classes`, it scores a release together with its label (a projection discriminator).
 
     Source: Miyato and Koyama 2018, "cGANs with projection discriminator", Eq. 3, for the labels.
     """
@@ -135,7 +135,7 @@ def _pilot(released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widt
 def _decoder(
     released: tuple[int, ...], image: tuple[int, ...], sides: Sides, widths: list[int], wide: int
 ) -> nn.Module:
-    """Transposed convolutions up the same ladder; from three halvings on, the last one gives the image."""
+    """Transposed convolutions upwards through the sizes; with three or more halvings, the last gives the image."""
     maps = _maps(released)
     layers: list[nn.Module] = [_Grid()] if len(released) == 2 else []
     if maps is None:
@@ -175,7 +175,7 @@ def _maps(released: tuple[int, ...]) -> tuple[int, int, int] | None:
 
 
 def _halved_sizes(image: tuple[int, int], cut: tuple[int, int] | None) -> Sides:
-    """Sizes from the image down to the nearest to the cut's, each the half, rounded up, of the one before."""
+    """Sizes from the image down to the size nearest to the cut; each is half of the previous size, rounded up."""
     halvings = (
         ceil(log2(max(1, max(image) / _SMALL_SIDE)))
         if cut is None

@@ -27,7 +27,7 @@ _DECODED_AT_ONCE = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FshaRecipe:
-    """The fields of `FSHA`, with the recipe's values for None; an `end` of None follows the first release's range."""
+    """The fields of `FSHA`, with the recipe's values for None; a None `end` follows the first release's range."""
 
     penalty: PenaltyNorm
     penalty_weight: float
@@ -149,13 +149,13 @@ class Server(Resumable):
             )
 
     def _drawn(self, count: int, told: Tensor | None, draws: Generator) -> tuple[Tensor, Tensor | None]:
-        """Row numbers of the server's images for one round, with the clients' labels if both sides know labels."""
+        """Indices of the server's images for one round; they have the clients' labels if both sides know labels."""
         if self.labels is None or told is None:
             return torch.randint(len(self.images), (count,), generator=draws, device=self.images.device), None
         return self.labels.drawn(told, draws)
 
     def _sent(self, released: Tensor, draws: Generator) -> Tensor:
-        """One round of the pilot's releases behind the clients' defense, as far as the server knows it."""
+        """One round of the pilot's releases after the clients' defense, as far as the server knows the defense."""
         if self.imitate is not None:
             return self._patches(self.imitate(self._whole(released), draws))
         if self.settings.noise > 0:
@@ -167,7 +167,7 @@ class Server(Resumable):
         return released
 
     def _mixed(self, released: Tensor, view: View, draws: Generator) -> Tensor:
-        """The pilot's releases [N·k, ...] as the clients' were mixed in this view, with as much noise."""
+        """The pilot's releases [N·k, ...], mixed and noised like the clients' releases in this view."""
         check_public([view])
         weights = view.weights
         if weights is not None and view.clients is not None:
@@ -177,12 +177,12 @@ class Server(Resumable):
         return self._patches(mixed + given(self.unmixed).noise * noise)
 
     def _solved(self, released: Tensor, draws: Generator) -> Tensor:
-        """The pilot's releases as they are after mixing, several passes and unmixing."""
+        """The pilot's releases after mixing in several passes and unmixing."""
         return self._patches(given(self.unmixed).imitate(self._whole(released), draws))
 
     @torch.no_grad()
     def examine(self) -> float:
-        """The auto-encoder's mean square error on held-out images, with the same noise after every epoch.
+        """The auto-encoder's mean squared error on held-out images, with the same noise after every epoch.
 
         Raises:
             AttackDiverged: if the error, a weight of the server, or a release of the clients is not finite.
@@ -205,7 +205,7 @@ class Server(Resumable):
         return error
 
     def _examined(self) -> tuple[Tensor, ...]:
-        """The held-out images; for a defense of whole rounds, the last round is filled up with the first images."""
+        """The held-out images; if a defense needs whole rounds, the first images fill up the last round."""
         if self.imitate is None:
             return torch.split(self.held_out, _DECODED_AT_ONCE)
         rows = torch.arange(-(-len(self.held_out) // self.round_size) * self.round_size) % len(self.held_out)
@@ -213,7 +213,7 @@ class Server(Resumable):
 
     @torch.no_grad()
     def decoded(self, views: Sequence[View]) -> Tensor:
-        """Images in [0, 1] of all releases."""
+        """Decoded images in [0, 1] of all releases."""
         now = None if self.unmixed is None else Unmixed.of(views, self.settings.passes)
         released = [view.smashed for view in views] if now is None else [now.rows]
         parts = [part for rows in released for part in self._patches(rows).split(_DECODED_AT_ONCE)]
@@ -232,9 +232,10 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The smallest and largest number of all releases.
+    """The activation ("linear", "relu" or "tanh") whose range fits all numbers of the releases.
 
-    The pilot's releases get the same range, so that no discriminator tells them apart by it."""
+    The pilot's releases get the same range, so that a discriminator cannot recognize them by their range.
+    """
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

@@ -14,7 +14,7 @@ PenaltyNorm = Literal["full", "channel"]
 
 
 def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
-    """A random point on the line from each real row [N, ...] to its fake one, where the penalty is taken.
+    """A random point on the line from each real row [N, ...] to its fake row; the penalty is computed at these points.
 
     Source: Gulrajani et al. 2017, "Improved training of Wasserstein GANs", Algorithm 1.
     """
@@ -25,11 +25,11 @@ def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
 def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, norm: PenaltyNorm = "full") -> Tensor:
     """The gradient penalty of a discriminator's loss, a scalar: mean of (‖gradient‖ − 1)² over rows.
 
-    The discriminator maps rows to scores [N] or [N, 1], each from its own row alone. With `kinked` activations this
-    costs a third less than with torch's. Points are [N, C, H, W] (maps), [N, T, D] (tokens) or [N, D]
-    (vectors). The norm is "full", the L2 norm over a whole row, as in the source. Or it is "channel", as in the FSHA
-    authors' release: an L2 norm for each channel over its places; for a vector, the magnitude of each coordinate.
-    Another norm raises ValueError.
+    The discriminator maps rows to scores [N] or [N, 1], and each score depends on its own row only. `kinked`
+    activations make this a third cheaper than torch's. Points are [N, C, H, W] (maps), [N, T, D] (tokens) or [N, D]
+    (vectors). The norm is "full", the L2 norm over a whole row, as in the source, or "channel", as in the code of the
+    FSHA authors: an L2 norm for each channel over its places; for a vector, the magnitude of each coordinate. Other
+    norms raise ValueError.
 
     Source: Gulrajani et al. 2017, Eq. 3, without its weight.
 
@@ -42,7 +42,7 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
 
 
 def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
-    """Norms of each row, [N] ("full") or of each of its channels, [N, C] ("channel")."""
+    """Norm of each row, [N] ("full"), or of each channel of each row, [N, C] ("channel")."""
     choice("norm", norm, get_args(PenaltyNorm))
     if norm == "channel" and gradient.ndim == 2:
         return gradient.abs()
@@ -54,8 +54,8 @@ def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
 def kinked(x: Tensor) -> Tensor:
     """ReLU as a product with a constant mask.
 
-    When the penalty is differentiated, torch's ReLU sends a gradient of zeros through the whole network; this one sends
-    none.
+    When the penalty is differentiated, torch's ReLU sends a gradient of zeros through the whole network; this
+    function sends none.
     """
     return x * (x > 0)
 

@@ -1,5 +1,4 @@
-"""Hijack detection by a client: if wrong labels do not change the returned gradients, the server does not train the
-task."""
+"""Hijack detection: if wrong labels do not change the returned gradients, the server does not train the task."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ Policy = Literal["fast", "average", "voting"]
 
 @dataclass(kw_only=True)
 class SplitGuard(Checked):
-    """A client that sometimes sends wrong labels and compares the gradients that come back.
+    """Detection by a client that sometimes sends wrong labels and compares the returned gradients.
 
     A server that trains the task answers wrong labels with gradients of another direction and length. A server that
     trains the client for another purpose (FSHA) answers all labels alike. A score near 1 indicates honest training, a
@@ -27,19 +26,20 @@ class SplitGuard(Checked):
 
     Attributes:
         generator: a CPU generator, which divides regular gradients into two halves.
-        policy: how to decide from the scores; each wrong batch gives one. "fast": the client notices the attack if
-            score number `patience` is below the threshold; no other score counts. "average": from score number
-            `patience` on, it notices if the mean of the newest `group` scores is below. "voting": consecutive groups of
-            `group` scores are averaged; from score number `patience` on, it notices at the end of a group if most means
-            are below.
-        threshold: limit below which scores mean an attack, in (0, 1]; .9 in the source.
-        patience: scores before the first verdict, ≥ 1.
-        group: scores in a mean, ≥ 1.
-        warm_up: first rounds ≥ 0 that are ignored, because an untrained model reacts alike to right and wrong labels.
-        slope: > 0, how fast scores saturate (α of the source; 5 in the authors' notebook).
-        power: > 0 (β; 2 there).
+        policy: how to decide from the scores; each batch with wrong labels gives a score. "fast": the client notices
+            the attack if score number `patience` is below the threshold; no other score counts. "average": from score
+            number `patience` on, it notices if the mean of the newest `group` scores is below the threshold. "voting":
+            consecutive groups of `group` scores are averaged; from score number `patience` on, it notices at the end of
+            a group if most means are below the threshold.
+        threshold: limit in (0, 1]; scores below it mean an attack; 0.9 in the source.
+        patience: number of scores before the first verdict, ≥ 1.
+        group: number of scores in a mean, ≥ 1.
+        warm_up: number ≥ 0 of first rounds to ignore, because an untrained model reacts alike to right and wrong
+            labels.
+        slope: speed > 0 at which scores saturate (α of the source; 5 in the authors' notebook).
+        power: exponent > 0 of scores (β of the source; 2 in the authors' notebook).
         rounds: number of observed rounds.
-        scores: all scores so far.
+        scores: all scores so far, each in (0, 1).
         noticed: 0-based round at which the client would have noticed, or None.
 
     Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4: S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) +
@@ -67,12 +67,13 @@ class SplitGuard(Checked):
         """Record the gradient of one round.
 
         Args:
-            gradient: any shape, the same each round: of the client's own weights (the source takes those of the first
-                layer), summed over the batch.
+            gradient: gradient of the client's own weights (in the source, of the first layer), summed over the batch;
+                any shape, the same in each round.
             fake: whether the labels of this round were wrong.
 
         Returns:
-            The score in (0, 1) after a wrong batch, once both halves have regular batches; otherwise None.
+            The score in (0, 1) after a batch with wrong labels, if both halves already have regular batches; otherwise
+            None.
 
         Raises:
             ValueError: if the gradient is not finite.
@@ -110,7 +111,7 @@ class SplitGuard(Checked):
         self._wrong, self._first, self._second = (_Batches(*batch) for batch in state["batches"])
 
     def _score(self) -> float:
-        """σ(α·S)^β."""
+        """The score σ(α·S)^β."""
         regular = self._first.joined(self._second)
         far, near = self._wrong.distance(regular), self._first.distance(self._second)
         wide, narrow = self._wrong.angle(regular), self._first.angle(self._second)
@@ -118,7 +119,6 @@ class SplitGuard(Checked):
         return float((1 + exp(-self.slope * raw)) ** -self.power)
 
     def _suspicious(self) -> bool:
-        """Whether the policy calls the scores so far an attack."""
         count = len(self.scores)
         if self.policy == "fast":
             return count == self.patience and self.scores[-1] < self.threshold

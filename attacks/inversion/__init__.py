@@ -1,1 +1,1 @@
-"""Attacks that recover images: from a release, with or without the lower segment that made it."""
+"""Attacks that recover images from a release, with or without knowledge of the lower segment."""

@@ -50,39 +50,40 @@ _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(ReconstructingAttack):
-    """Combines several releases of the same victims, and trains a decoder on own images combined in the same way.
+    """Combines several releases of the same victims, and trains a decoder on the adversary's images, combined likewise.
 
-    The server is assumed to know which rows of different passes are the same image and, for "intersect", to get them in
-    the same messages: so the result is an upper bound for an adversary who must link the rows first. The lower segment
-    is the same in all passes; the defense draws anew in each.
+    We assume that the server knows which rows of different passes hold the same image and, for "intersect", that these
+    rows are in the same messages. So the result is an upper bound for an adversary who must link the rows first. The
+    lower segment is the same in all passes; the defense uses fresh randomness in each pass.
 
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
-    (`own_tokens`). Then it shuffles them itself instead of sending own messages, and the decoder starts with the map
-    from tokens to patches. If tokens cannot be read, own messages are sent anew in each epoch; the row says which.
+    (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
+    map from tokens to patches. If tokens cannot be read, messages are sent anew in each epoch; the result's note says
+    which.
 
     Attributes:
-        passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
-        combine: "average" (noise shrinks by √R; tokens without a fixed place are first matched with their copies),
-            "concatenate" (on the channel axis, as the paper says), "pool" (the T tokens of a row that recur most, each
-            averaged over its copies), "intersect" (the same, but all rows of a message compete for the message's
-            tokens), "as_released" (below), or "auto". This is "average" if own images come back with their tokens in
-            place or masked by public masks; otherwise "pool" if rows bring the same tokens again or a message is too
-            large to be intersected; otherwise "intersect".
+        passes: how many times R ≥ 2 the same victims were sent; the recorded rounds come pass after pass.
+        combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed place
+            are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool": the T
+            tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows of a
+            message compete for the message's tokens. "as_released": see below. "auto": "average" if the adversary's
+            images come back with their tokens in place or with public masks; otherwise "pool" if rows contain the same
+            tokens in each pass or a message is too large for "intersect"; otherwise "intersect".
         decoder: as in `BlackBox`, except that None is "set" if tokens have no places and are not concatenated.
-        epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
+        epochs: number ≥ 0 of passes over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
-        align: whether "average" matches tokens first; None tries it on own images.
-        read: largest number of own images whose tokens are read by one message each, if a shuffle mixes a message's
-            images; None for all, 0 for none.
+        align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
+        read: largest number ≥ 0 of images whose tokens are read, by one message each, if a shuffle mixes a message's
+            images; None for all.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
-    all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, for own
-    images and victims alike. For patch shuffling this is the authors' distribution; their batch shuffling would also
-    mix rows further. It says nothing about several rounds, because everything is computed from one release.
+    all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, for its
+    own images and for victims. For patch shuffling this is the authors' distribution; their batch shuffling would also
+    mix rows further. This loop says nothing about several rounds, because it uses only one release.
 
     If masks are public (cutout), "average" takes each position from the passes that kept it, and "concatenate" passes
-    the masks on as channels. The other combinations match whole rows and refuse masks.
+    the masks on as channels. The other combinations match whole rows and do not support masks.
 
     Source: Yao et al., patch shuffling, Eq. 5 and §V-B.3; pooling and intersection are privkit's.
     """
@@ -162,7 +163,7 @@ class Adaptive(ReconstructingAttack):
     def _simulated(
         self, observation: ImageObservation, plan: _Plan, asked: int, draws: Generator
     ) -> tuple[SimulatedPasses | None, str]:
-        """Passes that need no query, after `asked` rounds of them, or None; and a sentence on the way that is taken."""
+        """Simulated passes without further queries after `asked` rounds of these, or None; and a note on the method."""
         if not plan.simulable or self.read == 0 or not self.epochs or self.augment != "none":
             return None, ""
         try:
@@ -212,8 +213,6 @@ class Adaptive(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """How passes become one release."""
-
     combine: Combine  # never "auto"
     copies: float  # squared distance of a token's copies
     places: bool  # whether tokens are averaged in the places where they came
@@ -259,7 +258,7 @@ def _in_order(answer: QueryResult, images: int) -> View:
 
 
 def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
-    """Each round permutes the previous round's rows; all rounds on the channel axis, [N, T, R·D]."""
+    """In each of R rounds, permute the previous round's rows; all rounds on the channel axis, [N, T, R·D]."""
     permuted = [tokens]
     for _ in range(rounds - 1):
         order = torch.rand(tokens.shape[:2], generator=coins, device=tokens.device).argsort(1)
@@ -269,9 +268,9 @@ def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPasses:
-    """Simulated answers to a query, several passes combined; satisfies `privkit.attacks.base.Query`.
+    """Simulated answers to a query, with several passes combined; satisfies `privkit.attacks.base.Query`.
 
-    An adversary who has read the tokens of own images can shuffle them as the clients do. A shuffle without noise
+    An adversary who has read the tokens of its own images can shuffle them like the clients. A shuffle without noise
     returns exact copies of these tokens. Its passes differ only in the rows in which a token appears, so these rows are
     drawn instead of matched.
     """
@@ -288,12 +287,12 @@ class SimulatedPasses:
         return unpatchify(self.own.patches, self.geometry.patch, self.geometry.image_shape)
 
     def __call__(self, images: Tensor, draws: Generator) -> QueryResult:
-        """Rows [N, T, D + 1] of some of the own images, whole messages of them, with the support of each token."""
+        """Rows [N, T, D + 1] of whole messages of images; the last channel is the share of passes with the token."""
         rows, _ = self.released(found_among(self.images, images), draws)
         return QueryResult.row_by_row(View(round=0, smashed=rows, messages=len(images) // self.size))
 
     def view(self, same: Sequence[View]) -> View | None:
-        """The passes of the attacked images, combined like those of own images; None if they are to be intersected."""
+        """The attacked images' passes, combined like the passes of the adversary's images; None for "intersect"."""
         if not self.pool:
             return None
         tokens = patch_tokens(same[0].smashed).float()
@@ -301,16 +300,12 @@ class SimulatedPasses:
         return View(round=same[0].round, smashed=smashed, messages=same[0].messages)
 
     def known(self, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Combined releases of up to 1,000 of the adversary's images, or of one message, and the patch behind each
-        token, [N, T, P].
-        """
+        """Combined releases of up to 1,000 images, or of one message, and the patch behind each token, [N, T, P]."""
         messages = max(1, min(_KNOWN, len(self.own.tokens)) // self.size)
         return self.released(torch.arange(messages * self.size), draws)
 
     def released(self, rows: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """Combined releases of the adversary's images number `rows`, int64 [N], and the patch behind each token, [N, T,
-        P].
-        """
+        """Combined releases of the images `rows`, int64 [N], and the patch behind each token, [N, T, P]."""
         tokens, patches = self.own.tokens[rows], self.own.patches[rows]
         n, t, _ = tokens.shape
         groups = (n, t) if self.pool else (n // self.size, self.size * t)
@@ -345,10 +340,10 @@ class SimulatedPasses:
 def _read(
     observation: ImageObservation, draws: Generator, images: int | None, asked: int
 ) -> tuple[OwnTokens, Geometry]:
-    """The tokens of own images, read by queries, and how their patches lie over the image.
+    """The tokens of the adversary's images, read by queries, and the layout of their patches in the image.
 
     Raises:
-        NotApplicable: if they cannot be read, or too few for a training, or they may be wrong.
+        NotApplicable: if tokens cannot be read, if too few are read for a training, or if they may be wrong.
     """
     view, least = observation.views[0], 2 * observation.batch_size
     geometry = checked_geometry(observation, "reading own tokens")
@@ -370,8 +365,8 @@ def _read(
 def _explained_variance(own: OwnTokens) -> float:
     """Share of the variance of mean patches, at most 1, that a linear map from tokens to patches explains.
 
-    It is fitted to half of the own images, each token beside the patch that it is taken for, and judged by the other
-    half's means, which know no order.
+    The map is fitted to pairs of a token and its supposed patch, from one half of the images. The test is on the
+    mean patches of the other half, which do not depend on the order.
     """
     half = len(own.tokens) // 2
     patches = own.patches[half:].mean(1)

@@ -1,4 +1,4 @@
-"""Black-box inversion: train a decoder on the adversary's own images, then decode the victim's release."""
+"""Black-box inversion: train a decoder on the adversary's images, then decode the victim's release."""
 
 from __future__ import annotations
 
@@ -42,25 +42,26 @@ class BlackBox(ReconstructingAttack):
     """Decoder network trained on auxiliary images pushed through the client's defended lower segment.
 
     Attributes:
-        decoder: "mae" (the true MAE decoder; if tokens were dropped or merged, with a mask token for each patch),
-            "released" (the variant in the authors' repository), "set" (which ignores the order of tokens), "message"
-            (likewise, over all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix". None for "mae"
-            of tokens and "autoencoder" of feature maps and vectors.
-        epochs: passes over the auxiliary images, ≥ 0 (0 is the zero-training floor); None takes the budget's.
-        doublings: how often these epochs are doubled at most, as long as each doubling lowers the held-out error by
-            more than 5 %; see `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
-        augment: "none", or "crop" for random shifts by an eighth of the side (the release's padding 28 of 224),
-            or "crop_flip" for horizontal flips as well.
-        learning_rate: peak of AdamW's cosine schedule; None for the decoder's default (for "mae" 0.4/width, where the
-            release has 1.5e-4 at width 768).
-        width: decoder channels, for "mae" a positive multiple of 16; None for a size scaled to the model.
-        depth: decoder blocks or halvings, ≥ 1; None likewise.
-        fraction: share of the auxiliary images that the adversary has, in (0, 1]; the papers on mixing also give 0.1.
+        decoder: "mae" (the MAE decoder; with a mask token for each patch if tokens were dropped or merged), "released"
+            (the variant in the authors' repository), "set" (ignores the order of tokens), "message" (the same over all
+            tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix". None means "mae" for tokens, and
+            "autoencoder" for feature maps and vectors.
+        epochs: number ≥ 0 of passes over the auxiliary images (0: untrained decoder); None takes the number from the
+            audit's budget.
+        doublings: largest number of times that the epochs are doubled, as long as a doubling lowers the held-out error
+            by more than 5 %; see `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
+        augment: "none"; "crop" for random shifts by an eighth of the side (as in the authors' code, 28 of 224); or
+            "crop_flip" for horizontal flips as well.
+        learning_rate: peak > 0 of AdamW's cosine schedule; None for the decoder's default (for "mae" 0.4/width; the
+            authors have 1.5e-4 at width 768).
+        width: number ≥ 1 of decoder channels, for "mae" a multiple of 16; None for a size scaled to the model.
+        depth: number ≥ 1 of decoder blocks or halvings; None for a size scaled to the model.
+        fraction: share in (0, 1] of the auxiliary images that the adversary has; the papers on mixing also use 0.1.
 
-    Table rows have a decoder of their own (`CellDecoder`), so that `decoder` and `augment` are left at their defaults.
+    Table rows have their own decoder (`CellDecoder`): leave `decoder` and `augment` at their defaults.
 
-    A tenth of the auxiliary images, but at least one message, is held out. The curve is the MSE on them (for table
-    rows, the training error); the victim's images do not enter it.
+    A tenth of the auxiliary images, but at least one message, is held out. The result's `curve` is the MSE on the
+    held-out images (for table rows, the training error); it does not use the victims' images.
 
     Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in
     the authors' repository.
@@ -101,7 +102,7 @@ class BlackBox(ReconstructingAttack):
         session: Session | None = None,
         begin: Callable[[Decoder], object] = lambda decoder: None,
     ) -> Reconstruction:
-        """Run the attack with prior knowledge: `begin` puts it into the new decoder."""
+        """Run the attack with prior knowledge, which the function `begin` puts into the new decoder."""
         epochs = planned_epochs(self.epochs)
         check_inputs(self, observation)
         device = observation.views[0].smashed.device
@@ -154,7 +155,7 @@ class BlackBox(ReconstructingAttack):
 
 
 def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
-    """Images of one view's rows; fewer rows at a time if memory runs out and the decoder reads each by itself."""
+    """Decoded images of one view's rows; fewer rows at once if memory runs out and rows are independent."""
     if decoder.whole_message:
         return decoder.guess(rows)
     return in_chunks(lambda part: decoder.guess(rows[part]), len(rows), len(rows))
@@ -162,7 +163,7 @@ def _decoded_rows(decoder: Decoder, rows: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _own_releases(own: Tensor, observation: ImageObservation, draws: Generator) -> Tensor:
-    """The clients' releases of own records, a row for each record of every whole message."""
+    """The clients' releases of the adversary's records: one row for each record of every whole message."""
     whole = len(own) // observation.batch_size * observation.batch_size
     answers = [given(observation.query)(rows, draws) for rows in own[:whole].split(observation.batch_size)]
     return torch.cat([per_member(answer.view) for answer in answers])
@@ -241,7 +242,7 @@ class _DecoderTraining(Learner):
 
 
 def _augmented(images: Tensor, augment: _Augment, draws: Generator) -> Tensor:
-    """Random shifts by up to an eighth of the side, and flips, one gather for the whole batch."""
+    """The images after random shifts by up to an eighth of the side, and flips, by one gather for the whole batch."""
     if augment == "none":
         return images
     n, _, h, w = images.shape

@@ -1,4 +1,4 @@
-"""Mountings of attacks whose field `epochs` may be taken from a run's budget."""
+"""The `Mounting` of attacks whose field `epochs` may come from an audit's budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 
 class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
-    """An attack that trains for some epochs; with 0 epochs it is its own untrained start."""
+    """An attack that trains for `epochs` epochs; with 0 epochs it is the untrained version of itself."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -21,11 +21,11 @@ class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
 
 
 def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:
-    """The mounting of an attack that takes a share of a run's epochs, unless it has its own number.
+    """The `Mounting` of an attack that takes a share of an audit's epochs, unless it sets its own number.
 
     Args:
-        share: share of the run's epochs, > 0.
-        steps: training steps in control experiments.
+        share: share of the audit's epochs, > 0.
+        steps: number of training steps in control experiments.
         in_controls: values of further fields in control experiments.
     """
     return Mounting(
@@ -36,10 +36,10 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
 
 
 def planned_epochs(epochs: int | None) -> int:
-    """The number of epochs of an attack.
+    """An attack's number of epochs, checked.
 
     Raises:
-        ValueError: if it has no number and no budget was given.
+        ValueError: if `epochs` is None, since no budget was given.
     """
     if epochs is None:
         raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")

@@ -1,8 +1,8 @@
 """Fingerprints: each client's own network marks its tokens, so a shuffled mixture of clients can be separated.
 
-Clients that learn lower segments of their own send tokens of different distributions, and so do the places of one
-client's image. Once an adversary has tokens of its own images for each client and place, it can read from a single row
-of an unknown mixture whose each token is and where it lies.
+Clients that learn separate lower segments send tokens with different distributions. The places in one client's image
+also have different distributions. If an adversary has tokens of its own images for each client and place, a single
+row of an unknown mixture is enough to infer the client and the place of each token.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprints(ReconstructingAttack):
-    """Finds the owner and place of each token in a shuffled mixture, by the token laws of each client and place.
+    """Finds the client and place of each token in a shuffled mixture, by each client's and place's distribution.
 
-    The adversary sends its own images many times. Tokens that come back in several rows of one image and client form a
-    set without order; their places follow from what the image shows (`TokenMaps`). With these maps all rows of own
-    images are read, which gives the distribution of a token for each client and place. By these distributions, the
-    tokens of attacked rows get the likeliest owners and places, and a regression for each client guesses images from
-    the tokens that a row holds, as in `SeenTokens`. The attacked images need to cross the cut only once. Clients that
-    share a segment leave no marks of their own, and are refused.
+    The adversary sends its own images many times. Tokens that recur in several rows of one image and client form an
+    unordered set; their places follow from the image's content (`TokenMaps`). These maps locate the tokens in all rows
+    of the adversary's images, which gives the distribution of a token for each client and place. By these
+    distributions, the tokens of attacked rows get the likeliest owners and places. A regression for each client then
+    guesses images from the tokens in a row, as in `SeenTokens`. The attacked images need to be sent only once. Clients
+    that share a segment leave no distinct marks, so the attack is not applicable.
 
     Attributes:
-        images: the largest number of own images that are sent.
-        sets: the number of these images whose token sets are collected; each is sent 5·k times at every client, if rows
+        images: largest number ≥ 1 of the adversary's images that are sent.
+        sets: number ≥ 1 of these images whose token sets are collected; each is sent 5·k times by every client, if rows
             hold k images.
-        repeats: each own image is sent `repeats`·k times at every client to read its tokens.
-        components: as in `SeenTokens`.
+        repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
+        components: number ≥ 1 of principal components, as in `SeenTokens`.
 
-    The curve is one number, the MSE on two rounds of own images that play victims.
+    The result's `curve` is one number, the MSE on two rounds of the adversary's images in the role of victims.
 
-    Source: privkit's own. That a network marks what it makes: Yu et al. 2019, "Attributing fake images to GANs".
+    Source: privkit's own. That a network leaves marks in its output: Yu et al. 2019, "Attributing fake images to
+    GANs".
     """
 
     name: ClassVar[str] = "fingerprints"
@@ -73,12 +74,11 @@ class Fingerprints(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect the token sets of own images, find the tokens' places, learn their distributions, and decode the
-        attacked rows.
+        """Collect token sets of own images, find places, learn the tokens' distributions, and decode the attacked rows.
 
         Raises:
-            NotApplicable: if releases are not a grid of tokens, rows cannot be linked, own images are fewer than five
-                rounds, tokens do not come back, or owners cannot be told apart.
+            NotApplicable: if releases are not a grid of tokens, rows cannot be linked, the adversary's images fill
+                fewer than five rounds, tokens do not recur, or owners cannot be distinguished.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -135,8 +135,6 @@ class Fingerprints(ReconstructingAttack):
 
 @dataclass(frozen=True)
 class _Axes:
-    """Principal components of tokens."""
-
     middle: Tensor  # [D]
     basis: Tensor  # [D, q]
 
@@ -152,39 +150,35 @@ class _Axes:
 
 @dataclass(frozen=True)
 class _Client:
-    """What one client's tokens of own images taught."""
-
     law: PlaceLaws
     regression: Covariances
 
     @classmethod
     def of(cls, tokens: Tensor, there: Tensor, expected: Tensor, images: Tensor, most: int) -> _Client:
-        """Learn from tokens [n, T, q] in their places; missing ones (bool [n, T]) are replaced by their expectation."""
+        """Learn from tokens [n, T, q] in their places; `expected` replaces tokens that are not `there`, bool [n, T]."""
         whole = torch.where(there.unsqueeze(2), tokens, expected.float())
         return cls(PlaceLaws.fit(whole, whole.shape[2], _SHRUNK), Covariances.of(whole, images, most))
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Released rows."""
-
     tokens: Tensor  # [N, L, q]
     clients: Tensor  # int64 [N, k], the client on each seat, −1 on an empty one
     images: Tensor  # int64 [N, k], the own image there; 0 where there is none
     still: bool  # whether tokens lie in their places
 
     def known(self, maps: Sequence[TokenMaps], shown: Shown) -> tuple[Tensor, Tensor]:
-        """Seat and place of each token, int64 [N, L], found with the images known."""
+        """Seat (member of the row) and place of each token, int64 [N, L], found by using the known images."""
         return self._assigned(
             lambda client, row, seat: maps[client].costs(self.tokens[row], shown.all[self.images[row, seat]])
         )
 
     def read(self, clients: Sequence[_Client]) -> tuple[Tensor, Tensor]:
-        """Seat and place of each token, found by the laws of clients and places alone."""
+        """Seat (member of the row) and place of each token, found only by the distributions of clients and places."""
         return self._assigned(lambda client, row, seat: clients[client].law.costs(self.tokens[row]))
 
     def _assigned(self, costs: Callable[[int, Tensor, Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """The cheapest places of a row's tokens, each held by the seat that is cheaper there."""
+        """Member of the row and place of each token: the cheapest places, each for its cheapest member."""
         (count, mixed), length = self.clients.shape, self.tokens.shape[1]
         seats, places = [], []
         for part in torch.arange(count, device=self.tokens.device).split(
@@ -204,7 +198,7 @@ class _Rows:
         return torch.cat(seats), torch.cat(places)
 
     def placed(self, maps: Sequence[TokenMaps], shown: Shown, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each client, the mean token of `count` images at each place, [n, T, q], and which came, bool [n, T]."""
+        """For each client, the mean token of `count` images at each place, [n, T, q], and whether any came, [n, T]."""
         seat, place = self.known(maps, shown)
         client, image = self.clients.gather(1, seat), self.images.gather(1, seat)
         for number in range(len(maps)):
@@ -216,14 +210,13 @@ class _Rows:
             yield total / met.clamp_min(1).unsqueeze(2), met > 0
 
     def agreement(self, maps: Sequence[TokenMaps], shown: Shown, clients: Sequence[_Client]) -> tuple[float, float]:
-        """Shares of tokens for which the laws alone give the same owner, and the same place, as with the images
-        known."""
+        """Shares of tokens whose owner, and place, are the same by distributions alone and with known images."""
         pairs = zip(self.known(maps, shown), self.read(clients), strict=True)
         owners, places = (float((known == read).float().mean()) for known, read in pairs)
         return owners, places
 
     def decoded(self, clients: Sequence[_Client], penalty: float) -> Tensor:
-        """Guesses at the image on each seat, [N·k, P] in [0, 1]."""
+        """Guesses at each image of each row, [N·k, P] in [0, 1]."""
         seat, place = self.read(clients)
         row = torch.arange(len(seat), device=seat.device).unsqueeze(1).expand_as(seat)
         tokens = self.tokens.new_zeros(*self.clients.shape, *self.tokens.shape[1:])
@@ -239,8 +232,6 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Wire:
-    """Own images on their way through the clients."""
-
     query: Query
     own: Tensor
     batch: int  # images of a round
@@ -249,15 +240,15 @@ class _Wire:
     draws: Generator
 
     def everywhere(self, images: Tensor) -> list[Tensor]:
-        """Rounds of images, by their numbers, in which each passes every client once."""
+        """Rounds of image indices in which every client sends each image once."""
         clients = range(0, self.batch, self.share)
         return [part.roll(start) for part in images.split(self.batch) for start in clients]
 
     def sets(self, images: Tensor, times: int) -> tuple[list[tuple[Tensor, Tensor]], bool]:
-        """For each client, whole sets of tokens [n, T, D] and their images, int64 [n]; and whether rows are in order.
+        """For each client, complete token sets [n, T, D] and their images, int64 [n]; and whether tokens stay in place.
 
         Raises:
-            NotApplicable: if tokens do not come back, or few sets are whole.
+            NotApplicable: if tokens do not recur, or too few sets are complete.
         """
         found, recurring, kept = [], [], []
         for part in self.everywhere(images):
@@ -284,9 +275,9 @@ class _Wire:
         return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
 
     def _among_others(self, part: Tensor) -> tuple[View, Tensor]:
-        """Send images in an order of each client's own, so that company changes: the view, and the image on each seat.
+        """Send images in a different order at each client, for new partners; returns the view and each row's images.
 
-        Images are named by their place in `part`.
+        Images are numbered by their index in `part`.
         """
         keys = torch.rand(len(part) // self.share, self.share, generator=self.draws, device=part.device)
         order = torch.arange(len(part), device=part.device).view_as(keys).gather(1, keys.argsort(1)).flatten()

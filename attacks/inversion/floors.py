@@ -1,4 +1,4 @@
-"""The floors: guesses that ignore the views. Every attack must beat them."""
+"""The floors: guesses that ignore the release. Every attack must have a smaller error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 
 def victims(views: Sequence[View]) -> int:
-    """Number of guesses that an attack must return: one for every seat of every released row."""
+    """Number of guesses that an attack must return: one for each image in each released row."""
     return sum(len(view.smashed) * view.mixed for view in views)
 
 
@@ -22,7 +22,7 @@ def victims(views: Sequence[View]) -> int:
 class MidGrey:
     """Guess 0.5 everywhere: the start of many white-box attacks.
 
-    Source: design floor; several published white-box MSEs are worse than it (docs/explanation/decisions.md, "Floors").
+    Source: privkit's own; several published white-box MSEs are worse (docs/explanation/decisions.md, "Floors").
     """
 
     name: ClassVar[str] = "mid_grey"

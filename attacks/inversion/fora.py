@@ -1,6 +1,4 @@
-"""FORA: a passive server trains a simulator of the client on its own images, until its releases are distributed like
-the client's.
-"""
+"""FORA: a passive server trains a simulator of the client until its releases have the recorded distribution."""
 
 from __future__ import annotations
 
@@ -29,31 +27,31 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # of the authors' released scri
 
 @dataclass(frozen=True, kw_only=True)
 class FORA(ReconstructingAttack):
-    """A simulator whose releases are distributed like the recorded ones, and a decoder of it.
+    """A simulator whose releases have the distribution of the recorded ones, and a decoder of its releases.
 
     The simulator maps the adversary's images to releases that a discriminator cannot distinguish from the recorded
-    ones, and whose multi-kernel discrepancy (`mk_mmd`) from them is small. The decoder learns to draw the images from
-    simulated releases, and then decodes the recorded ones. The attack uses no queries, no labels and no segment of the
-    server.
+    releases, and whose multi-kernel discrepancy (`mk_mmd`) from the recorded releases is small. The decoder learns to
+    reconstruct images from simulated releases, and then decodes the recorded releases. The attack uses neither queries
+    nor labels nor a segment of the server.
 
     Attributes:
-        epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes 1.5 times the budget's.
-        recipe: "strong" (a logistic discriminator) or "released" (the authors' Wasserstein one with gradient penalty).
-            Rates that are None take the recipe's value; below, the value in "strong" comes first.
+        epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
+        recipe: "strong" (a logistic discriminator) or "released" (the authors' Wasserstein discriminator with gradient
+            penalty). Rates that are None take the recipe's value, given below for "strong" and "released".
         mmd_weight: weight w in [0, 1] of the discrepancy; the discriminator has the weight 1 − w.
         learning_rate: learning rate of Adam on simulator and decoder, > 0; 1e-3 and 1e-4.
         discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 and 3e-4.
-        width: channels of the first layers, ≥ 1.
-        batch: images in a step, ≥ 2.
-        passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
-            mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
+        width: number of channels of the first layers, ≥ 1.
+        batch: number of images in a step, ≥ 2.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
+            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
 
-    A tenth of the auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It shows
-    how well the simulator can be decoded, not how close it is to the client.
+    A tenth of the auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases.
+    This error measures the decoding of simulated releases, not how close the simulator is to the client.
 
-    Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning", with
-    the weights of the authors' release; there the attack runs along with training, here on the releases of the trained
-    client.
+    Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning",
+    with the loss weights of the authors' code. Their attack runs during training; this one uses the releases of the
+    trained client.
     """
 
     name: ClassVar[str] = "fora"
@@ -71,7 +69,7 @@ class FORA(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """One and a half times the budget's epochs, because two networks must converge before the decoder is useful."""
+        """1.5 times the audit's epochs, because two networks must converge before the decoder is useful."""
         return replace(
             mounted(self, 1.5, _CONTROL_STEPS),
             passes=self.passes,
@@ -110,12 +108,12 @@ class FORATraining(SimulatorTraining[FORA]):
         return self._objective(fooled, apart.detach()) + adversarial + error.detach()
 
     def _objective(self, fooled: Tensor, apart: Tensor) -> Tensor:
-        """The simulator's loss, from its loss before the discriminator and its discrepancy."""
+        """The simulator's loss: the weighted sum of the discriminator's term and of the discrepancy."""
         weight = self.attack.mmd_weight
         return (1 - weight) * fooled + weight * apart
 
     def _oppose(self, rows: Tensor, fake: Tensor, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the discriminator: returns its loss, the simulator's loss and the latter's gradient by `fake`."""
+        """One step of the discriminator: its loss, the simulator's loss, and the latter's gradient by `fake`."""
         if self.attack.recipe == "strong":
             return self._discriminate("releases", rows, None, fake, None)
 

@@ -29,7 +29,7 @@ PLACE_NUMBERS = 2**24  # 64 MiB in float32; bounds memory, changes nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """The released rows, of k images each, and what is known about them before the first step."""
+    """The released rows with k images each, and the knowledge about them before the first step."""
 
     smashed: Tensor  # [N, ...], as in `View`
     start: Tensor  # [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more
@@ -64,7 +64,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """How images are optimized; the meaning and the ranges of all fields are `WhiteBox`'s."""
+    """The method of optimizing images; see `WhiteBox` for the meaning and the ranges of the fields."""
 
     epochs: int
     learning_rate: float
@@ -75,7 +75,7 @@ class Method:
 
 
 def neighbor_differences(images: Tensor) -> Tensor:
-    """Mean absolute difference of neighbours, down plus across, of each image [N, C, H, W]: [N]."""
+    """Mean absolute difference of neighbouring pixels of each image [N, C, H, W], vertical plus horizontal: [N]."""
     down, across = images.diff(dim=2).abs(), images.diff(dim=3).abs()
     return down.flatten(1).mean(1) + across.flatten(1).mean(1)
 
@@ -83,9 +83,9 @@ def neighbor_differences(images: Tensor) -> Tensor:
 class ImageFit(Resumable):
     """Images optimized to reproduce the releases; satisfies `privkit.attacks.fit.Training`.
 
-    Rows are independent, since Adam works coordinate by coordinate. An epoch is a hundred steps. A further cycle starts
-    Adam and its rate anew, from the images so far, but does not blur the order again. If a cycle does not lower a row's
-    objective, the earlier images of the row and of its whole group are restored.
+    Rows are independent, since Adam works coordinate by coordinate. An epoch has a hundred steps. A further cycle
+    restarts Adam and the learning rate from the images so far, but keeps the order of tokens sharp. If a cycle does
+    not lower a row's objective, the earlier images of the row and of its whole group are restored.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class ImageFit(Resumable):
         return self._free.sigmoid() if self._method.bounds == "sigmoid" else self._free
 
     def _objective(self) -> Tensor:
-        """The objective of each row, [N]."""
+        """The objective of each released row, [N]."""
         problem, x = self._problem, self._images()
         seats = problem.seats
         gap = mixed_release(self._lower(x)[seats], problem.mixed, problem.weights) - self._target
@@ -179,7 +179,7 @@ class ImageFit(Resumable):
 
     @torch.no_grad()
     def _final_objective(self) -> Tensor:
-        """The objective with the last round's order; earlier orders blend tokens and do not compare over epochs."""
+        """The objective with the sharp order of the last epoch: blended orders of earlier epochs are not comparable."""
         if self._rearranges:
             self._rearrange(1.0)
         return self._objective()
@@ -190,7 +190,7 @@ class ImageFit(Resumable):
 
 @torch.no_grad()
 def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method: Method, progress: float) -> Tensor:
-    """Released tokens on the places where they fit now: blended by Sinkhorn's plan, or one each by the assignment."""
+    """Released tokens at their present best places: blended by Sinkhorn's plan, or one per place by assignment."""
     n, tokens, channels = problem.smashed.shape
     group = problem.group
     released = problem.smashed.reshape(n // group, group * tokens, channels)
@@ -209,8 +209,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """The likely place of a released token: one Gaussian for each place, in the principal components of the tokens of
-    all places.
+    """The likely place of a released token: one Gaussian for each place, in principal components of all tokens.
 
     Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
 
@@ -226,7 +225,7 @@ class PlaceModel:
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:
-        """Fit the model to tokens [M, T, D] in order, M ≥ 2. They are read in chunks, since there may be millions."""
+        """Fit the model to tokens [M, T, D] in order, M ≥ 2. Tokens are read in chunks, since there may be millions."""
         m, t, d = examples.shape
         parts = examples.split(max(1, PLACE_NUMBERS // (t * d)))
         mean = torch.stack([part.sum((0, 1)) for part in parts]).sum(0) / (m * t)
@@ -246,7 +245,10 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """Released tokens [N, T, D] -> negative log-likelihoods in nats, up to a constant for each token, [N, T, T]."""
+        """Released tokens [N, T, D] -> negative log-likelihood of each place for each token, [N, T, T].
+
+        It is in nats, up to a constant for each token.
+        """
         places, kept = self.means.shape
         costs = []
         for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):

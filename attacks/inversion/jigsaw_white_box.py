@@ -1,4 +1,4 @@
-"""Jigsaw, then white box: solve the order, put the tokens back, and invert the ordered release."""
+"""Jigsaw and white box: solve the order, put the tokens back, and invert the ordered release."""
 
 from __future__ import annotations
 
@@ -25,24 +25,26 @@ from privkit.constraints import Probability, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class JigsawWhiteBox(ReconstructingAttack):
-    """A solved order, and white-box inversion of the release in that order. Mixed images are solved over a message.
+    """Solves the order of tokens (of a whole message if images are mixed), then inverts the ordered release.
 
-    A block that the clients run behind the defense is undone first (`known_lower.before_block`), in views and answers.
+    A block that the clients run after the defense is undone first (`known_lower.before_block`), in views and in answers
+    to queries.
 
-    If the adversary can query, the weights of the white box's priors are chosen on some of its own images. The jigsaw,
-    which has not learned from these images, orders their releases: the more tokens it misplaces, the stronger the
-    priors must be.
+    If the adversary can query, the weights of the image priors are chosen on some of its own images. The jigsaw, which
+    did not learn from these images, orders their releases: the more tokens it misplaces, the stronger the priors must
+    be.
 
     Attributes:
-        pairs: as in `Jigsaw`; so are `keep` and `kicks`.
-        keep: share of tokens that stay in their image's row.
-        kicks: rounds of ruin and recreate.
-        pieces_epochs: `Jigsaw.epochs`.
-        epochs: as in `WhiteBox`; so are the weights of its priors. 0 is its start, in the solved order.
-        total_variation: weight ≥ 0.
-        l2: weight ≥ 0.
+        pairs: compatibility of pairs, as in `Jigsaw`, like `keep` and `kicks`.
+        keep: share in [0, 1] of tokens that stay in their image's row.
+        kicks: number ≥ 0 of rounds of ruin and recreate.
+        pieces_epochs: number ≥ 0 of epochs of the jigsaw (`Jigsaw.epochs`).
+        epochs: number of epochs, as in `WhiteBox`; 0 gives the start of the optimization, in the solved order.
+        total_variation: weight ≥ 0 of this prior, as in `WhiteBox`.
+        l2: weight ≥ 0 of this prior, as in `WhiteBox`.
 
-    Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither text nor release tells how.
+    Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither the paper nor the code
+    describes it.
     """
 
     name: ClassVar[str] = "jigsaw_white_box"

@@ -1,6 +1,4 @@
-"""Tools for a lower segment that the adversary knows: it is frozen, compared with the release, and mixed as the clients
-mix.
-"""
+"""Tools for a known lower segment: freeze it, compare it with the release, and mix its output as the clients do."""
 
 from __future__ import annotations
 
@@ -27,12 +25,12 @@ _FRESH_STD = 0.02  # of parameters that no module knows how to draw: class token
 
 
 def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
-    """A copy in evaluation mode whose weights take no gradient; the original is left as it was."""
+    """A copy in evaluation mode whose weights take no gradient; the original is unchanged."""
     return deepcopy(lower).to(device).eval().requires_grad_(False)
 
 
 def fresh(lower: nn.Module, seed: int) -> nn.Module:
-    """The architecture of a lower segment with weights drawn anew from a seed; all original numbers are replaced.
+    """A copy of a lower segment's architecture with new weights drawn from a seed; all original numbers are replaced.
 
     >>> torch.equal(fresh(nn.Linear(2, 2), 0).weight, fresh(nn.Linear(2, 2), 0).weight)
     True
@@ -50,9 +48,9 @@ def fresh(lower: nn.Module, seed: int) -> nn.Module:
 
 
 def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
-    """The release [N, ...] of k = `mixed` images under public weights, from the smashed data [N·k, ...] of each.
+    """The release [N, ...] of k = `mixed` images per row under public weights, from their smashed data [N·k, ...].
 
-    The shares are [N, k, T], or None for k = 1.
+    `share` is [N, k, T], the weights at each of T positions, or None for k = 1.
 
     Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
 
@@ -73,7 +71,9 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
-    """Refuse segments that read no images, and releases that are not their plain output (spectra, other cuts)."""
+    """NotApplicable for segments that do not read images, and releases that are not their output (spectra, other
+    cuts).
+    """
     try:
         with torch.no_grad():
             given = lower(torch.zeros(1, *image_shape, device=view.smashed.device)).shape[1:]
@@ -96,12 +96,12 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
 
 @torch.no_grad()
 def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens [N, T, D] before a block, computed from the released ones, and the relative residual of each row, [N].
+    """The tokens [N, T, D] before a block, from the released tokens, and the relative residual of each row, [N].
 
-    The fixed point of z + γ·(y − t(z)), row by row, γ between 0 and 1: a step that does not come nearer is undone and
-    halved. The block is any map of rows near the identity, such as a transformer's block with residual paths. A large
-    residual shows that the row was not undone. A small one shows that it was undone only if no other tokens give the
-    same release.
+    They are the fixed point of z + γ·(y − t(z)), row by row, with γ between 0 and 1: a step that does not reduce the
+    residual is undone and halved. The block t is any map of rows near the identity, such as a transformer block with
+    residual paths. A large residual means failure. A small residual means success only if no other tokens give the same
+    release.
 
     Source: damped fixed points (Krasnoselskij 1955), as for residual blocks in Behrmann et al. 2019, "Invertible
     residual networks", Algorithm 1.
@@ -132,11 +132,11 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]:
-    """The observation before the block that ends the lower segment, in its views and in answers to queries.
+    """The observation, in views and in answers to queries, before the last block of the lower segment.
 
     Returns:
-        The observation with the rest of the lower segment, and a sentence on the residual; the observation as it is,
-        and no sentence, if the lower segment does not end with a block behind the defense.
+        The observation with the rest of the lower segment, and a sentence on the residual. If the lower segment does
+        not end with a block after the defense: the unchanged observation, and an empty sentence.
     """
     if not isinstance(observation.lower, Behind):
         return observation, ""

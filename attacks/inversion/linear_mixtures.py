@@ -19,7 +19,7 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Mixtures:
-    """All releases of one round's records, as equations A·x = y for each place in the batch and each position."""
+    """All releases of one round's records, as linear equations A·x = y for each batch place and position."""
 
     # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
     design: Tensor
@@ -31,7 +31,8 @@ class Mixtures:
         """The equations from several passes of one round; see `View.clients` for the order of their rows.
 
         Raises:
-            NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
+            NotApplicable: if rows hold several records and the adversary does not know these records or their
+                weights.
         """
         seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(0, 1)  # [E, k], at each place
         batch = len(same[0].smashed) // same[0].messages
@@ -50,14 +51,15 @@ class Mixtures:
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
         """Each client's smashed data, by least squares with a penalty for deviation from the typical record.
 
-        `typical` [T or 1, D] is the smashed data of a mean record; positions that were never sent get it as their
-        solution. `noise` > 0 is the variance of the release's noise over that of the smashed data.
+        `typical` [T or 1, D] is the smashed data of a mean record, which is also the solution at positions that were
+        never sent. `noise` > 0 is the variance of the release's noise over the variance of the smashed data.
 
         Returns:
-            [n·B, ...], client c's b-th record in row c·B + b, and the share of the variance that is explained, float64
-            [n·B, T or 1]: 1 for a position that is determined, 0 for one that was never sent.
+            [n·B, ...], client c's b-th record in row c·B + b, and the explained share of the variance, float64 [n·B, T
+            or 1]: 1 for a determined position, 0 for a position that was never sent.
 
-        Source: ridge regression (Hoerl and Kennard 1970), which is the posterior mean under Gaussian noise and prior.
+        Source: ridge regression (Hoerl and Kennard 1970), which is the posterior mean for Gaussian noise and a Gaussian
+        prior.
 
         >>> weights = torch.tensor([[[0.75], [0.25]]])
         >>> one, other = (View(round=0, smashed=torch.tensor([[row]]), mixed=2, weights=weights,
@@ -87,8 +89,8 @@ class Mixtures:
     def variances(self) -> tuple[float, float]:
         """Variances of the release's noise and of a record's smashed data.
 
-        The noise is the residual of least squares, divided by the surplus of equations over unknowns; 0 without a
-        surplus.
+        The noise's variance is the squared residual of least squares over the number of surplus equations; 0 if
+        there are none.
         """
         typical = self.typical()
         smashed, explained = self.solved(typical, NOISES[0])
@@ -108,10 +110,10 @@ class Mixtures:
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
-    """The mean release of a record, and the noise for which the solution of some passes best predicts another pass.
+    """The mean release of a record, and the `noise` with which `Mixtures.solved` best predicts the pass `another`.
 
-    All passes are of the same own records. The third value is the unexplained share of the other pass's variance, 1 if
-    nothing is predicted.
+    The solution uses `passes`; all passes send the same records of the adversary. The third value is the unexplained
+    share of the variance of `another`, 1 if nothing is predicted.
     """
     known, held_out = Mixtures.of(passes), Mixtures.of([another])
     typical = known.typical()
@@ -125,14 +127,14 @@ def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float,
 
 
 def _clients_of_seats(view: View) -> Tensor:
-    """The client on each seat of each message, [M, k]; without groups, each message is a client's own."""
+    """The client on each seat (place in the group) of each message, [M, k]; if rows are unmixed, k is 1."""
     batch = len(view.smashed) // view.messages
     held = records_of_rows(view)[::batch]
     return torch.where(held >= 0, held // batch, -1)
 
 
 def _seat_weights(view: View) -> Tensor:
-    """The weight of each seat of a row in each cell, [N, k, T or 1]."""
+    """The weight of each member of a row at each position, [N, k, T or 1]."""
     if view.weights is not None:
         return by_cell(view.weights, view.smashed)
     if view.mixed > 1:
@@ -147,7 +149,7 @@ _DETERMINED = 0.5  # least share of a mixed label that must be known
 
 @dataclass(frozen=True, kw_only=True)
 class Unmixed:
-    """The release of each record by itself, as far as public weights and several passes determine it."""
+    """The separate release of each record, as far as public weights and several passes determine it."""
 
     rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
     seats: Tensor  # int64 [G], the row of each image that is to be guessed
@@ -163,7 +165,8 @@ class Unmixed:
         """Solve every round of views that come pass after pass; positions that were never sent get the mean.
 
         Raises:
-            NotApplicable: if rows hold several records and the adversary does not know which, or with what weights.
+            NotApplicable: if rows hold several records and the adversary does not know these records or their
+                weights.
         """
         together = by_round(views, passes, mixed=True)
         rounds = [Mixtures.of(same) for same in together]
@@ -182,11 +185,10 @@ class Unmixed:
         )
 
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """The adversary's smashed data [N, ...], first mixed by the weights of recorded rounds with the same amount of
-        noise, then solved for each record. Differentiable.
+        """Mix own smashed data [N, ...] with recorded rounds' weights, add the same noise, and solve for each record.
 
-        Positions that the passes leave undetermined are undetermined here, too. So a simulator is compared, and a
-        decoder trained, on data like those of the attacked records. An incomplete round repeats some records.
+        Differentiable. Positions that the passes leave undetermined stay undetermined. So simulators are compared, and
+        decoders trained, on data like those of the attacked records. An incomplete round repeats some records.
         """
         whole = len(self.rows) // len(self.rounds)
         missing = torch.randint(len(smashed), (-len(smashed) % whole,), generator=draws, device=draws.device)
@@ -202,7 +204,7 @@ class Unmixed:
 
 
 def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
-    """The label of each record; a label is mixed by the mean weight of its record's cells."""
+    """The label of each record, solved from mixed labels, whose weight is the record's mean over positions."""
     if rounds[0][0].mixed == 1:
         return labels_of([same[0] for same in rounds])
     solved = []
@@ -219,7 +221,7 @@ def _labels_of_records(rounds: Sequence[Sequence[View]]) -> Tensor | None:
 
 
 def _label_view(view: View) -> View | None:
-    """The view with its mixed labels as what was released."""
+    """The view with its mixed labels in place of the smashed data; None if it has no mixed labels."""
     if view.labels is None or view.weights is None or not view.labels.is_floating_point():
         return None
     return replace(view, smashed=view.labels, weights=view.weights.mean(2, keepdim=True))

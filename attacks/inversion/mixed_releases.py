@@ -1,4 +1,4 @@
-"""Releases that hold several images: what a row holds of each image, and which rows hold the same images."""
+"""Releases whose rows mix several images: the weights of the images in a row, and the rows with the same images."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 def per_member(view: View) -> Tensor:
     """A row for each image in a release: the released row and, if public, the image's weight at each position.
 
-    It is [N·k, T, D + 1] (tokens), [N·k, C + 1, H, W] (maps) or [N·k, D + 1] (vectors), with the weights as the last
-    channel. Without public weights, each row of the release is repeated k times, and the k images of a row cannot be
-    distinguished. Vectors have one weight.
+    The result is [N·k, T, D + 1] (tokens), [N·k, C + 1, H, W] (maps) or [N·k, D + 1] (vectors), with the weights as the
+    last channel. Without public weights, each row of the release is repeated k times, and the k images of a row cannot
+    be distinguished. Vectors have one weight.
 
     Raises:
-        NotApplicable: as `by_cell`.
+        NotApplicable: as in `by_cell`.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()
@@ -41,9 +41,10 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Weights [N, k, T] of positions as weights of a release's tokens or pixels: [N, k, L] or [N, k, H·W].
+    """Weights of T positions, [N, k, T], as weights of a release's tokens or pixels: [N, k, L] or [N, k, H·W].
 
-    The release is [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D]; T = 1 stays [N, k, 1].
+    `smashed` is [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D]; for T = 1 the result stays [N,
+    k, 1].
 
     Raises:
         NotApplicable: if the positions do not match the release, for example if images were mixed before the cut.
@@ -69,7 +70,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Training data of a decoder: rows of `per_member` without empty seats, and the queried image [C, H, W] of each."""
+    """Training data of a decoder: rows of `per_member` that hold an image, and their images [C, H, W]."""
     members = answer.members.flatten()
     rows = per_member(answer.view)
     if answer.view.mixed == 1:
@@ -78,10 +79,10 @@ def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def records_of_rows(view: View) -> Tensor:
-    """The record on each seat of each row, int64 [N, k], as client · B + place in the batch; −1 on an empty seat.
+    """The records mixed in each row, int64 [N, k], as client · B + place in the batch; −1 if empty.
 
     Raises:
-        NotApplicable: if rows hold several records and the adversary does not know whose.
+        NotApplicable: if rows hold several records and the adversary does not know their clients.
 
     >>> view = View(round=0, smashed=torch.zeros(2, 3), mixed=2, clients=torch.tensor([[1, 0], [1, 0]]))
     >>> records_of_rows(view).tolist()
@@ -99,7 +100,7 @@ def records_of_rows(view: View) -> Tensor:
 
 
 def check_public(views: Sequence[View]) -> None:
-    """Refuse mixed rows whose weights are hidden, by `NotApplicable`."""
+    """Raise `NotApplicable` for mixed rows with hidden weights."""
     if any(view.weights is None for view in views):
         raise NotApplicable(
             f"each released row holds {views[0].mixed} images with hidden weights: its members can only be told apart "
@@ -116,7 +117,7 @@ def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
 class LinkedRows:
     """Mixed rows of several passes, sorted by the batch place of their records.
 
-    Rows of one place hold the same n records, one of each client. Different places share no record.
+    Rows with one place hold the same n records, one of each client. Rows of different places share no record.
     """
 
     smashed: Tensor  # [P·E, ...], the E rows of the first of P places, then those of the next
@@ -145,7 +146,7 @@ class LinkedRows:
 
     @classmethod
     def joined(cls, several: Sequence[LinkedRows]) -> LinkedRows:
-        """Rows of several rounds, whose places follow one another; each place has the same number of rows."""
+        """The rows of several rounds, with consecutive place numbers; each place has the same number of rows."""
         clients, before, records = max(one.clients for one in several), 0, []
         for one in several:
             place, client = one.records // one.clients, one.records % one.clients
@@ -167,7 +168,7 @@ class LinkedRows:
         return int(self.records.max()) // self.clients + 1
 
     def parts(self, images: int) -> list[LinkedRows]:
-        """Splits by place into chunks of at most `images` records, at least one place each."""
+        """Split by place into chunks of at most `images` records, but of at least one place."""
         places = max(1, images // self.clients)
         rows = len(self.smashed) // self.places * places
         return [
@@ -182,6 +183,6 @@ class LinkedRows:
         ]
 
     def seated(self, images: Tensor, view: View) -> Tensor:
-        """Images [P·n, ...] of all records, arranged as guesses at the seats of one of the views, [N·k, ...]."""
+        """Images [P·n, ...] of all records, arranged as guesses at the members of one view's rows, [N·k, ...]."""
         by_client: Tensor = images.unflatten(0, (-1, self.clients)).transpose(0, 1).flatten(0, 1)
         return by_client[records_of_rows(view).flatten().clamp_min(0)]

@@ -21,7 +21,7 @@ _CLOSE = 1e-3  # length of what they leave, as a share of the right side's, from
 
 
 def principal_features(flat: Tensor, most: int) -> Tensor:
-    """Principal components of images [n, P] and a 1, [n, f]."""
+    """Features [n, f] of images [n, P]: at most `most` principal components, and the constant 1."""
     away = flat - flat.mean(0)
     vectors: Tensor = torch.linalg.eigh((away.T @ away).double())[1]
     return torch.cat([away @ vectors[:, -most:].to(flat), flat.new_ones(len(flat), 1)], 1)
@@ -41,13 +41,13 @@ def linked(same: Sequence[View]) -> LinkedRows:
 
 
 def _cells(smashed: Tensor, positions: int) -> Tensor:
-    """Rows as cells [N, T, D] that have one weight each; T = 1 for a weight of the whole row."""
+    """Rows split into T parts with one weight each, [N, T, D]; T = 1 if the whole row has one weight."""
     return (smashed.flatten(1).unsqueeze(1) if positions == 1 else as_tokens(smashed)).float()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """The adversary's own images as they crossed the cut: rows, seats and weights."""
+    """Released rows of the adversary's images, with the images, clients and weights of each row."""
 
     cells: Tensor  # [N, T, D]
     images: Tensor  # int64 [N, k], the own image on each seat
@@ -56,7 +56,7 @@ class Rows:
 
     @classmethod
     def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> Rows:
-        """Send the own images with these numbers, int64 [n], in rounds with newly drawn partners."""
+        """Send the adversary's images with the indices `some`, int64 [n], in rounds with newly drawn partners."""
         parts = []
         for part in some[torch.randperm(len(some), generator=draws, device=own.device)].split(batch):
             answer = query(own[part], draws)
@@ -86,11 +86,11 @@ class Rows:
 
 
 class Equations:
-    """Normal equations of the linear maps from images to smashed data, one map per client, from rows of own images.
+    """Normal equations of each client's linear map from images to smashed data, from rows of the adversary's images.
 
     Args:
-        features: features of all own images, [n, f]; the last one is 1.
-        clients: K.
+        features: features of all the adversary's images, [n, f]; the last feature is 1.
+        clients: number K of clients.
     """
 
     def __init__(self, features: Tensor, clients: int) -> None:
@@ -122,14 +122,14 @@ class Equations:
 
     @classmethod
     def together(cls, several: Sequence[Equations]) -> Equations:
-        """The sum of several equations: those of all their rows."""
+        """The sum of several normal equations: the equations of all their rows."""
         equations = cls(several[0]._features, several[0]._clients)
         equations._gram = sum((one._gram for one in several[1:]), several[0]._gram)
         equations._right = sum((one._right for one in several[1:]), several[0]._right)
         return equations
 
     def maps(self) -> Tensor:
-        """M of each client, [K, f, T·D]: an image's features times M are its smashed data at this client."""
+        """The map M of each client, [K, f, T·D]: an image's features times M are its smashed data at this client."""
         solved = []
         for gram, right in zip(self._gram.flatten(1, 2).flatten(2), self._right.flatten(1, 2), strict=True):
             regular = gram.double()
@@ -139,10 +139,10 @@ class Equations:
         return maps
 
     def model(self, flat: Tensor, apart: Rows) -> Model:
-        """The Gaussian model of images [n, P]. Its variances are estimated on rows of images that were not added.
+        """The Gaussian model of images [n, P]. Its variances come from the rows `apart`, whose images were not added.
 
-        The residuals of two rows with the same image of one client share the error e but not the noise. Their product
-        gives the variances of e; the rest of the residual's variance is noise; and the residuals' covariances less the
+        Two rows with the same image at one client share the map's error e but not the noise. So the product of their
+        residuals gives the variance of e, and the remaining variance is noise. The residuals' covariances minus the
         noise are the covariances of e.
         """
         maps, (_, cells, width) = self.maps(), apart.cells.shape
@@ -178,7 +178,7 @@ def _inverse(counts: Tensor) -> Tensor:
 
 
 def _root(covariance: Tensor) -> Tensor:
-    """R [q, d] with RᵀR close to a symmetric matrix [d, d] on its largest eigenvalues, without negative ones."""
+    """R [q, d] such that RᵀR approximates a symmetric matrix [d, d] by its largest positive eigenvalues."""
     draws = Generator(covariance.device).manual_seed(0)
     size = len(covariance), min(_REST, len(covariance))
     basis: Tensor = torch.randn(size, generator=draws, device=covariance.device)
@@ -191,7 +191,7 @@ def _root(covariance: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """Images and their smashed data as jointly Gaussian variables, plus noise that is independent in each number."""
+    """Images and their smashed data as jointly Gaussian variables, plus independent noise on each number."""
 
     features: Tensor  # [n, f], of own images
     flat: Tensor  # [n, P], own images

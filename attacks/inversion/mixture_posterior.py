@@ -1,6 +1,6 @@
-"""Mixture posterior: the mean image behind mixed rows, as if images and what clients send were jointly Gaussian.
+"""Mixture posterior: the mean image behind mixed rows, in a joint Gaussian model of images and smashed data.
 
-A small network then refines it.
+A small network then refines this image.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ _WIDEST = 2**13  # numbers of a release, at most, whose covariances are estimate
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePosterior(ReconstructingAttack):
-    """Solves one Gaussian model of all clients: each row is the sum of its members' images, mapped by their clients.
+    """Solves one Gaussian model of all clients: each row is the weighted sum of its images, mapped by their clients.
 
-    Client c sends z = M_c·φ(x) + e for an image x, with φ its largest principal components and 1. A row holds
-    Σ_k λ_k·z_k and noise. Least squares over all rows of the adversary's own images give every M at once, so the
-    partner of an image does not act as noise. The residuals of held-out own images give the covariance of e, since rows
-    of one image at one client share its e, and the variance of the noise. The guess is the mean of an image given all
-    rows that hold it in any pass, together with its partners there. Weights may differ from position to position, as
-    those of CutMix do. Rows of one image each are mixtures of one.
+    Client c sends z = M_c·φ(x) + e for an image x; φ(x) holds its largest principal components and 1. A row is Σ_k
+    λ_k·z_k plus noise. Least squares over all rows of the adversary's images give every M at once, so the partner
+    of an image does not act as noise. Rows of one image at one client share e, so the residuals of held-out images
+    separate the covariance of e from the noise. The guess is the conditional mean of an image given all its rows in all
+    passes, solved jointly with its partners in these rows. Weights may differ between positions, as in CutMix. Rows
+    with one image are also supported.
 
     Attributes:
-        passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
-        repeats: how often each own image is sent.
-        components: principal components of images at most. Many clients or positions allow fewer, so that the equations
-            have no more than 2²⁶ coefficients.
-        played: how often each own image takes the role of an attacked one.
-        epochs: epochs of the residual network; 0 leaves the posterior's guesses as they are.
-        width: units in each of its two hidden layers.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
+        repeats: how many times ≥ 1 each of the adversary's images is sent.
+        components: largest number ≥ 1 of principal components of images. With many clients or positions it is reduced,
+            so that the equations have at most 2²⁶ coefficients.
+        played: how many times ≥ 1 each of the adversary's images takes the role of an attacked image.
+        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the posterior's guesses.
+        width: number ≥ 1 of units in each of the network's two hidden layers.
 
-    Four models are fitted, each without one fold of own images. Their guesses at the left-out images have errors like
-    those at the attacked images; a residual network learns from them to refine both. The curve is the MSE on the first
-    fold, from which the network does not learn: first that of the posterior, then that of the network after each epoch.
-    Guesses take the share of the network's correction that fits this fold best.
+    Four models are fitted, each without one fold of the adversary's images. The models' errors at left-out images
+    resemble their errors at attacked images; a residual network learns to correct them. The result's `curve` is the MSE
+    on the first fold, which the network does not see in training: first of the posterior, then of the network after
+    each epoch. Guesses use the share of the network's correction that fits this fold best.
 
     Source: privkit's own; the conditional mean of normal variables, solved by conjugate gradients (Hestenes and Stiefel
     1952). That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.
@@ -71,8 +71,7 @@ class MixturePosterior(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Its controls refine with few steps; the posterior alone does not count as the untrained start, because it has
-        learned already."""
+        """Few training steps in control experiments, and no untrained version, as the posterior itself is learned."""
         return Mounting(
             passes=self.passes,
             undoes=frozenset({"maps", "scales", "masks", "mixes"}),
@@ -82,11 +81,11 @@ class MixturePosterior(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send own images, solve for the clients' maps, and then for the attacked images.
+        """Send the adversary's images, solve for the clients' maps, and then for the attacked images.
 
         Raises:
-            NotApplicable: if the members or weights of mixed rows are hidden, own images are fewer than three rounds, a
-                release has more than 8,192 numbers, or an answer is not finite.
+            NotApplicable: if the members or weights of mixed rows are hidden, the adversary's images fill fewer than
+                three rounds, a release has more than 8,192 numbers, or an answer is not finite.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -128,7 +127,7 @@ class MixturePosterior(ReconstructingAttack):
         return replace(refined, images=refined.images.view(-1, *observation.image_shape))
 
     def _fitted(self, sending: _Sending, features: Tensor, clients: int) -> tuple[Model, float, list[_Tried]]:
-        """The model of all own images, the penalty, and guesses at own images by models that left their fold out."""
+        """The model of all images, the penalty, and guesses at images by models without their fold."""
         folds = sending.folds
         equations = [Equations(features, clients) for _ in folds]
         for fold, one in zip(reversed(folds), reversed(equations), strict=True):
@@ -150,8 +149,6 @@ class MixturePosterior(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class _Tried:
-    """Guesses at the adversary's own images, to compare settings."""
-
     fold: int
     guess: Tensor  # [M, P]
     truth: Tensor  # [M, P]
@@ -159,8 +156,6 @@ class _Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sending:
-    """Own images on their way through the clients."""
-
     query: Query
     own: Tensor
     batch: int  # images of a round
@@ -168,16 +163,16 @@ class _Sending:
 
     @property
     def folds(self) -> list[Tensor]:
-        """Numbers of own images, int64 [n] each: whole rounds."""
+        """Indices of the adversary's images in each fold, int64 [n] each: whole rounds."""
         rounds = torch.arange(len(self.own), device=self.own.device).view(-1, self.batch)
         return [fold.flatten() for fold in rounds.tensor_split(min(_FOLDS, len(rounds)))]
 
     def rows(self, some: Tensor) -> Rows:
-        """The answers for some own images, int64 [n], each sent once."""
+        """The released rows for some of the adversary's images (indices int64 [n]), each sent once."""
         return Rows.of(self.query, self.own, some, self.batch, self.draws)
 
     def played(self, some: Tensor, passes: int) -> _Played:
-        """Let some own images, int64 [n], cross as often as the victims did."""
+        """Send some of the adversary's images (indices int64 [n]) as many times as the victims were sent."""
         rounds, there, truth = [], [], []
         for part in some[torch.randperm(len(some), generator=self.draws, device=some.device)].split(self.batch):
             answers = [self.query(self.own[part], self.draws) for _ in range(passes)]
@@ -190,14 +185,12 @@ class _Sending:
 
 @dataclass(frozen=True, kw_only=True)
 class _Played:
-    """Own images that play victims."""
-
     rounds: Sequence[tuple[LinkedRows, View]]
     there: Tensor  # bool [M'], the seats that are taken
     truth: Tensor  # [M, P], the images on those
 
     def guess(self, model: Model, penalty: float) -> Tensor:
-        """Guesses at the images on seats that are taken, [M, P]; rounds are solved together, which is faster."""
+        """Guesses at all images that were sent, [M, P]; rounds are solved together, which is faster."""
         rows = LinkedRows.joined([rows for rows, _ in self.rounds])
         each = model.guess(rows, penalty).unflatten(0, (-1, rows.clients))
         guesses = [

@@ -1,4 +1,4 @@
-"""Nearest-record inversion: guess the adversary's own record whose release is nearest to the victim's."""
+"""Nearest-record inversion: guess the adversary's own record whose release is nearest to the victim's release."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ _UNDOES = frozenset({"maps", "masks", "mixes", "shortens"})
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRecord(ReconstructingAttack):
-    """Sends the adversary's own records through the defended clients, and guesses the one with the most similar
-    release.
+    """Sends the adversary's records through the defended clients, and guesses the one with the most similar release.
 
-    It learns nothing, and reads records of every kind. If a sequence's release has one token for each token of the
-    sequence, it is guessed token by token, possibly from many records; fields of a table with categories are guessed
-    column by column. Positions that public masks remove are left out of the distance.
+    The attack needs no training and works for every kind of record. If a sequence's release has one token for each
+    token of the sequence, each token is guessed separately, possibly from many records; a table with categories is
+    guessed column by column. The distance ignores positions that public masks remove.
 
-    If the attacked records are among the own ones (`--auxiliary candidates`), it links releases to records. Behind
-    Gaussian noise of one strength, the nearest mean release is that of the most likely record. Behind Laplace noise it
-    sums absolute differences instead, if this identifies more of its own records.
+    If the adversary's records include the attacked ones (`--auxiliary candidates`), the attack links releases to
+    records. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely record. Under
+    Laplace noise the attack sums absolute differences instead, if this identifies more of the adversary's records.
 
     Attributes:
-        repeats: how often each own record is sent; its releases are averaged, so that their noise shrinks by √repeats.
-        passes: R ≥ 1, how often the same victims crossed; views come pass after pass, and their releases are
+        repeats: how many times ≥ 1 each of the adversary's records is sent; its releases are averaged, so their noise
+            shrinks by √repeats.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass and are
             averaged.
 
-    Source: the nearest neighbor in feature space as a lower bound of leakage is folklore; this form is privkit's.
+    Source: that the nearest neighbor in feature space is a lower bound of leakage is folklore; this form is
+    privkit's.
     """
 
     name: ClassVar[str] = "nearest_record"
@@ -79,7 +80,7 @@ class NearestRecord(ReconstructingAttack):
 
 
 def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """The mean release of every own record over the answers that show it, and 1 for each number that was ever shown."""
+    """The mean release of each of the adversary's records, and 1 for each number that some answer shows, else 0."""
     rounds = torch.arange(-(-len(own) // batch) * batch, device=own.device) % len(own)
     totals: list[Tensor] = []
     for rows in rounds.repeat(repeats).split(batch):
@@ -94,9 +95,9 @@ def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: G
 
 
 def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws: Generator) -> float:
-    """The power of differences (2 or 1) whose sum finds more own records again that were sent `passes` times.
+    """The power of differences (2 or 1) whose sum identifies more of the adversary's records, each sent `passes` times.
 
-    Squares are best behind Gaussian noise, absolute values behind Laplace noise.
+    Squares are best under Gaussian noise, absolute values under Laplace noise.
     """
     sent = [query(played, draws) for _ in range(passes)]
     rows = [one.view.smashed[one.row_of_each(len(played), "nearest_record")] for one in sent]
@@ -106,7 +107,7 @@ def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws:
 
 
 def _unmasked(view: View) -> tuple[Tensor, Tensor]:
-    """A release without the weights of public masks, and 1 for each number that they left, else 0."""
+    """A release without the weights of public masks, and 1 for each number that the masks kept, else 0."""
     if view.weights is None:
         return view.smashed, torch.ones_like(view.smashed)
     spread = mixed_release(torch.ones_like(view.smashed), 1, view.weights)
@@ -114,9 +115,10 @@ def _unmasked(view: View) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_releases(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor, power: float = 2.0) -> Tensor:
-    """The release [M, ...] nearest to each row [N, ...] in mean square over what both show (1, else 0), int64 [N].
+    """For each row `seen` [N, ...], the index of the nearest of `releases` [M, ...], int64 [N].
 
-    Where both show all, differences to another `power` may be summed.
+    The distance is the mean square over numbers that both show: `known` and `kept` are 1 there, else 0. If both show
+    all numbers, differences to another `power` may be summed.
     """
     rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
     whole = bool((there == 1).all()) and bool((theirs == 1).all())

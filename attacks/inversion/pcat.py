@@ -1,4 +1,4 @@
-"""PCAT: a passive server trains a pseudo-client against earlier states of its own segment, and a decoder of it."""
+"""PCAT: a passive server trains a pseudo-client against its segment's earlier states, and a decoder."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ _CONTROL_EPOCHS = 10
 class PCAT(Checked):
     """A pseudo-client whose releases the server's own segment classifies correctly, and a decoder of these releases.
 
-    The pseudo-client learns along the training: each saved state of the server's segment in turn must correctly
-    classify its releases of the adversary's labeled images. The decoder learns to draw these images from these
-    releases, and then decodes the clients' releases. The attack sends no queries, so clients cannot notice it.
+    The pseudo-client follows the training: each saved state of the server's segment in turn must correctly classify its
+    releases of the adversary's labeled images. The decoder learns to reconstruct these images from these releases, and
+    then decodes the clients' releases. The attack sends no queries, so clients cannot notice it.
 
     Attributes:
-        epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes 1.5 times the budget's.
+        epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
         mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
-            relative to the cross-entropy. The paper has no such term. At 0, many pseudo-clients are classified
-            correctly although their releases differ from the client's.
+            relative to the cross-entropy. The paper does not have this term. At 0, many pseudo-clients are classified
+            correctly although their releases differ from the clients' releases.
         learning_rate: learning rate of Adam on pseudo-client and decoder, > 0.
-        width: channels of the first layers, ≥ 1.
-        batch: images in a step, ≥ 2.
-        passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
-            mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
+        width: number of channels of the first layers, ≥ 1.
+        batch: number of images in a step, ≥ 2.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
+            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
 
-    If labels travel unmixed with the releases, each step takes images with the labels of as many recorded rows: the
-    paper's label alignment. Without a history only the final segment is used. A tenth of the auxiliary images is held
-    out: the curve is the decoder's MSE on the pseudo-client's releases of them. It shows how well the pseudo-client can
-    be decoded, not how close it is to the client.
+    If labels are sent unmixed with the releases, each step takes images with the labels of as many recorded rows: the
+    paper's label alignment. Without a history, only the final segment is used. A tenth of the auxiliary images is held
+    out: the result's `curve` is the decoder's MSE on the pseudo-client's releases of these images. This error measures
+    the decoding of these releases, not how close the pseudo-client is to the client.
 
     Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack";
-    there the pseudo-client takes a step in each round of the training, here some epochs at each recorded state. The
-    discrepancy is FORA's.
+    their pseudo-client takes a step in each round of the training; this one takes some epochs at each recorded
+    state. The discrepancy is FORA's.
     """
 
     name: ClassVar[str] = "pcat"
@@ -62,12 +62,12 @@ class PCAT(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """The defense's public behavior, and the segment's history if anything is learned."""
+        """The defense's public behavior, and the history of the server's segment if `epochs` is not 0."""
         return frozenset({"imitate"}) if self.epochs == 0 else frozenset({"imitate", "upper_history"})
 
     @property
     def mounting(self) -> ImageMounting:
-        """One and a half times the budget's epochs, since an epoch is cheap."""
+        """1.5 times the audit's epochs, since an epoch is cheap."""
         return replace(
             mounted(self, 1.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
@@ -87,7 +87,7 @@ class PCAT(Checked):
 
 
 class PCATTraining(SimulatorTraining[PCAT]):
-    """Training of pseudo-client and decoder. `history` has the frozen states of the server's segment, oldest first."""
+    """Training of pseudo-client and decoder; `history`: the server segment's frozen states, oldest first."""
 
     def __init__(self, attack: PCAT, data: AttackData, history: list[nn.Module], root: int) -> None:
         self._history, self._wanted = history, data.labels
@@ -121,5 +121,5 @@ class PCATTraining(SimulatorTraining[PCAT]):
         return loss
 
     def error(self, own: Tensor, simulated: Tensor) -> Tensor:
-        """The decoder's loss on the pseudo-client's releases of own images."""
+        """The decoder's loss on the pseudo-client's releases of the adversary's images."""
         return functional.mse_loss(self._decode(simulated, None), self.given.images[own])

@@ -1,6 +1,4 @@
-"""Posterior mean: the mean image behind a very noisy release, learned from the adversary's own images, each sent many
-times.
-"""
+"""Posterior mean: the mean image given a very noisy release, learned from images that are each sent many times."""
 
 from __future__ import annotations
 
@@ -30,43 +28,42 @@ _WORTH = 1.05  # gain of the signal, as a share of the noise, from which numbers
 class PosteriorMean(ReconstructingAttack):
     """Learns the mean of all images that could have given a noisy release.
 
-    The adversary sends each own image many times. The mean of its releases contains hardly any noise, and the
-    difference between a release and this mean is a sample of the noise. Any mean plus any noise sample is a training
-    example, so the network sees far more noisy releases than were sent. Its input are the largest principal components
-    of the means.
+    The adversary sends each of its images many times. The mean release of an image contains hardly any noise, and a
+    release minus this mean is a sample of the noise. Any mean plus any noise sample is a training example, so the
+    network sees far more noisy releases than were sent. Its inputs are the largest principal components of the means.
 
-    If noise has heavy tails, its large values carry little information: behind strong Laplace noise, the signs of the
+    If noise has heavy tails, its large values carry little information: under strong Laplace noise, the signs of the
     numbers alone are worth as much as a release with half of the noise's variance. So released numbers are clamped at
-    the bound that keeps the largest share of the variance between own images. Behind Gaussian noise no clamp helps, and
-    none is used.
+    the bound that keeps the largest share of the variance between the adversary's images. Under Gaussian noise a clamp
+    does not help, so none is used.
 
     The noise must not depend on the image: with secret masks, for example, the attack learns the wrong mean.
 
-    If the same images crossed several times, their releases are averaged, and the same number of noise samples are
-    averaged for training. These samples are shrunk by √((n - R) / (n - 1)) for R passes and n releases of an own image,
-    since the mean of the n releases already holds 1/n of the noise's variance.
+    If the victims were sent several times, their releases are averaged, and equally many noise samples are averaged for
+    training. For R passes and n releases of an image, these samples are shrunk by √((n - R) / (n - 1)), since the mean
+    of the n releases already holds 1/n of the noise's variance.
 
-    Behind strong noise, a release says more about which image crossed than about how it looks, and the mean of all
-    likely images is close to many of them. With `contrast`, guesses must also lie nearer to their own image than to
-    others: the training adds the cross entropy of finding each guess's image among 128 own ones by its distance.
+    Under strong noise, a release tells more about the identity of an image than about its look, and the mean of all
+    likely images is close to many images. With `contrast`, guesses must also be nearer to their own image than to
+    others: the loss adds the cross-entropy of finding each guess's image among 128 images by distance.
 
     Attributes:
-        repeats: how often each own image is sent, at least 4; a quarter of these rounds shows the principal components.
-            The other n rounds must be at least the passes.
-        passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
-        components: largest number of principal components.
-        epochs: passes over the own images, except one held-out round, whose error (with `contrast`, the weighted sum of
-            both errors) is the curve. The network of the epoch with the smallest error guesses, if the last
-            error is more than 5 % larger. 0 for the mean image.
-        width: units in each of two hidden layers.
-        mirror: whether mirror images of the own images, except the held-out ones, are sent and learned from, too; for
-            natural images.
-        contrast: weight ≥ 0 of the contrastive error beside the square error; each is in units of a constant guess's.
-            At 0 the guess is the posterior mean; a larger weight identifies more images, and draws them worse.
+        repeats: how many times ≥ 4 each of the adversary's images is sent. A quarter of these rounds serves for the
+            principal components; the number n of the others must be at least `passes`.
+        passes: how many times R ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
+        components: largest number ≥ 1 of principal components.
+        epochs: number ≥ 0 of passes over the adversary's images without one held-out round; 0 for the mean image. The
+            result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). The network
+            with the smallest error is used if the last error is over 5 % larger.
+        width: number ≥ 1 of units in each of two hidden layers.
+        mirror: whether mirrored copies of the training images are also sent and learned from; for natural images.
+        contrast: weight ≥ 0 of the contrastive error relative to the squared error; each is divided by the error of a
+            constant guess. At 0 the guess is the posterior mean; a larger weight identifies more images, but
+            reconstructs them less exactly.
 
-    Source: privkit's own. The posterior mean has the least square error of all guesses (Robert 2007, §2.5.1); clamped
-    numbers serve where noise has heavy tails (Huber 1964). The contrastive error is InfoNCE (van den Oord et al. 2018)
-    on distances of pixels, with a temperature that is learned.
+    Source: privkit's own. The posterior mean has the least squared error of all guesses (Robert 2007, §2.5.1);
+    clamping under heavy-tailed noise: Huber 1964. The contrastive error is InfoNCE (van den Oord et al. 2018) on
+    pixel distances, with a learned temperature.
     """
 
     name: ClassVar[str] = "posterior_mean"
@@ -91,7 +88,7 @@ class PosteriorMean(ReconstructingAttack):
 
     @property
     def _samples(self) -> int:
-        """n, the releases of an own image that are samples of the noise."""
+        """The number n of releases per image that serve as samples of the noise."""
         return self.repeats - self.repeats // 4
 
     @property
@@ -106,10 +103,10 @@ class PosteriorMean(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send the own images, average their releases, and train the network.
+        """Send the adversary's images, average their releases, and train the network.
 
         Raises:
-            NotApplicable: if rows are mixtures, or own images are fewer than two rounds.
+            NotApplicable: if rows are mixtures, or the adversary's images fill fewer than two rounds.
         """
         check_rows(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
@@ -139,7 +136,7 @@ class PosteriorMean(ReconstructingAttack):
         return Reconstruction(images=images.view(-1, *observation.image_shape), curve=curve, note=clamp.note)
 
     def _components(self, query: Query, own: Tensor, batch: int, draws: Generator) -> tuple[_Clamp, Tensor, Tensor]:
-        """The clamp, and middle [F] and principal components [F, k] of mean clamped releases."""
+        """The clamp, and the mean [F] and principal components [F, k] of the mean clamped releases."""
         count = self.repeats // 4
         first = _released(query, own, batch, draws)
         clamps = [_Clamp(first.mean(0), first.std(0), bound) for bound in (_BOUNDS if count > 1 else _BOUNDS[:1])]
@@ -165,7 +162,7 @@ class PosteriorMean(ReconstructingAttack):
 
 @dataclass(frozen=True)
 class _Clamp:
-    """Numbers of a release, no further from their mean than a bound."""
+    """Clamps each number of a release to at most `bound` spreads from its mean."""
 
     middle: Tensor  # [F]
     spread: Tensor  # [F], standard deviations
@@ -178,12 +175,11 @@ class _Clamp:
         return rows.clamp(self.middle - self.bound * self.spread, self.middle + self.bound * self.spread)
 
     def view(self, view: View) -> View:
-        """The view with its rows clamped."""
         return replace(view, smashed=self(view.smashed.flatten(1)).view_as(view.smashed))
 
     @property
     def note(self) -> str:
-        """A sentence, if there is a clamp."""
+        """A sentence on the clamp; empty without one."""
         if not isfinite(self.bound):
             return ""
         return (
@@ -206,7 +202,7 @@ def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
 
 
 def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor:
-    """The releases [N, F] of own images, each sent once more, in rounds with other company."""
+    """The releases [N, F] of the adversary's images, each sent once more, in rounds with newly drawn partners."""
     order = torch.randperm(len(own), generator=draws, device=own.device)
     answers = [query(own[part], draws) for part in order.split(batch)]
     rows = [one.view.smashed.flatten(1).float()[one.row_of_each(batch, "posterior_mean")] for one in answers]
@@ -214,7 +210,7 @@ def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor
 
 
 class _Denoising(Guessing):
-    """Trains on releases [R, N, k] of own images [N, P]; an epoch tells the error on the last `held` images."""
+    """Trains on releases [R, N, k] of images [N, P]; an epoch returns the error on the last `held` images."""
 
     def __init__(self, sent: Tensor, truth: Tensor, held: int, plan: PosteriorMean, seed: int) -> None:
         passes = plan.passes
@@ -239,7 +235,7 @@ class _Denoising(Guessing):
             return held.item()
 
     def drawn(self, releases: Tensor) -> Tensor:
-        """Images [M, P] in [0, 1] behind releases [M, k]."""
+        """Guessed images [M, P] in [0, 1] from releases [M, k]."""
         self.guesser.eval()
         guess: Tensor = (self._middle + self.guesser(releases)).clamp(0, 1)
         return guess

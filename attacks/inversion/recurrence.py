@@ -1,6 +1,4 @@
-"""Recurring tokens: finds the copies of one token in several passes of the same images, and the image that they belong
-to.
-"""
+"""Recurring tokens: find the copies of a token in several passes of the same images, and the image of these copies."""
 
 from __future__ import annotations
 
@@ -25,12 +23,12 @@ INTERSECTED_TOKENS = 10_240
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance > 0 between two copies of a token: 2·σ²·D under noise, and nearly 0 without.
+    """Mean squared distance > 0 between two copies of a token: 2·σ²·D under noise of variance σ², else nearly 0.
 
     Both passes are groups [G, n, D] of the same tokens in any order; more groups and channels make the estimate more
-    precise. In any order, the squared distance between the two group means is the n-th part of this distance. So no
-    matching is needed; under strong noise, matching would give too small a distance. The result is at least 1e-4 of the
-    mean squared distance of all tokens.
+    precise. For any order, the squared distance between the two group means is 1/n of this distance. So no matching is
+    needed; under strong noise, matching would underestimate it. The result is at least 1e-4 of the mean squared
+    distance of all tokens.
 
     >>> draws = torch.Generator().manual_seed(0)
     >>> tokens = torch.randn(40, 9, 32, generator=draws)
@@ -60,10 +58,9 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether rows of two passes [N, T, D] have the same tokens in any order, judged by the distance between copies of
-    a token.
+    """Whether rows of two passes [N, T, D] have equal tokens in any order; `copies`: squared distance of copies.
 
-    If so, the mean of a row changes only by the T-th part of a token's noise.
+    If they do, the mean of a row changes only by 1/T of a token's noise variance.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
@@ -73,10 +70,11 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """The probability that each token of a pass is the copy of each reference token; each has about one copy.
+    """The probability that each token of a pass is the copy of each reference token, which has about one copy.
 
-    Both are [G, n, D]. The result [G, n, n] has a row for each reference token; rows and columns sum to about 1, and
-    equal tokens share equally. The temperature > 0 is twice the variance between copies in each channel.
+    `reference` and `seen` are [G, n, D]. The result [G, n, n] has a row for each reference token; rows and columns sum
+    to about 1, and equal tokens share equally. The temperature > 0 is twice the variance between copies in each
+    channel.
     """
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
@@ -88,8 +86,8 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
     """The tokens of the first pass of [R, G, n, D], each averaged with its copies in the other passes: [G, n, D].
 
     Each group holds the same tokens in every pass; `copies` is the squared distance of copies. The second value [G, n,
-    rows] is the share of passes, in [0, 1], in which a token was in each of the group's rows; without rows, in each
-    place. There is only one round of matching: a second round with the means was measured to blur them.
+    rows] is the share of passes, in [0, 1], in which a token was in each of the group's rows (in each place, if `rows`
+    is None). There is only one round of matching, since a second round with the means blurred them in measurements.
 
     >>> tokens = torch.tensor([[[1.0], [9.0]]])
     >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
@@ -108,12 +106,12 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 
 
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
-    """The T tokens that recurred most often among all tokens that a row ever held, each averaged over its copies.
+    """The T tokens that recur most often among all tokens of a row in all passes, each averaged over its copies.
 
-    A row belongs to the same image in all passes [R, N, T, D]. A token joins the row's list if no listed token explains
-    it; it then counts in every pass that holds a copy. Tokens of other images, which batch shuffling deals into a row,
-    soon recur less often than the row's own. The result has tokens [N, T, D] and their recurrence [N, T], a share of
-    passes in [0, 1], in falling order.
+    A row belongs to the same image in all passes [R, N, T, D]. A token joins the row's list if it is no copy of a
+    listed token; it then counts in every pass that holds a copy. Tokens of other images, which batch shuffling moves
+    into a row, soon recur less often than the row's own tokens. The result has tokens [N, T, D] and their recurrence
+    [N, T], a share of passes in [0, 1], in falling order.
 
     Source: privkit's own.
 
@@ -152,7 +150,7 @@ class Intersection:
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:
-        """The known tokens, [M·B, T], at the places where the first pass released them."""
+        """The token indices `source`, [M·B, T], moved to the places where the first pass released these tokens."""
         known, taken = (x.reshape(messages, -1) for x in (source, self.taken.to(source.device)))
         return torch.zeros_like(known).scatter(1, taken, known).view_as(source)
 
@@ -174,15 +172,15 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
 
 
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
-    """Assign a message's tokens to its rows by how often they recur there; every row gets T tokens.
+    """Assign the tokens of a message to the rows in which they recur most often; every row gets T tokens.
 
     Passes [R, M, B·T, D] are messages of the same images. In each pass a token lands in its own row with probability k′
-    + (1 − k′)/B, and in each other row with probability (1 − k′)/B. So its own row is the one where it recurs most, and
-    the more passes, the more certain. Equal tokens share their counts: rows first take tokens that are certainly
-    theirs, and then equal tokens fill the remaining places.
+    + (1 − k′)/B, and in each other row with probability (1 − k′)/B. So it recurs most in its own row, and this becomes
+    more certain with more passes. Equal tokens share their counts: rows first take their certain tokens, and then equal
+    tokens fill the remaining places.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
-    law of visits is Yao et al., patch shuffling, Algorithm 2.
+    probabilities follow from Yao et al., patch shuffling, Algorithm 2.
 
     >>> own = torch.tensor([1.0, 2.0, 8.0, 9.0]).view(1, 4, 1)
     >>> mixed = own[:, [0, 2, 1, 3]]
@@ -193,9 +191,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
 
 def most_visited(tokens: Tensor, visits: Tensor) -> Intersection:
-    """The assignment of `intersected`, from tokens [M, B·T, D] and the share of passes [M, B·T, B] that each token
-    spent in each row.
-    """
+    """The assignment of `intersected`, from tokens [M, B·T, D] and their shares of passes in each row [M, B·T, B]."""
     m, n, rows = visits.shape
     taken = torch.stack([by_capacity(message, n // rows) for message in visits])  # [M, B, T]
     support = visits.transpose(1, 2).gather(2, taken)

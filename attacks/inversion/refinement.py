@@ -1,6 +1,6 @@
-"""Refinement: a small residual network that corrects guesses, learned from guesses at own images left out of a fit.
+"""Refinement: a small residual network that corrects guesses, trained on guesses at images that were left out of a fit.
 
-A network of guesses may also learn to tell images apart (`GuessError`).
+The loss may also reward guesses that identify their image (`GuessError`).
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
 
 
 class GuessError(nn.Module):
-    """The mean square error of guesses [n, P] at images [n, P].
+    """The mean squared error of guesses [n, P] at images [n, P].
 
     With a weight > 0, a contrastive error is added: the cross-entropy of finding a guess's own image among the others
-    by its distance. Both errors are then divided by those of a constant guess.
+    by distance. Each error is then divided by the same error of a constant guess.
 
-    Source: InfoNCE (van den Oord et al. 2018) on distances of pixels, with a temperature that is learned.
+    Source: InfoNCE (van den Oord et al. 2018) on distances of pixels, with a learned temperature.
     """
 
     def __init__(self, truth: Tensor, weight: float) -> None:
@@ -60,7 +60,7 @@ class GuessError(nn.Module):
 
 
 class Guessing(Learner):
-    """Trains a network whose outputs are guesses at `truth` [N, P]; a step takes `error.rows` rows."""
+    """Trains a network to guess `truth` [N, P], in batches of `error.rows` rows."""
 
     def __init__(self, guesser: nn.Module, truth: Tensor, contrast: float, epochs: int) -> None:
         self.guesser, self.error = guesser.to(truth.device), GuessError(truth, contrast)
@@ -72,9 +72,7 @@ class Guessing(Learner):
 
 @dataclass(frozen=True, kw_only=True)
 class Refinement:
-    """Guesses at own images by models that were fitted without these images, so their errors resemble those on attacked
-    images.
-    """
+    """Guesses at images by models fitted without these images; their errors resemble those on attacked images."""
 
     guesses: Tensor  # [N, P] in [0, 1]
     truth: Tensor  # the own images, [N, P]
@@ -86,9 +84,9 @@ class Refinement:
     contrast: float = 0.0  # weight of telling images apart beside the square error
 
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
-        """Train the network, and add to guesses [M, P] the share of its correction that helps held-out guesses most.
+        """Train the network, and add the share of its correction that is best on held-out images to the guesses [M, P].
 
-        The curve is the error on held-out own images: first that of the guesses, then that of the network after each
+        The result's `curve` is the error on held-out images: first of the guesses, then of the network after each
         epoch.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
@@ -108,7 +106,7 @@ class Refinement:
 
 
 class _Refiner(nn.Module):
-    """A guess plus the output of two hidden layers, which is 0 before training."""
+    """A guess plus the output of a network with two hidden layers, which is 0 before training."""
 
     def __init__(self, pixels: int, width: int) -> None:
         super().__init__()
@@ -120,7 +118,7 @@ class _Refiner(nn.Module):
 
 
 class _Residual(Guessing):
-    """Trains the refiner; an epoch tells its error on the images held out."""
+    """Trains the refiner; an epoch returns the error on held-out images."""
 
     def __init__(self, plan: Refinement) -> None:
         self._learned = plan.guesses[~plan.held], plan.truth[~plan.held]
@@ -139,6 +137,5 @@ class _Residual(Guessing):
 
     @torch.no_grad()
     def held(self, drawn: Tensor) -> float:
-        """The error of guesses at the images held out."""
         error: Tensor = self.error(drawn, self._held[1])
         return error.item()

@@ -28,27 +28,28 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge(ReconstructingAttack):
-    """Regresses the adversary's own images on their releases, and lets a residual network refine the guesses.
+    """Regresses the adversary's images on their releases, and lets a residual network refine the guesses.
 
-    A release is projected on its largest principal components. If the adversary knows which client sent a row, it fits
-    one regression per client, if this guesses held-out images better. The network learns from guesses at images that
-    the regression was not fitted to, because only these have errors like those of the victim's images.
+    A release is projected on its largest principal components. If the adversary knows the client of each row, it may
+    fit one regression per client, which it does if this guesses held-out images better. The network learns from guesses
+    at images that were left out of the regression: only their errors resemble the errors on victims.
 
     Attributes:
-        passes: R ≥ 1, how often the same victims crossed; several passes are first solved for each record's release, as
-            in `Unmix`.
-        repeats: how often each own image is sent; each time, coins and noise are new.
-        components: largest number of principal components that are kept.
-        epochs: epochs of the residual network; 0 leaves the regression's guesses as they are.
-        width: units in each of its two hidden layers.
-        order: "released" takes tokens as they come. "recognized" puts each token in the place whose distribution it
-            fits; these distributions are learned by following own tokens from image to image (`followed_tokens`). It
-            works for one pass only.
+        passes: how many times ≥ 1 the same victims were sent; several passes are first solved for each record's
+            release, as in `Unmix`.
+        repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
+        components: largest number ≥ 1 of principal components that are kept.
+        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the regression's guesses.
+        width: number ≥ 1 of units in each of the network's two hidden layers.
+        order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution fits
+            it, learned by tracking tokens over the adversary's images (`followed_tokens`); it needs `passes` = 1.
 
-    The curve is the MSE on a third of the own images that the network does not learn from: of the regression, then of
-    the network after each epoch. Guesses take the share of the network's correction that fits these images best.
+    The result's `curve` is the MSE on the third of the adversary's images that the network does not learn from: of the
+    regression, then of the network after each epoch. Guesses use the share of the network's correction that fits these
+    images best.
 
-    Source: privkit's own; ridge regression with cross-fitting. Linear readability of shallow features is folklore.
+    Source: privkit's own; ridge regression with cross-fitting. That shallow features are linearly decodable is
+    folklore.
     """
 
     name: ClassVar[str] = "ridge"
@@ -68,8 +69,7 @@ class Ridge(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Its controls refine with few steps; the regression alone does not count as the untrained start, because it
-        has learned already."""
+        """Few training steps in control experiments, and no untrained version, as the regression itself is learned."""
         undoes = {"maps", "scales", "masks", "mixes"} if self.order == "released" else {"maps", "scales", "permutes"}
         return Mounting(
             passes=self.passes,
@@ -83,7 +83,8 @@ class Ridge(ReconstructingAttack):
         """Query the clients, fit the regression, and refine its guesses.
 
         Raises:
-            NotApplicable: if there are fewer own images than three rounds; with several passes, also as for `Unmix`.
+            NotApplicable: if the adversary's images fill fewer than three rounds; with several passes, also as for
+                `Unmix`.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -122,7 +123,7 @@ class Ridge(ReconstructingAttack):
 
 
 def _rows(views: Sequence[View]) -> tuple[Tensor, Tensor]:
-    """Rows of releases, one for each image that they hold: [N, F], and the client that sent each, int64 [N]."""
+    """Rows of releases, [N, F], and the client of each row, int64 [N]; a row that holds several images is repeated."""
     clients = [
         (view.smashed.new_zeros(len(view.smashed) * view.mixed) if view.clients is None else view.clients.flatten())
         for view in views
@@ -140,7 +141,7 @@ def _weighted(view: View) -> Tensor:
 
 
 def _sent(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """`_rows` of own images as they crossed, and which image each row is, int64 [N]."""
+    """`_rows` of the adversary's images after sending them, and the image of each row, int64 [N]."""
     rows, clients, images = [], [], []
     whole = len(own) // batch * batch
     for _ in range(repeats):
@@ -165,7 +166,7 @@ def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor
 
 
 def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders: Tensor, held_by: Tensor) -> Fitted:
-    """One regression for all rows or one per client, whichever guesses left-out images better."""
+    """One regression for all rows or one per client: the choice that guesses left-out images better."""
     together = cross_fitted(known, targets, folds, wanted)
     clients = senders.unique().tolist()
     if len(clients) < 2:
@@ -181,7 +182,7 @@ def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """Guesses by regressions that each leave one fold out."""
+    """Guesses by cross-fitting: each regression leaves one fold out."""
 
     own: Tensor  # float64 [N, P], at the rows it learned from, each by the fit that never saw the row's record
     other: Tensor  # float64 [M, P], at other rows, the mean over the fits
@@ -191,7 +192,7 @@ class Fitted:
 def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
     """Fit targets [N, P] linearly on rows [N, F], once without each fold; F may exceed N.
 
-    The penalty is the one that guesses the left-out folds best. Rows of one record share a fold, int64 [N] in
+    The ridge penalty is chosen by the error on left-out folds. Rows of one record share a fold, int64 [N] in
     0..FOLDS-1. Guesses are also made at `other` rows [M, F].
 
     Source: Hoerl and Kennard 1970; the penalty by cross-validation (Stone 1974).
@@ -218,7 +219,7 @@ def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) ->
 
 @dataclass(frozen=True)
 class _Fit:
-    """One fit, factored so that every penalty costs one product."""
+    """A linear fit, factored so that each ridge penalty costs only one matrix product."""
 
     middle: Tensor
     mean: Tensor

@@ -1,4 +1,4 @@
-"""Combination of views: passes of the same victims side by side or averaged, and rows of all rounds in chunks."""
+"""Combination of views: group or average passes of the same victims, and cut the rows of all rounds into chunks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
     """One view with the mean of several rounds' releases of the same victims; the noise of R rounds shrinks by √R.
 
     Rounds hold the same victims in the same rows. Under public masks, each position is the mean over the rounds that
-    kept it (`unmasked`). With `align`, for rounds with different orders, tokens of later rounds are first matched with
-    the most similar tokens of the first round, by the assignment of least squared distances.
+    kept it (`unmasked`). With `align`, for rounds with different orders, the tokens of later rounds are first matched
+    with the first round's tokens, by the assignment with the least sum of squared distances.
 
     Raises:
-        NotApplicable: if the rounds differ in form, images are mixed (each round then has other weights), or tokens
-            were masked and are to be aligned.
+        NotApplicable: if the rounds differ in form, if images are mixed (each round then has other weights), or if
+            `align` is asked for masked tokens.
 
     >>> rounds = [View(round=i, smashed=torch.tensor([[[1.0], [9.0]]]).flip(1) + i) for i in range(2)]
     >>> averaged(rounds).smashed.flatten().tolist()
@@ -43,7 +43,7 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 
 
 def masked(views: Sequence[View]) -> bool:
-    """Whether unmixed rows were masked by public masks; `NotApplicable` if some were and others were not."""
+    """Whether unmixed rows were masked by public masks; `NotApplicable` if only some views were masked."""
     public = [view.weights is not None for view in views]
     if any(public) and not all(public):
         raise NotApplicable("rounds can be combined only if masks are public in all passes or in none")
@@ -54,8 +54,8 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
     """The combined release of rounds of the same victims, each position weighted by public `weights` [N, 1, T].
 
     Returns:
-        Their sum divided by the sum of their weights, shaped like `smashed`, and [N, 1, T]: 1 for each position that
-        some round kept. Other positions are 0 in both.
+        The sum of the releases over the sum of their weights, shaped like `smashed`; and a mask [N, 1, T], 1 for each
+        position that some round kept. Other positions are 0 in both.
 
     >>> rounds = [
     ...     View(round=i, smashed=torch.tensor([[[5.0], [0.0], [7.0]]]) * kept[0].unsqueeze(2), weights=kept)
@@ -71,13 +71,13 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """The views of each round of victims together, in the order of their passes; the given views come pass after pass.
+    """The views grouped by round of victims, in the order of their passes; the given views come pass after pass.
 
     Rows may hold several images if `mixed`.
 
     Raises:
-        NotApplicable: if the views are not passes of the same form, a row holds several images that it may not hold,
-            or some passes were masked and others were not.
+        NotApplicable: if the views are not passes of the same form, if a row holds several images although `mixed` is
+            False, or if only some passes were masked.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
     >>> [[view.round for view in same] for same in by_round(views, 2)]
@@ -116,6 +116,6 @@ def chunks_of(views: Sequence[View], rows: int) -> list[View]:
 
 
 def labels_of(views: Sequence[View]) -> Tensor | None:
-    """Labels int64 [N] of all rows, if they travel as whole numbers."""
+    """Labels int64 [N] of all rows if they are sent as class numbers, else None."""
     labels = [v.labels for v in views if v.labels is not None and not v.labels.is_floating_point()]
     return torch.cat(labels) if len(labels) == len(views) else None

@@ -1,4 +1,4 @@
-"""SARA: tokens are put in their predicted places, missing ones are completed, and a decoder draws the image."""
+"""SARA: put tokens in predicted places, complete missing tokens, and decode the image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COMPLETION_WEIGHT = 0.05  # of the squared error of completed tokens, whose var
 
 
 class Completion(nn.Module):
-    """The network that fills in missing tokens from the others, and then decodes all tokens."""
+    """The network that predicts missing tokens from the others, and then decodes all tokens."""
 
     def __init__(self, geometry: Geometry) -> None:
         super().__init__()
@@ -43,7 +43,9 @@ class Completion(nn.Module):
         self.leave = nn.Linear(width, geometry.token_dim)
 
     def forward(self, tokens: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-        """Completed tokens [N, T, D] and images [N, C, H, W] of tokens [N, T, D] in places, some absent [N, T]."""
+        """Completed tokens [N, T, D] and images [N, C, H, W], from placed tokens [N, T, D] and the mask `absent` [N,
+        T].
+        """
         held = torch.where(absent.unsqueeze(2), self.missing, tokens)
         filled = self.leave(self.block(self.enter(held) + self.decoder.positions))
         completed = torch.where(absent.unsqueeze(2), filled, tokens)
@@ -54,18 +56,18 @@ class Completion(nn.Module):
 class Sara(ReconstructingAttack):
     """Three networks in a row: a position predictor, the completion of missing features, and a decoder.
 
-    The predictor is that of `drag_reorder`. Tokens that are zero count as missing. Completion and decoder learn from
-    own tokens in the predictor's order, with a part masked at random, so that they adapt to its mistakes. The predictor
-    learns from the same images. Holding images out for it was measured to be no better: a single layer overfits little,
-    and would learn from fewer images.
+    The predictor is that of the attack `drag_reorder`. Tokens of zeros count as missing. Completion and decoder learn
+    from the adversary's tokens in the predicted order, with random masks, so they adapt to the predictor's mistakes.
+    The predictor learns from the same images: held-out images for it did not help in measurements, since a single layer
+    overfits little.
 
     Attributes:
-        predictor_epochs: epochs of the position predictor, ≥ 0.
-        epochs: epochs of completion and decoder, ≥ 0; None takes the budget's.
+        predictor_epochs: number of epochs of the position predictor, ≥ 0.
+        epochs: number of epochs of completion and decoder, ≥ 0; None takes the number from the audit's budget.
         masked: largest share in [0, 1] of a row's tokens that are masked in training.
 
-    Source: SARA, arXiv 2609.01232, in its three steps; sizes and training are privkit's own, since neither the paper's
-    text nor code was at hand.
+    Source: the three steps of SARA, arXiv 2609.01232; sizes and training are privkit's own, since neither the
+    paper's text nor its code was available.
     """
 
     name: ClassVar[str] = "sara"
@@ -121,7 +123,7 @@ class Sara(ReconstructingAttack):
 def _masked_token_losses(
     network: Completion, learned: Predicted, predicted: Tensor, masked: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """An epoch's errors of images, and of the tokens that were masked, which know where they belong."""
+    """The losses of one epoch's steps: errors of images and of masked tokens, see `completion_loss`."""
     geometry, own = learned.decoder.geometry, learned.own.tokens
     for rows in torch.randperm(len(own), generator=draws).split(_IMAGES_A_STEP):
         share = masked * torch.rand(len(rows), 1, generator=draws)
@@ -130,12 +132,12 @@ def _masked_token_losses(
 
 
 def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
-    """Error of images, and of the tokens that were masked.
+    """Error of images, plus error of masked tokens.
 
     Args:
-        predicted: [n, T, D], tokens in predicted places.
-        rows: int64 [n], the own image that each row of tokens belongs to.
-        absent: bool [n, T], masked.
+        predicted: tokens in predicted places, [n, T, D].
+        rows: int64 [n], the index of the adversary's image behind each row of tokens.
+        absent: bool [n, T], whether a token is masked.
     """
     geometry = learned.decoder.geometry
     truth = learned.standardized(learned.own.tokens[rows])

@@ -1,4 +1,4 @@
-"""SDAR: a passive server learns a simulator of the client from what it saw, and a decoder from the simulator."""
+"""SDAR: a passive server trains a simulator of the client on recorded releases, and a decoder of the simulator."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ class SDAR(ReconstructingAttack):
     """A simulator of the client and a decoder, both regularized by discriminators and the server's own segment.
 
     The simulator maps the adversary's images to releases that the server's frozen segment classifies correctly and that
-    a discriminator cannot distinguish from the recorded ones. From these releases the decoder draws the adversary's
-    images. A second discriminator compares its images for recorded releases with the adversary's own. The attack sends
-    nothing, so clients cannot notice it.
+    a discriminator cannot distinguish from the recorded releases. From simulated releases the decoder reconstructs the
+    adversary's images. A second discriminator compares decoded images of recorded releases with the adversary's images.
+    The attack sends nothing, so clients cannot notice it.
 
     Attributes:
-        epochs: passes over the auxiliary images, ≥ 0 (0 is the untrained start); None takes half the budget's.
-        simulator: "generic" (convolutions, which know of the client's architecture only the form of the release), or
-            "known" (the client's architecture with freshly drawn weights, as in UnSplit; needs `lower`).
+        epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes half of the audit's budget.
+        simulator: "generic" (convolutions that use only the form of the release), or "known" (the client's architecture
+            with new random weights, as in UnSplit; needs `lower`).
         learning_rate: learning rate of Adam on simulator and decoder, > 0.
         discriminator_rate: learning rate of Adam on both discriminators, > 0.
-        lambda1: weight ≥ 0 of the discriminator's part beside the cross-entropy in the simulator's objective.
-        lambda2: weight ≥ 0 of the other discriminator's part beside the mean squared error in the decoder's.
-        flip: share in [0, 1) of the auxiliary labels that are drawn anew in each step, against overfitting.
-        width: channels of the first layers, ≥ 1.
-        batch: images in a step, ≥ 2.
-        passes: P ≥ 1, how often the same victims crossed; views come pass after pass. With several, or if rows were
-            mixed by public coins, each record's release is solved for, and own rows are treated likewise (`Unmixed`).
+        lambda1: weight ≥ 0 of the discriminator's term relative to the cross-entropy in the simulator's objective.
+        lambda2: weight ≥ 0 of the second discriminator's term relative to the mean squared error in the decoder's
+            objective.
+        flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
+        width: number of channels of the first layers, ≥ 1.
+        batch: number of images in a step, ≥ 2.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
+            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
 
-    If integer labels travel with the releases, discriminators and decoder use them, as in the paper. A tenth of the
-    auxiliary images is held out: the curve is the decoder's MSE on their simulated releases. It shows how well the
-    simulator can be decoded, not how close it is to the client.
+    If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
+    auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases. This error
+    measures the decoding of simulated releases, not how close the simulator is to the client.
 
     Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV;
-    there the attack runs along with training, here on the releases of the trained client.
+    their attack runs during training; this one uses the releases of the trained client.
     """
 
     name: ClassVar[str] = "sdar"
@@ -74,7 +75,7 @@ class SDAR(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Half the budget's epochs, since an epoch costs twice as much as another attack's."""
+        """Half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
         return replace(
             mounted(self, 0.5),
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
@@ -92,7 +93,7 @@ class SDAR(ReconstructingAttack):
 
 
 class SDARTraining(SimulatorTraining[SDAR]):
-    """Simulator and decoder, each with a discriminator as its opponent."""
+    """Training of simulator and decoder, each with a discriminator as its opponent."""
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
         data, width = self.given, self.attack.width
@@ -116,7 +117,7 @@ class SDARTraining(SimulatorTraining[SDAR]):
         return self._step(data.images[own], labels, data.rows[recorded], theirs, draws)
 
     def _step(self, images: Tensor, labels: Tensor, rows: Tensor, theirs: Tensor | None, draws: Generator) -> Tensor:
-        """One step of the four: each sees the others as they were before it, and learns alone."""
+        """One step of all four networks: each learns alone, with the other networks as they were before the step."""
         attack, upper, count = self.attack, given(self.given.upper), len(rows)
         simulated = self._sent(self.parts["simulator"](images), draws)
         adversarial, fooled, push = self._discriminate("releases", rows, theirs, simulated.detach(), labels)

@@ -1,4 +1,4 @@
-"""Seen tokens: a linear guess at an image from the tokens that its row shows, and a refinement of this guess.
+"""Seen tokens: a linear guess at an image from the visible tokens of its row, and a refinement of this guess.
 
 A mask hides tokens, but attention before the cut spreads every patch over all tokens. So the remaining tokens reveal
 the hidden patches, too.
@@ -40,25 +40,26 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """For each attacked row, regresses the adversary's own images on their tokens at the places that this row shows.
+    """For each attacked row, regresses the adversary's images on their tokens at the row's visible places.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
-    the images give, for any set of places, the best linear guess from the tokens there. Public weights tell which
-    tokens of a mixed row are an image's own; without mixing, a token of zeros was masked. Where tokens are missing from
-    a row, their places are recognized (`dropped_places`). Then a residual network refines the guess. It learns from
-    linear guesses at own images, each by a regression that left this image out, from the places that other rows show.
+    the images give the best linear guess from the tokens at any set of places. Public weights tell which tokens of a
+    mixed row belong to an image; without mixing, a token of zeros was masked. If tokens were dropped from a row, the
+    places of the others are recognized (`dropped_places`). Then a residual network refines the guess. The network
+    learns from linear guesses at the adversary's images, by regressions without these images and at the visible places
+    of other rows.
 
     Attributes:
-        repeats: how often each own image is sent at most, ≥ 1.
-        components: largest number of inputs of a regression, shared equally by the tokens: each token's largest
-            principal components.
-        epochs: epochs of the residual network; 0 leaves the linear guesses as they are.
-        width: units in each of its two hidden layers.
-        contrast: weight ≥ 0 of the contrastive error beside the square error, as in `PosteriorMean`.
+        repeats: largest number of times ≥ 1 that each of the adversary's images is sent.
+        components: largest number ≥ 1 of inputs of a regression, divided equally among the tokens; the inputs are each
+            token's largest principal components.
+        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the linear guesses.
+        width: number ≥ 1 of units in each of the network's two hidden layers.
+        contrast: weight ≥ 0 of the contrastive error relative to the squared error, as in `PosteriorMean`.
 
-    The curve is the error on a tenth of the own images, from which the network does not learn: first of the linear
-    guesses, then of the network after each epoch. The attack takes the share of the network's correction that guesses
-    these images best.
+    The result's `curve` is the error on a held-out tenth of the adversary's images: first of the linear guesses, then
+    of the network after each epoch. The attack uses the share of the network's correction that guesses these images
+    best.
 
     Source: privkit's own; the conditional mean of normal variables, in the form of ridge regression (Hoerl and Kennard
     1970), with cross-fitting. The contrastive error is `GuessError`.
@@ -75,7 +76,7 @@ class SeenTokens(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Its controls refine with few steps; the linear guess is no start, because it has learned already."""
+        """Few training steps in control experiments, and no untrained version, as the linear guess is learned."""
         return Mounting(
             undoes=frozenset({"maps", "masks", "mixes"}),
             any_tokens=True,
@@ -85,11 +86,12 @@ class SeenTokens(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send own images, collect their tokens, solve one regression for each attacked row, refine.
+        """Send the adversary's images, collect their tokens, solve one regression for each attacked row, and refine.
 
         Raises:
-            NotApplicable: if releases are vectors, if the mixing is secret or adds tokens up, if own images are fewer
-                than two rounds, or if an answer is not finite; if tokens are missing, also as for `dropped_places`.
+            NotApplicable: if releases are vectors, if the mixing is secret or adds tokens, if the adversary's images
+                fill fewer than two rounds, or if an answer is not finite; for dropped tokens, also as in
+                `dropped_places`.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -128,7 +130,7 @@ class SeenTokens(ReconstructingAttack):
 
 
 def in_place(view: View) -> tuple[Tensor, Tensor]:
-    """Tokens of a row for each of its images, and which of them are the image's own alone.
+    """Released tokens [N·k, T, D], once per image that a row mixes, and whether a token is of this image alone.
 
     Raises:
         NotApplicable: if weights are hidden, or positions hold sums of several images.
@@ -153,7 +155,7 @@ def in_place(view: View) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Collected:
-    """What own images sent: their tokens, each the mean of all its releases, and one row of each image."""
+    """The tokens of the adversary's images, each the mean of all its releases, and one released row of each image."""
 
     tokens: Tensor  # [n, T, D], 0 where none came
     rows: Tensor  # [n, T, D], of one release of each image
@@ -187,9 +189,10 @@ class _Collected:
 def _cross_fitted(
     learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
 ) -> tuple[float, Tensor]:
-    """The penalty, and linear guesses [rounds·n, P] at own images [n, P], each from a fit without the image.
+    """The ridge penalty, and linear guesses [rounds·n, P] at images [n, P], each from a fit without the image.
 
-    In each round, an image shows the places of one of 64 rows; a fit's guesses from equal places share one matrix.
+    In each round, the visible places of an image are those of one of 64 rows; guesses from equal places share one
+    matrix.
     """
     folds = torch.arange(len(images), device=images.device) % _FOLDS
     fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(_FOLDS)]
@@ -209,7 +212,7 @@ def _cross_fitted(
 
 @dataclass(frozen=True)
 class Covariances:
-    """Second moments of own tokens, in principal components of each place, and of own images."""
+    """Second moments of the adversary's tokens, in principal components of each place, and of its images."""
 
     middle: Tensor  # [T, D]
     basis: Tensor  # [T, D, q]
@@ -230,9 +233,9 @@ class Covariances:
         return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
 
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
-        """Guesses [N, P] in [0, 1], each from the tokens of its row [T, D] that are `seen`, bool [T].
+        """Guesses [N, P] in [0, 1], each from the visible tokens (`seen`, bool [N, T]) of its row [T, D].
 
-        Rows that show the same places share the factors of one matrix.
+        Rows with the same visible places share the factors of one matrix.
         """
         width, last = self.basis.shape[2], len(self.within) - 1
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()

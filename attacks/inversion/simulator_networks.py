@@ -17,16 +17,17 @@ _SMALLEST_SIDE = 4  # of the picture that a vector is read off
 
 
 class Simulator(nn.Module):
-    """Convolutions from images to releases with the form, means, deviations and lower limit of the recorded ones.
+    """Convolutions from images to releases with the form, means, deviations and lower limit of the recorded releases.
 
-    Positions of the release are assumed to be centered on the image, as many whole pixels apart as fit. This is right
-    for patches, and for convolutions with and without padding. A class token is computed from all positions.
+    We assume that the release's positions are centered on the image, with the largest whole number of pixels between
+    them. This holds for patches, and for convolutions with and without padding. A class token is computed from all
+    positions.
 
     Args:
         release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
-        width: channels of the first layer; each reduction doubles them, up to four times this number.
+        width: number of channels of the first layer; each reduction doubles it, up to four times this number.
 
-    Source: privkit's own; the paper's simulator has the client's architecture or another known network's.
+    Source: privkit's own; in the paper, the simulator has the architecture of the client or of another known network.
 
     >>> Simulator(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 8, 12, 12])
@@ -75,7 +76,7 @@ class Simulator(nn.Module):
 
 
 class _ClassToken(nn.Module):
-    """A linear map of the mean features to class tokens with the means and deviations of recorded ones [N, 1, D]."""
+    """A linear map from mean features to class tokens with the means and deviations of recorded ones, [N, 1, D]."""
 
     mean: Tensor
     deviation: Tensor
@@ -92,15 +93,14 @@ class _ClassToken(nn.Module):
 
 
 class SimulatorDecoder(nn.Module):
-    """Convolutions from releases back to images, the simulator's steps in reverse; outputs are centered on 0.5 and not
-    clamped.
+    """Convolutions from releases to images, the simulator's steps in reverse; outputs center on 0.5, unclamped.
 
     No layer normalizes, because simulated and recorded releases differ in their statistics and must be decoded by the
     same function.
 
     Args:
         rows: example rows, [N, T, D], [N, D, h, w] or [N, D].
-        width: channels of the last layers; before each enlargement there are twice as many, up to four times this
+        width: number of channels of the last layers; twice as many before each enlargement, up to four times this
             number.
 
     Source: privkit's own.
@@ -132,12 +132,12 @@ class SimulatorDecoder(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """One score for each row, higher for rows that look recorded (or, for images, like the adversary's own).
+    """One score for each row, higher for rows that look like recorded rows (or like the adversary's images).
 
     Args:
         rows: example rows, [N, T, D], [N, D, h, w] or [N, D]; inputs are scaled by their deviations.
-        width: channels of the first layer.
-        classes: labels that each row is scored with; 0 for none.
+        width: number of channels of the first layer.
+        classes: number of labels with which rows are scored; 0 without labels.
 
     Source: Zhu et al., SDAR: two discriminators that read labels, here by a projection (Miyato and Koyama 2018, "cGANs
     with projection discriminator").
@@ -176,7 +176,7 @@ class Discriminator(nn.Module):
 
 
 def _halvings(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
-    """Cells of the smallest picture, and the steps from the image's pixels to their distance."""
+    """Rows and columns of the smallest picture, and the factors by which the image shrinks to this size."""
     sides, cells = geometry.image_shape[1:], (geometry.rows, geometry.columns)
     if cells == (1, 1):
         halved = 0
@@ -193,7 +193,6 @@ def _layer(inputs: int, outputs: int, step: int = 1) -> nn.Sequential:
 
 
 def _primes(number: int) -> list[int]:
-    """Prime factors, ascending."""
     factors, factor = [], 2
     while number > 1:
         while number % factor == 0:

@@ -1,4 +1,4 @@
-"""Common parts of passive attacks without queries: a simulator of the client and its decoder learn from own images."""
+"""Common parts of passive attacks without queries: training a simulator of the client, and its decoder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BANDWIDTHS = tuple(2.0**power for power in range(-3, 2))  # Gaussian kernels' �
 
 
 class _SimulatorRecipe(Budgeted, Protocol):
-    """An attack that simulates the client; the fields' ranges are `SDAR`'s."""
+    """An attack that simulates the client; `SDAR` describes the fields and their ranges."""
 
     @property
     def width(self) -> int: ...
@@ -44,10 +44,10 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence for attacks that run here on trained clients, whereas their authors train them along with the clients.
+    """A sentence that attacks run here on trained clients, whereas the published ones run during the training.
 
     Args:
-        epochs: number of epochs of the attack; None for a share of the run's epochs, which `share` names in words.
+        epochs: number of epochs of the attack; None for a share of the audit's epochs, which `share` gives in words.
     """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
@@ -58,7 +58,7 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
 
 @dataclass(frozen=True, kw_only=True)
 class AttackData:
-    """What the adversary recorded, and its own images and labels."""
+    """The adversary's recorded rows, and its own images and labels."""
 
     # recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`)
     rows: Tensor
@@ -75,11 +75,11 @@ class AttackData:
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
-        """All declared fields; only the architecture of the client's segment `lower` may be used.
+        """The data from the observation; of the client's segment `lower`, only the architecture may be used.
 
         Raises:
-            NotApplicable: if something is missing, rows were mixed by hidden coins, there are too few images, labels
-                are not whole numbers, or the server's segment does not classify such rows.
+            NotApplicable: if a field is missing, rows were mixed with hidden weights, there are too few images,
+                labels are not whole numbers, or the server's segment cannot classify the rows.
         """
         check_inputs(attack, observation)
         check_forms(attack, observation.views)
@@ -119,7 +119,7 @@ class AttackData:
 
 
 def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None) -> int:
-    """Number of classes of the server's segment, which must read the rows and know the labels."""
+    """Number of classes of the server's segment, which must accept the rows and have all the labels."""
     try:
         with torch.no_grad():
             logits: Tensor = upper(rows[:2])
@@ -178,7 +178,6 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         return Reconstruction(images=self.guess(), curve=curve)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:
-        """Networks beside simulator and decoder, by name."""
         return {}
 
     @abstractmethod
@@ -186,17 +185,17 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     @abstractmethod
     def _learn_from(self, own: Tensor, recorded: Tensor, draws: Generator) -> Tensor:
-        """One step of every network on some own images and recorded rows, int64 [B] each; the sum of all losses."""
+        """One step of all networks on images `own` and rows `recorded`, indices int64 [B] each; the sum of losses."""
 
     def epoch(self, number: int) -> float:
-        """Train for one pass over the auxiliary images, and return the decoder's mean square error on held-out ones."""
+        """Train for one pass over the auxiliary images; returns the decoder's MSE on held-out images."""
         losses = self._learn_all(number)
         if not isfinite(losses):
             raise AttackDiverged(f"{self.attack.name}: the losses of epoch {number + 1} add up to {losses}")
         return self.held_out()
 
     def _learn_all(self, number: int) -> float:
-        """Every part learns from one pass over the auxiliary images; the sum of all losses, finite where all are."""
+        """Train all networks for one pass over the auxiliary images; the sum of losses, finite if all are."""
         draws = Generator(self.device).manual_seed(self.root + 1 + number)  # nothing of earlier epochs is in it
         batch = min(self.attack.batch, self.train)
         steps = self.train // batch
@@ -211,7 +210,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         return float(total)
 
     def _sent(self, simulated: Tensor, draws: Generator) -> Tensor:
-        """The simulated release behind the clients' defense, as part of a whole round."""
+        """The simulated release after the clients' defense, which treats it as part of a whole round."""
         given, count = self.given, len(simulated)
         if given.imitate is None:
             return simulated
@@ -226,10 +225,10 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
     def _discriminate(
         self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of a discriminator; its logistic loss, its opponent's loss, and the opponent's gradient at `fake`.
+        """One step of a discriminator: its logistic loss, its opponent's loss, and the opponent's gradient at `fake`.
 
-        A discriminator looks at each row alone, so that one backward pass serves both: at the row of score s the
-        gradient of softplus(-s) is that of softplus(s), times -exp(-s).
+        A discriminator scores each row separately, so one backward pass serves both losses: at a row of score s, the
+        gradient of softplus(-s) is that of softplus(s) times -exp(-s).
         """
         discriminator, fake = self.parts[name], fake.requires_grad_()
         labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
@@ -263,7 +262,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     @torch.no_grad()
     def held_out(self) -> float:
-        """MSE of the held-out auxiliary images, through simulator and decoder."""
+        """MSE on the held-out auxiliary images after simulator and decoder."""
         given = self.given
         images, labels = given.images[self.train :], given.own_labels
         simulator = self.parts["simulator"].eval()
@@ -275,13 +274,13 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     @torch.no_grad()
     def guess(self) -> Tensor:
-        """The images behind the recorded rows."""
+        """Guesses at the images behind the recorded rows."""
         self.parts["decoder"].eval()
         images = self._decoded(self.given.rows, self.given.labels)
         return images if self.given.seats is None else images[self.given.seats]
 
     def _decoded(self, rows: Tensor, labels: Tensor | None) -> Tensor:
-        """Images of many releases, cut to [0, 1]."""
+        """Decoded images of many releases, clamped to [0, 1]."""
         return in_chunks(
             lambda part: self._decode(rows[part], None if labels is None else labels[part]), len(rows), _CHUNK
         ).clamp(0, 1)
@@ -291,7 +290,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
 
 class ByLabel:
-    """Draws own images with given labels; it is built from the labels of all own images, int64 [M]."""
+    """Draws images of the adversary with given labels; it is built from the labels of all these images, int64 [M]."""
 
     def __init__(self, labels: Tensor) -> None:
         self.rows = labels.argsort(stable=True)
@@ -299,7 +298,7 @@ class ByLabel:
         self.starts = self.counts.cumsum(0) - self.counts
 
     def drawn(self, wanted: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-        """For each label, a row of an image with it. If no image has a label, the result is any row, with label −1."""
+        """For each wanted label, the index of an image with it; without one, any index, with the label −1."""
         inside = (wanted >= 0) & (wanted < len(self.counts))
         known = wanted.clamp(0, len(self.counts) - 1)
         usable = inside & (self.counts[known] > 0)
@@ -313,8 +312,8 @@ def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
     """The distance of two sets of rows [N, ...], N ≥ 2, as samples of two distributions; a scalar.
 
     It is the unbiased estimate of the squared maximum mean discrepancy by Gaussian kernels of several widths: within a
-    set a row is not compared with itself; between the sets all pairs count. A constant 2 / (N − 1) is added, as in the
-    release of FORA, which keeps its values positive.
+    set, no row is compared with itself; between the sets, all pairs count. The constant 2 / (N − 1) is added, as in the
+    code of FORA, to keep the values positive.
 
     Source: Gretton et al. 2012, "A kernel two-sample test", Lemma 6, with the kernels of Long et al. 2015, "Learning
     transferable features with deep adaptation networks".

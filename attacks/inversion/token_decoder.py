@@ -1,4 +1,4 @@
-"""A decoder for texts: it learns from own texts which word a token represents, given the other tokens of its text."""
+"""A decoder for texts: it learns from the adversary's texts which word a token represents in its text."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _STEP_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder(ReconstructingAttack):
-    """Trains a network that names the word behind each released token, on own texts sent over the wire.
+    """Trains a network on the adversary's texts, sent through the clients, to predict each released token's word.
 
-    The adversary sends its own texts, and texts that it draws word by word, so that rare words occur often. It starts
+    The adversary sends its own texts, and texts of random words, in which rare words occur often. The network starts
     from linear discriminants of the returned tokens; a transformer over the tokens of a text then learns to correct
     them, since after a transformer block a token depends on all words of its text.
 
-    It needs tokens that come back in their places; behind a shuffle, `vocabulary` finds out which token is which word.
-    Words that no own text holds cannot be read.
+    The attack needs tokens in their places; if tokens are shuffled, use the attack `vocabulary`. Words that no text of
+    the adversary holds cannot be predicted.
 
     Attributes:
-        epochs: passes over the texts that were sent; 0 uses the discriminants alone.
+        epochs: number ≥ 0 of passes over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
 
-    The curve is the cross-entropy of words on a tenth of the own texts.
+    The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.
 
     Source: privkit's own; discriminants by Fisher 1936. Decoders of hidden states: Song and Raghunathan 2020,
     "Information leakage in embedding models", §4; Wan et al. 2024, "Information leakage from embedding in large
@@ -62,11 +62,11 @@ class TokenDecoder(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send own texts, train the network, and read the released tokens; see `Attack.run`.
+        """Send the adversary's texts, train the network, and decode the released tokens; see `Attack.run`.
 
         Raises:
-            NotApplicable: if a release has no token for each word, if tokens come back in other places, or if a round
-                of own texts is missing.
+            NotApplicable: if a release has no token for each word, if tokens come back in other places, or if the
+                adversary has fewer texts than a round needs.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
@@ -116,7 +116,7 @@ class TokenDecoder(ReconstructingAttack):
 
 
 class _Decoder(nn.Module):
-    """Logits of words [N, T, W] of standardized tokens [N, T, D]: linear ones, and what a transformer adds to them."""
+    """Logits of words [N, T, W] from standardized tokens [N, T, D]: linear logits plus the output of a transformer."""
 
     def __init__(self, length: int, size: int, words: int, width: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class _Decoder(nn.Module):
 
     @torch.no_grad()
     def begin(self, weight: Tensor, bias: Tensor) -> None:
-        """Take over the weights [W, D] and biases [W] of linear logits."""
+        """Start from the weights [W, D] and biases [W] of linear logits."""
         self.linear.weight.copy_(weight)
         self.linear.bias.copy_(bias)
 

@@ -35,27 +35,28 @@ _SHOWN = 3.0  # standard errors that show whether tokens were released in their 
 class TokenSearch(ReconstructingAttack):
     """Searches each text, word by word, until the known lower segment maps it to the release.
 
-    The adversary sends texts, its own and some drawn word by word, through its copy of the lower segment. Each word's
-    mean token gives a first guess at every place. Then the search goes over the places: the difference between the
-    release and the present guess's output tells which words would fit better. The best candidates are tried, and the
-    one with the likeliest text stays. Without noise this is the text with the smallest difference, and a difference of
-    zero means that it explains the release. With noise, the words' frequencies in own texts count as well. In a causal
-    model no place depends on later places. Without noise, one search from left to right is then enough: if no candidate
-    gives the token exactly, all words are tried.
+    The adversary sends its own texts and texts of random words through its copy of the lower segment. Each word's mean
+    token gives a first guess at every place. Then the search visits each place: the difference between the release and
+    the output for the present guess tells which words would fit better. The best candidates are tried, and the word
+    that gives the likeliest text is kept. Without noise, the likeliest text has the smallest difference; a difference
+    of zero means that the text explains the release. With noise, word frequencies in the adversary's texts count as
+    well. In a causal model no place depends on later places. Without noise, one search from left to right is then
+    enough: if no candidate gives the token exactly, all words are tried.
 
-    If tokens were shuffled within texts, their order is searched by the words at each place and the pairs of words in
-    own texts, and by what a place adds to a token. Words that a shuffle moved to other texts are read one by one,
-    without a search.
+    If tokens were shuffled within texts, their order is searched by word frequencies at each place, by word pairs in
+    the adversary's texts, and by the effect of a place on a token. If a shuffle moved words to other texts, each token
+    is decoded separately, without a search.
 
     Attributes:
-        epochs: passes over all places.
-        candidates: words tried at each place in the first pass; in each further one, twice as many.
+        epochs: number ≥ 0 of passes over all places.
+        candidates: number ≥ 1 of words tried at each place in the first pass; it doubles with each further pass.
 
-    The curve is the mean square difference between release and output after each pass, as a share of the release's
-    variance. It is 0 if all texts are exact, and the noise's share if the release is noisy.
+    The result's `curve` is the mean squared difference between release and output after each pass, as a share of the
+    release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.
 
     Source: privkit's own. Searching a causal model from left to right: Nikolaou et al. 2025, "Language models are
-    injective and hence invertible" (arXiv:2510.15511); candidates one place at a time: Ebrahimi et al. 2018, "HotFlip".
+    injective and hence invertible" (arXiv:2510.15511); candidates one place at a time: Ebrahimi et al. 2018,
+    "HotFlip".
     """
 
     name: ClassVar[str] = "token_search"
@@ -138,13 +139,13 @@ class TokenSearch(ReconstructingAttack):
 
 
 class _Search(Resumable):
-    """Passes over all places of all texts at once; an epoch is one pass, and returns the share that is left.
+    """Search over the places of all texts at once; an epoch is one pass, and returns the unexplained variance share.
 
     Args:
         released: tokens [N, T, D] in their places.
-        guess: int64 [N, T], changed in place.
-        candidates: number of candidates in the first pass.
-        causal: whether no place sees those behind it.
+        guess: guessed words, int64 [N, T], changed in place.
+        candidates: number ≥ 1 of candidates in the first pass.
+        causal: whether no place depends on later places.
     """
 
     def __init__(
@@ -159,7 +160,7 @@ class _Search(Resumable):
         return {"guess": self.guess, "moved": self._moved}
 
     def explained(self) -> int:
-        """Texts whose output is the release, up to rounding."""
+        """Number of texts whose output equals the release up to rounding."""
         return int((self._left() <= self._means.least).sum())
 
     def _left(self) -> Tensor:
@@ -179,7 +180,7 @@ class _Search(Resumable):
         return float(self._left().mean() / self._released.var().clamp_min(1e-12))
 
     def _settle(self, rows: Tensor, place: int, noise: float, tried: int, sure: float, *, first: bool) -> None:
-        """Choose the word of one place in these texts, where another one may fit as well."""
+        """Choose the word at one place of each text, if another word may fit as well."""
         guess, released = self.guess[rows], self._released[rows]
         left = released[:, place] - _outputs(self._lower, guess)[:, place]
         wanted = torch.stack(
@@ -219,12 +220,12 @@ def _outputs(lower: nn.Module, texts: Tensor) -> Tensor:
 
 
 def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tuple[Tensor, Tensor]:
-    """Costs and words, [n, most] both, the likeliest word first.
+    """The likeliest words of each token and their costs, both [n, most], the likeliest word first.
 
     Args:
-        wanted: estimates of a token less its place's share, in one or several ways, [ways, n, D]; the way with the
-            least cost counts for a word.
-        noise: variance of each number.
+        wanted: one or several estimates of each token minus the mean effect of its place, [ways, n, D]; for each word,
+            the estimate with the least cost counts.
+        noise: variance of the noise on each number.
     """
 
     def table(part: slice) -> Tensor:
@@ -237,7 +238,7 @@ def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tup
 
 
 def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
-    """The likeliest word of each token by itself, int64 [N, T], of tokens [N, T, D] less their place's share."""
+    """The likeliest word of each token alone, int64 [N, T], from tokens [N, T, D] minus their place's mean effect."""
     return _likeliest(means, tokens.flatten(0, 1)[None], noise, 1)[1].view(tokens.shape[:2])
 
 
@@ -251,9 +252,9 @@ def _order(
 ) -> Tensor | None:
     """The token of each place, int64 [N, T]; None if tokens are in their places.
 
-    They are if the lower segment then leaves less than in the likeliest other order. A segment that treats all places
-    alike leaves the same; then own texts decide, if there are any: whether their words stand at such places, or at
-    random ones.
+    Tokens count as in place if the lower segment explains them better in this order than in the likeliest other
+    order. If the segment treats all places alike, the adversary's texts decide, if there are any, by whether words
+    are more typical of their places than of random places.
     """
     noise = means.noise(released)
     costs = means.costs_of_places(released, guess, noise)
@@ -275,7 +276,7 @@ def _in_errors(gains: Tensor) -> float:
 
 
 def _causal(lower: nn.Module, text: Tensor, words: int) -> bool:
-    """Whether no token changes if words behind it do."""
+    """Whether no token changes if later words change."""
     half = text.shape[1] // 2
     if not half:
         return False
@@ -286,7 +287,7 @@ def _causal(lower: nn.Module, text: Tensor, words: int) -> bool:
 
 
 def _quiet(lower: nn.Module, released: Tensor, means: WordMeans) -> bool:
-    """Whether some word gives the first token exactly in most texts, if no token sees those behind it."""
+    """Whether a causal segment reproduces the first token of most texts exactly by some word, so there is no noise."""
     texts = torch.arange(len(means.means), device=released.device).unsqueeze(1).expand(-1, released.shape[1])
     first = _outputs(lower, texts)[:, 0]
     least = in_chunks(
@@ -296,7 +297,7 @@ def _quiet(lower: nn.Module, released: Tensor, means: WordMeans) -> bool:
 
 
 def _words(lower: nn.Module, length: int, own: Tensor | None, device: torch.device) -> int:
-    """The number of words in the segment's first embedding; without an embedding, the number in own texts."""
+    """The number of words in the segment's first embedding or, without one, in the adversary's texts."""
     found: list[int] = []
     parts = [part for part in lower.modules() if isinstance(part, nn.Embedding)]
     hooks = [part.register_forward_hook(lambda part, *_: found.append(part.num_embeddings)) for part in parts]

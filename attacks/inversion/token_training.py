@@ -29,11 +29,11 @@ class TokenTraining(Learner):
     """Trains a network on tokens by cross-entropy; each epoch returns the loss on the first rows, which are held out.
 
     Args:
-        network: logits [n, T, L] of standardized tokens [n, T, D]; trained in place.
-        tokens: [M, T, D].
+        network: network from standardized tokens [n, T, D] to logits [n, T, L]; trained in place.
+        tokens: released tokens of known texts, [M, T, D].
         labels: label of each token, int64 [M, T].
-        held: rows that are held out.
-        step_rows: rows per step.
+        held: number of held-out rows.
+        step_rows: number of rows per training step.
 
     Attributes:
         middle: mean of the tokens' numbers, [D].
@@ -68,7 +68,7 @@ class TokenTraining(Learner):
 
     @torch.no_grad()
     def read(self, released: Tensor, named: Callable[[Tensor], Tensor]) -> Tensor:
-        """A function applied to the logits of released tokens [N, T, D], chunk by chunk."""
+        """The result of the function `named` on the logits of released tokens [N, T, D], computed chunk by chunk."""
         self.network.eval()
 
         def part(rows: slice) -> Tensor:

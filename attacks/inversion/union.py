@@ -1,4 +1,4 @@
-"""Union of passes: a token that is sent twice has the same numbers, so several passes reveal a record's whole set."""
+"""Union of passes: a token has the same numbers in each pass, so several passes reveal a record's token set."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ _LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is
 class Union(ReconstructingAttack):
     """Collects the tokens of each record over several passes, and decodes the set.
 
-    If tokens are dropped, each pass adds some that the others left out. If rows hold the tokens of several records in a
-    hidden order, a token belongs to the record that all rows with this token have in common. The attack assumes that
-    the server knows which rows of different passes hold the same record, that the lower segment does not change, and
-    that tokens are released without noise.
+    If tokens are dropped, each pass may add tokens that other passes dropped. If rows hold the tokens of several
+    records in a hidden order, a token belongs to the one record that all rows with this token hold. The attack assumes
+    that the server knows which rows of different passes hold the same record, that the lower segment does not change,
+    and that tokens are released without noise.
 
     Attributes:
-        passes: R ≥ 2, how often the same victims crossed; views come pass after pass.
-        decoder: as in `BlackBox`; None is "mae" if tokens of own images come back in their places, and "set" otherwise.
-        epochs: passes over the auxiliary images, ≥ 0; None takes twice the budget's.
+        passes: how many times ≥ 2 the same victims were sent; the recorded rounds come pass after pass.
+        decoder: as in `BlackBox`; None is "mae" if tokens of the adversary's images come back in their places, and
+            "set" otherwise.
+        epochs: number ≥ 0 of passes over the auxiliary images; None takes twice the audit's budget.
         doublings: as in `BlackBox`.
 
-    Source: privkit's own; intersection attacks on mixes (Berthold, Pfitzmann and Standtke 2001) link by recurrence too.
+    Source: privkit's own; intersection attacks on mixes (Berthold, Pfitzmann and Standtke 2001) also link by
+    recurrence.
     """
 
     name: ClassVar[str] = "union"
@@ -62,10 +64,10 @@ class Union(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect the tokens of own images and of the attacked ones, train a decoder on the former, decode the latter.
+        """Collect tokens, train a decoder on the adversary's token sets, and decode those of attacked images.
 
         Raises:
-            NotApplicable: if releases are not tokens, rows cannot be linked, or tokens do not come back.
+            NotApplicable: if releases are not tokens, rows cannot be linked, or tokens do not recur.
         """
         check_inputs(self, observation)
         rounds = by_round(observation.views, self.passes, mixed=True)
@@ -117,7 +119,10 @@ class _TokenSets:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """Rows [R, T, D + 1]: the tokens that recurred most, as first released, each with a 1; then zeros."""
+        """The tokens [R, T, D + 1] of each record that came most often, in order of arrival, then zeros.
+
+        A last channel holds 1 at tokens and 0 after them.
+        """
         often = self.met.topk(min(tokens, self.met.shape[1]), dim=1)
         best = often.indices.masked_fill(often.values == 0, self.met.shape[1]).sort(1).values
         there = (best < self.met.shape[1]).to(self.tokens.dtype).unsqueeze(2)
@@ -127,15 +132,15 @@ class _TokenSets:
 
 
 def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
-    """Sort the tokens of one round's passes by the record that they belong to.
+    """Sort the tokens of one round's passes by record.
 
-    `View.clients` links the rows, unless the record on each seat is given: int64 [P, N, k], −1 on an empty one.
+    `View.clients` links the rows, unless `seats` gives the records that each row holds: int64 [P, N, k], −1 for none.
 
-    A token belongs to a record unless another record was in all rows that held the token. A record has as many equal
+    A token belongs to a record unless all rows with this token also hold another record. A record has as many equal
     tokens as the row with the most of them.
 
     Raises:
-        NotApplicable: if the adversary does not know whose records a row holds.
+        NotApplicable: if the adversary does not know the records of a row.
 
     >>> one, two = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[3.0], [2.0]]])
     >>> sets = collect([View(round=0, smashed=one), View(round=0, smashed=two)])
@@ -174,7 +179,7 @@ def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
 
 
 def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> _TokenSets:
-    """What own images of one round give, in their order."""
+    """The token sets of one round of the adversary's images, in the order of the images."""
     answers = [query(images, draws) for _ in range(passes)]
     same = [answer.view for answer in answers]
     order = image_of_each(same, answers).argsort()
@@ -183,7 +188,7 @@ def _sent(query: Query, images: Tensor, passes: int, draws: Generator) -> _Token
 
 
 def _places(tokens: int, image_shape: tuple[int, int, int]) -> int:
-    """The smallest square grid of square patches that has so many tokens or more; `NotApplicable` if there is none."""
+    """Number of patches in the smallest square grid with ≥ `tokens` patches; `NotApplicable` if none exists."""
     _, height, width = image_shape
     grids = [(height // side) ** 2 for side in range(1, height + 1) if height == width and height % side == 0]
     fitting = [places for places in grids if places >= tokens]

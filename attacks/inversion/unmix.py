@@ -1,4 +1,4 @@
-"""Unmixing: each client's smashed data are computed from several passes of mixed releases, and then decoded."""
+"""Unmixing: compute each client's smashed data from several passes of mixed releases, then decode them."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ _SAME = 0.9  # cosine from which two candidates are one client
 
 @dataclass(frozen=True, kw_only=True)
 class Unmix(ReconstructingAttack):
-    """Solves the linear equations that public weights and several passes give, then decodes each image by itself.
+    """Solves the linear equations of public weights and several passes, then decodes each image separately.
 
     A mixed release is a weighted sum of its members' smashed data. A server that forms the groups knows the members
-    and, if they are public, the weights. Each pass draws new weights, so a few passes determine all smashed data. Noise
-    is averaged. Positions that were never sent get the mean; the decoder sees how well each position is known. Secret
-    ratios, one for a whole record, are estimated from the passes themselves (`with_ratios`); the order of the guesses
-    within a round is then arbitrary. Secret masks are refused.
+    and, if public, the weights. Each pass draws new weights, so a few passes determine all smashed data. Noise is
+    averaged. Positions that were never sent get the mean; the decoder gets the explained variance of each position.
+    Secret ratios, with one ratio per record, are estimated from the passes (`with_ratios`); the order of guesses within
+    a round is then arbitrary. With secret masks the attack is not applicable.
 
-    It assumes that a client sends the same batch in the same order in all passes (as with a fixed order of its data),
+    The attack assumes that a client sends the same batch in the same order in all passes (as with a fixed data order),
     and that the lower segment does not change. Without mixing it averages the passes and combines masked ones.
 
     Attributes:
-        passes: R ≥ 1, how often the same victims crossed; views come pass after pass.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
         decoder: as in `BlackBox`.
-        epochs: passes over the auxiliary images, ≥ 0; None takes the budget's.
+        epochs: number ≥ 0 of passes over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.
 
-    Source: privkit's own; ridge regression per cell. That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.
+    Source: privkit's own; ridge regression at each position. That public mixing is linear: DP-CutMixSL, Eq. 6 to 8
+    and 15.
     """
 
     name: ClassVar[str] = "unmix"
@@ -70,11 +71,11 @@ class Unmix(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Unmix the passes, train a decoder on own images that were mixed and unmixed in the same way, and decode.
+        """Unmix the passes, train a decoder on the adversary's images after the same mixing and unmixing, and decode.
 
         Raises:
-            NotApplicable: if coins are hidden and cannot be found, or the mixed positions are not positions of the
-                release.
+            NotApplicable: if the weights are hidden and cannot be estimated, or the mixed positions are not
+                positions of the release.
         """
         check_inputs(self, observation)
         unmixed, to_seats = records_alone(observation, self.passes, generator)
@@ -86,15 +87,14 @@ class Unmix(ReconstructingAttack):
 def records_alone(
     observation: ImageObservation, passes: int, generator: Generator
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
-    """The observation as if each record had been sent by itself, and a function that puts guesses back on the seats of
-    the rows.
+    """The observation as if each record had been sent alone, and a function that arranges guesses by rows and members.
 
-    Views and answers of the new observation have one record per row, client after client; the weights of its positions
-    are the explained shares of variance. A query estimates the noise of the `passes` ≥ 1; this draws two numbers from
+    Its views and answers have one record per row, client after client; the weight of a position is the share of its
+    variance that the passes explain. A query estimates the noise of the `passes` ≥ 1; this takes two draws from
     `generator`.
 
     Raises:
-        NotApplicable: as `Unmix.run`.
+        NotApplicable: as in `Unmix.run`.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)
@@ -141,16 +141,16 @@ def records_alone(
 
 
 def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View]]) -> Tensor:
-    """Guesses [R, C, H, W] at the records of views, arranged as guesses at the seats of each round's first pass."""
+    """Guesses [R, C, H, W] at records, arranged by the rows of each round's first pass and the members of each row."""
     parts = zip(images.split([len(view.smashed) for view in views]), rounds, strict=True)
     return torch.cat([part[records_of_rows(same[0]).flatten().clamp_min(0)] for part, same in parts])
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """The adversary's image behind each record, in the order of `records`.
+    """The index of the adversary's image behind each solved record, in the order of `records_of_rows`.
 
-    Clients with secret ratios are numbered arbitrarily. A record is taken to be the image that shares the most rows
-    with it.
+    Clients with secret ratios are numbered arbitrarily. A record is identified with the image that shares the most
+    rows with it.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
@@ -169,15 +169,15 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
 
 
 def with_ratios(same: Sequence[View], clients: int) -> list[View]:
-    """The passes of one round with the weights and clients that explain them; clients are numbered arbitrarily.
+    """The passes of one round, with estimated weights and clients; clients are numbered arbitrarily.
 
-    Each message is a weighted sum of k of n unknown vectors, n being `clients`, with one weight for a whole record. So
-    all messages of all passes span n dimensions. A client's weights form a vector in that span that is zero in all
-    messages without the client. Linear programs find the sparsest vectors, which are scaled so that the weights of a
-    message sum to 1.
+    Each message is a weighted sum of k of n = `clients` unknown vectors, with one weight for a whole record. So all
+    messages of all passes span n dimensions. A client's weights form a vector in this span that is zero in all messages
+    without the client. Linear programs find the sparsest vectors, which are scaled so that the weights of a message sum
+    to 1.
 
     Raises:
-        NotApplicable: if there are too few messages, if positions are mixed by ratios of their own, or if not every
+        NotApplicable: if there are too few messages, if each position has its own ratio, or if not every
             client is found.
 
     Source: clustering encodings that share a record, Carlini et al. 2021, "Is private learning possible with instance
@@ -212,14 +212,14 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
 
 
 def _span(rows: Tensor, dimensions: int) -> Tensor:
-    """The orthonormal vectors [E, n] whose combinations come closest to the columns of rows [E, ...]."""
+    """The n orthonormal vectors, [E, n], whose span is closest to the columns of `rows` [E, ...]."""
     flat = rows.flatten(1).double()
     vectors: Tensor = torch.linalg.eigh((flat @ flat.T).cpu())[1]
     return vectors[:, -dimensions:]
 
 
 def _must_share_ratios(tokens: Tensor, clients: int) -> None:
-    """Refuse messages [E, B, T, D] whose positions are mixed by different ratios, as masks do.
+    """NotApplicable for messages [E, B, T, D] whose positions have different ratios, as under masks.
 
     If each record has one ratio, all positions' messages lie in one span of n dimensions.
     """
@@ -238,7 +238,7 @@ def _must_share_ratios(tokens: Tensor, clients: int) -> None:
 
 
 def _sparsest(span: NDArray[np.float64], row: int) -> NDArray[np.float64]:
-    """The vector of least absolute sum among those of a span [E, n] that are 1 in one row."""
+    """In a span [E, n], the vector that is 1 in one row and has the least sum of absolute values."""
     from scipy.optimize import linprog
 
     count, dimensions = span.shape
@@ -272,7 +272,7 @@ def _apart(vectors: list[NDArray[np.float64]], count: int, passes: int) -> NDArr
 
 
 def found_among(own: Tensor, images: Tensor) -> Tensor:
-    """The index of each image [N, C, H, W] among the own images [M, C, H, W]: int64 [N]."""
+    """The index of each image [N, C, H, W] among the adversary's images [M, C, H, W]: int64 [N]."""
     drawn = torch.rand(own[0].numel(), generator=Generator().manual_seed(0), dtype=torch.float64).to(own.device)
     keys, wanted = (some.flatten(1).double() @ drawn for some in (own, images))
     return (wanted.unsqueeze(1) - keys).abs().argmin(1)

@@ -1,4 +1,4 @@
-"""UnSplit: inversion and model stealing by an adversary who knows the architecture alone, and owns no data."""
+"""UnSplit: inversion and model stealing by an adversary who knows only the architecture and owns no data."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ class UnSplit(ReconstructingAttack):
     """Images and a clone of the lower segment, optimized in turn until the clone reproduces the releases.
 
     Attributes:
-        recipe: "reduced" (25 + 25 steps, 40 epochs, images at 0.03, no L2: seconds on a CPU) or "released" (100 + 100
-            steps, 1,000 epochs, images at 1e-3, L2 1, as the authors'). Fields that are None take the recipe's value.
-        epochs: alternations, ≥ 0 (0 is the start, mid-grey). If left out in an audit, half the budget's epochs.
-        learning_rate: learning rate of Adam on the images, > 0; that of the clone is 1e-3.
-        total_variation: weight ≥ 0 of the mean squared differences of neighbours beside the mean squared error.
-        l2: weight ≥ 0 of the mean squared pixel.
-        parallel: released rows in one step, ≥ 1; the clone takes its steps on each such part in turn.
+        recipe: "reduced" (25 + 25 steps, 40 epochs, images at 0.03, no L2: seconds on a CPU) or "released" (the
+            authors': 100 + 100 steps, 1,000 epochs, images at 1e-3, L2 1). Fields that are None take the recipe's
+            value.
+        epochs: number ≥ 0 of alternations (0: mid-grey images). None takes half of an audit's budget.
+        learning_rate: learning rate of Adam on the images, > 0; the clone's rate is 1e-3.
+        total_variation: weight ≥ 0 of the mean squared differences of neighbouring pixels, relative to the mean squared
+            error.
+        l2: weight ≥ 0 of the mean squared pixel value.
+        parallel: number ≥ 1 of released rows per step; the clone is trained on each such part in turn.
 
-    The adversary is given `lower` for its architecture: all its weights and running statistics are thrown away, and
-    drawn anew by the attack's seed, before anything is computed. Constants of a normalization belong to the
-    architecture. Tokens are assumed to be in order.
+    The adversary gets `lower` for its architecture only: all weights and running statistics are first replaced by
+    random ones from the attack's seed. Constants of a normalization belong to the architecture. Tokens are assumed to
+    be in order.
 
-    The curve is the objective of the images after each alternation, where the matching error is a share of the
-    release's variance. It is not an error of images, which this attack cannot know.
+    The result's `curve` is the objective of the images after each alternation, with the matching error as a share of
+    the release's variance. The curve is not the error of the images, which is unknown to this attack.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """
@@ -61,7 +63,7 @@ class UnSplit(ReconstructingAttack):
 
     @property
     def mounting(self) -> ImageMounting:
-        """Half the budget's epochs, since an epoch costs twice as much as another attack's."""
+        """Half of the audit's epochs, since an epoch costs twice as much as in other attacks."""
         return replace(
             mounted(self, 0.5), any_tokens=True, architecture_only=True, short_of_published=self._short_of_published()
         )
@@ -76,8 +78,8 @@ class UnSplit(ReconstructingAttack):
     ) -> tuple[Reconstruction, nn.Module]:
         """The result of `run`, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases.
 
-        It has the client's architecture and weights of its own, and reproduces the client as far as the recorded
-        releases determine it.
+        The stolen segment has the client's architecture and its own weights, and reproduces the client as far as the
+        recorded releases determine the client.
         """
         views = observation.views
         check_inputs(self, observation)
@@ -115,9 +117,7 @@ class UnSplit(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class UnsplitRecipe:
-    """How images and clone are optimized; the fields are those of `UnSplit`. Both take `steps` steps in each
-    alternation.
-    """
+    """Settings for optimizing images and clone, by `steps` steps each per alternation; otherwise as in `UnSplit`."""
 
     steps: int
     learning_rate: float
@@ -131,7 +131,7 @@ class Alternation(Resumable):
     Args:
         clone: the result of `fresh`, on the device of the release.
         parts: the released rows, split into the rows of one step.
-        seed: seed of random numbers that the clone's modules draw themselves.
+        seed: seed of the random numbers that the clone's modules draw, for example in dropout.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Alternation(Resumable):
         return torch.cat(values).mean().item()
 
     def _alternate(self) -> None:
-        """Steps on the images, the clone held still, then steps on the clone."""
+        """Steps on the images with a fixed clone, then steps on the clone."""
         one = self._parts[0].smashed.new_ones(())
         self.clone.requires_grad_(False)
         for _ in range(self._recipe.steps):
@@ -174,7 +174,7 @@ class Alternation(Resumable):
                 self._on_clone.step()
 
     def _objective(self, part: View, images: Tensor, unit: Tensor) -> Tensor:
-        """Matching error of each row in `unit`, with the weighted priors of its images."""
+        """Matching error of each row, divided by `unit`, plus the weighted priors of its images."""
         down, across = images.diff(dim=2).square(), images.diff(dim=3).square()
         prior = self._recipe.total_variation * (down.flatten(1).mean(1) + across.flatten(1).mean(1))
         prior = prior + self._recipe.l2 * images.square().flatten(1).mean(1)

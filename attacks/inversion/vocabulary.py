@@ -33,27 +33,27 @@ _TABLE = 2**24  # numbers of tables of distances that are held at once
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary(ReconstructingAttack):
-    """Learns the word and the place of a token from own texts sent over the wire.
+    """Learns the word and the place of a token from the adversary's texts, sent through the clients.
 
-    The adversary sends its own texts, and texts that it draws word by word, so that rare words occur often. A shuffle
-    hides which token represents which word. The sum of a row's tokens is linear in its counts of words; a regression
-    gives each word a first vector. Then tokens are matched with the words that were sent, and each vector becomes the
-    mean of its tokens. The word of a token is then that of the nearest mean, in Mahalanobis distance. A small network
-    learns the place of each token, given the other tokens of its row. The likeliest order is searched by these costs
-    and by the frequency of word pairs in own texts. Tokens that come back in their places need no network.
+    The adversary sends its own texts, and texts of random words, in which rare words occur often. A shuffle hides which
+    token represents which word. The sum of a row's tokens is linear in its word counts, so a regression gives each word
+    a first vector. Then tokens are matched with the sent words, and each vector becomes the mean of its tokens. A token
+    is assigned the word with the nearest mean, in Mahalanobis distance. A small network learns the place of each token,
+    given the other tokens of its row. The likeliest order is searched by these costs and by the frequency of word pairs
+    in the adversary's texts. Tokens in their places need no network.
 
-    Words that no own text holds cannot be read.
+    Words that no text of the adversary holds cannot be recovered.
 
     Attributes:
-        source: where own tokens come from: "query", through the defended clients; or "lower", the lower segment itself,
+        source: origin of the adversary's tokens: "query", the defended clients; or "lower", the lower segment itself,
             whose tokens are in order.
-        epochs: epochs of the network.
-        width: width of its layers.
+        epochs: number ≥ 0 of epochs of the network.
+        width: width ≥ 1 of the network's layers.
 
-    The curve is the cross-entropy of places on a tenth of the own texts.
+    The result's `curve` is the cross-entropy of places on a held-out tenth of the adversary's texts.
 
-    Source: privkit's own; words by linear discriminants (Fisher 1936). That shallow tokens give their words away: Song
-    and Raghunathan 2020, "Information leakage in embedding models".
+    Source: privkit's own; words by linear discriminants (Fisher 1936). That tokens of shallow layers reveal their
+    words: Song and Raghunathan 2020, "Information leakage in embedding models".
     """
 
     name: ClassVar[str] = "vocabulary"
@@ -64,7 +64,7 @@ class Vocabulary(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Own texts, and a way to see their tokens."""
+        """The adversary's texts, and the source of their tokens."""
         return frozenset({"auxiliary", self.source})
 
     @property
@@ -78,10 +78,10 @@ class Vocabulary(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send own texts, match tokens with words, train the network, and read the released tokens; see `Attack.run`.
+        """Send own texts, match tokens with words, train the network, and decode the releases; see `Attack.run`.
 
         Raises:
-            NotApplicable: if a release has no token for each word, or a round of own texts is missing.
+            NotApplicable: if a release has no token for each word, or the adversary has fewer texts than a round needs.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
@@ -155,8 +155,8 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
     """Word and place of each token, int64 [M, T] both.
 
     Args:
-        tokens: [M, T, D], in any order within a row, or within a message.
-        texts: [M, T], what was sent.
+        tokens: tokens of sent texts, [M, T, D], in any order within a row, or within a message.
+        texts: the sent texts, [M, T].
         rows: number of rows of a message.
     """
     length = texts.shape[1]
@@ -177,7 +177,7 @@ def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Ten
 
 
 def _matched(groups: Tensor, vectors: Tensor, sent: Tensor) -> Tensor:
-    """The token of each word that was sent, int64 [G, S], of tokens [G, S, D] in any order."""
+    """The index of each sent word's token, int64 [G, S], among tokens [G, S, D] in any order."""
     return in_chunks(
         lambda part: hungarian(distances(groups[part], vectors[sent[part]])),
         len(groups),
@@ -186,7 +186,7 @@ def _matched(groups: Tensor, vectors: Tensor, sent: Tensor) -> Tensor:
 
 
 def _first_vectors(tokens: Tensor, texts: Tensor, rows: int, words: int) -> Tensor:
-    """A vector for each word, [words, D], from the sums of rows; right up to what a whole message has in common."""
+    """A vector for each word, [words, D], from row sums; correct up to a term that a message's rows share."""
     counts = functional.one_hot(texts, words).sum(1).float()
     sums = tokens.sum(1)
     if rows > 1:  # tokens from other rows of the message are then the same for all rows, on average

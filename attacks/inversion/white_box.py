@@ -60,45 +60,45 @@ Weight = Annotated[NonNegative, Search(_VARIATIONS[0], _VARIATIONS[-1])]
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteBox(ReconstructingAttack):
-    """Adam (amsgrad) on the images of all victims at once, through a lower segment that the adversary knows.
+    """Optimizes the images of all victims at once, by Adam (amsgrad) through a known lower segment.
 
     Attributes:
-        recipe: "strong", or "released": the authors' (mid-grey start, a constant rate of 1e-3 on [-1, 1], no bounds, no
+        recipe: "strong", or "released" (the authors': mid-grey start, constant rate of 1e-3 on [-1, 1], no bounds, no
             priors, one guessed order). Fields that are None take the recipe's value.
-        epochs: hundreds of steps, ≥ 0 (0 is the start itself); 4 and 5,000 in the recipes.
-        start: "learned" (ridge regression of the adversary's images on what they release), "mean" (image of the
-            adversary's), "grey" (0.5) or "zero" (black). Without auxiliary images the first two are "grey"; if the
-            order is unknown or images are mixed, "learned" is "mean".
-        bounds: how pixels are kept in [0, 1]: "sigmoid" of free numbers, "project" after each step, or "none".
-        learning_rate: learning rate of Adam, > 0, in units of the free numbers (sigmoid) or of pixels in [0, 1].
-        total_variation: weight ≥ 0 beside the matching error, which is in units of the release's variance. The strong
-            recipe takes the value that works best on the adversary's own images if it can query, and 0.1 otherwise.
-        l2: weight ≥ 0 of the mean squared distance from the start; chosen in the same way, and 0 (0.3 for mixed images)
-            without queries.
-        restarts: starts for each victim, ≥ 1, all but the first with added noise; the result with the smallest
+        epochs: number ≥ 0 of epochs of a hundred steps (0: the start itself); 4 in "strong", 5,000 in "released".
+        start: "learned" (ridge regression of the adversary's images on their releases), "mean" (the adversary's mean
+            image), "grey" (0.5) or "zero" (black). Without auxiliary images, "learned" and "mean" become "grey"; if the
+            order is unknown or images are mixed, "learned" becomes "mean".
+        bounds: how to keep pixels in [0, 1]: "sigmoid" of unbounded numbers, "project" after each step, or "none".
+        learning_rate: learning rate of Adam, > 0, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1].
+        total_variation: weight ≥ 0 of total variation relative to the matching error, which is divided by the release's
+            variance. "strong" takes the value that is best on the adversary's images if it can query, else 0.1.
+        l2: weight ≥ 0 of the mean squared distance from the start; "strong" chooses it likewise, or takes 0 (0.3 for
+            mixed images) without queries.
+        restarts: number ≥ 1 of starts for each victim, all but the first with added noise; the result with the smallest
             objective is kept.
-        order: order of released tokens: "known"; "shuffled" within each image or "batch" within each message, with the
-            order optimized, too; "guessed" once before the optimization; "auto" takes the variant that works best on
-            the adversary's own images: "known" and "shuffled", and also "batch" if its tokens come back in other
-            images' rows and a message has at most 1,024 of them. Without queries, or if tokens are mixed, "auto" is
-            "known".
+        order: order of released tokens: "known"; "shuffled" within each image or "batch" within each message, where the
+            order is optimized, too; "guessed" once before the optimization; or "auto", the best of "known" and
+            "shuffled" on the adversary's images. "auto" also tries "batch" if tokens come back in rows of other
+            images and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature of the final order, in nats, ≥ 0. At 0 each place gets one token (Hungarian); above 0
-            it gets a blend of likely tokens (Sinkhorn), which has smaller squared errors but blurred structure.
-        passes: R ≥ 1, how often the same victims crossed; views come pass after pass. Rows of one image are averaged
-            first; with public masks, each position is averaged over the passes that kept it. Mixed rows are linked: one
-            guess at an image has to explain all rows that hold it.
-        parallel: images optimized at a time, ≥ 1.
+            it gets a blend of likely tokens (Sinkhorn): smaller squared error, but blurred structure.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. Rows of one
+            image are averaged first; with public masks, each position is averaged over the passes that kept it. Mixed
+            rows are
+            linked: one guess at an image must explain all rows that hold the image.
+        parallel: number ≥ 1 of images optimized at a time.
 
-    The curve is what the attack minimizes, after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays there. It is not an
-    error of images, which this attack cannot know.
+    The result's `curve` is the attack's objective after each hundred steps: matching error as a share of the release's
+    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. The curve
+    is not the error of the images, which is unknown to this attack.
 
-    If its session says so (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as
-    all cycles before it, starts from their images with a new learning rate, and keeps for each image (or group) the
-    version with the smaller objective.
+    Under escalation (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as all
+    earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or group)
+    the version with the smaller objective is kept.
 
     If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in
-    the adversary's own images (`PlaceModel`) can order the tokens.
+    the adversary's images (`PlaceModel`) can order the tokens.
 
     Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling,
     Eq. 4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.
@@ -205,7 +205,6 @@ class WhiteBox(ReconstructingAttack):
         )
 
     def _problem(self, rows: _Rows, observation: ImageObservation, learned: _Own, order: str, unit: Tensor) -> Problem:
-        """Rows to be attacked, with their starts and the likely places of their tokens."""
         smashed, group, records = rows.smashed, 1, None
         if isinstance(rows, LinkedRows):
             group, records = len(smashed) // rows.places, rows.records
@@ -243,9 +242,9 @@ class WhiteBox(ReconstructingAttack):
         seed: int,
         session: Session,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """All restarts in one batch; of each row, or group of rows, the one with the smallest objective.
+        """Run all restarts in one batch; for each row, or group of rows, keep the restart with the smallest objective.
 
-        Also returns the curve, and with it all that a further cycle depends on.
+        Also returns the curve and the state on which a further cycle depends.
         """
         if self.restarts > 1:
             many = problem.repeated(self.restarts)
@@ -267,7 +266,7 @@ class WhiteBox(ReconstructingAttack):
     def _chosen(
         self, views: Sequence[View], observation: ImageObservation, learned: _Own, tried: Tensor | None, root: int
     ) -> tuple[Any, float, float]:
-        """The norm's order and the weights of the priors that reconstruct queried own images best."""
+        """The order of tokens and the weights of the priors that reconstruct queried images best."""
         tokens = views[0].smashed.ndim == 3 and views[0].mixed == 1
         unordered = "shuffled" if self.recipe == "strong" else "guessed"
         orders = [self.order] if self.order != "auto" else ["known", unordered] if tokens else ["known"]
@@ -320,7 +319,7 @@ class WhiteBox(ReconstructingAttack):
 
 @dataclass(frozen=True)
 class _Own:
-    """Results from the adversary's images that apply to all victims, computed once and not for every chunk."""
+    """Results from the adversary's images that are the same for all victims and computed only once."""
 
     lower: nn.Module
     images: Tensor | None
@@ -336,8 +335,8 @@ class _Own:
 
     @cached_property
     def _ridge(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mean of releases, their distances from it, weights, and the mean image; in the dual form, as many unknowns
-        as images.
+        """The mean release, the releases' differences from it, the regression's weights, and the mean image; in the
+        dual form, with as many unknowns as images.
         """
         own = given(self.images)[:_RIDGE_IMAGES]
         seen = _released_by(self.lower, own).flatten(1)
@@ -355,10 +354,10 @@ def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
 
 
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
-    """Whether tokens of queried images came back in other images' rows, and an order over a message can be searched.
+    """Whether tokens of queried images came back in rows of other images, and the order over a message can be searched.
 
-    The lower segment is undefended and gives tokens; the answer has one image per row, in messages of at most 1,024
-    tokens.
+    The search needs an undefended lower segment that outputs tokens, and an answer with one image per row, in
+    messages of at most 1,024 tokens.
     """
     size, released = rows_a_message(answer.view), answer.view.smashed
     if size < 2 or size * released.shape[1] > _TOKENS_IN_ORDER:
@@ -380,7 +379,7 @@ def _chunks(attacked: Sequence[_Rows], order: str, images: int) -> Sequence[_Row
 
 
 def _guesses_of_seats(images: Tensor, attacked: Sequence[_Rows], rounds: Sequence[Sequence[View]]) -> Tensor:
-    """Guesses at all records, one after another, as guesses at the seats of the first passes."""
+    """Guesses at all records, arranged by the rows of each round's first pass and the members of each row."""
     if not isinstance(attacked[0], LinkedRows):
         return images
     linked = [one for one in attacked if isinstance(one, LinkedRows)]

@@ -1,4 +1,4 @@
-"""From words to tokens: texts that contain every word, the mean token of each word, and a classifier of tokens."""
+"""From words to tokens: random texts, the mean token of each word, and a classifier of tokens."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _LEAST = 1e-6  # noise that is always assumed, as a share of the tokens' varianc
 
 
 def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tensor:
-    """The released tokens [N, T, D], for an attack that compares them with the tokens of own texts.
+    """The released tokens [N, T, D], for an attack that compares them with the tokens of the adversary's texts.
 
     Raises:
-        NotApplicable: if a release has no token for each word, or own texts do not fill a round.
+        NotApplicable: if a release has no token for each word, or the adversary has fewer texts than a round needs.
     """
     check_rows(attack, observation)
     own, batch = given(observation.auxiliary), observation.batch_size
@@ -45,17 +45,17 @@ def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tenso
 
 
 def check_words(attack: ImageAttack, own: Tensor) -> None:
-    """Refuse own texts that hold no word."""
+    """NotApplicable if the adversary's texts hold no word."""
     if not (own != PADDING).any():
         raise NotApplicable(f"{attack.name} learns words from own texts, and these {len(own)} hold padding alone")
 
 
 def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
-    """Tokens [M, T, D] that came back for texts, the text of each row (int64 [M]), and the rows of a message.
+    """Tokens [M, T, D] returned for texts, the index of each row's text (int64 [M]), and the rows per message.
 
     Args:
-        words: ids of the words; a text holds positions in this list.
-        texts: int64 [M, T], whole rounds of them.
+        words: ids of the words; texts hold indices into this list.
+        texts: the texts of whole rounds, int64 [M, T].
     """
     tokens, sent, rows = [], [], batch
     for number, part in enumerate(texts.split(batch)):
@@ -67,7 +67,7 @@ def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: G
 
 
 def drawn_texts(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
-    """Texts [M, T] as long as own ones [N, T], of words below `words`, each drawn uniformly."""
+    """Texts [M, T] of uniformly random words below `words`, with the lengths of the adversary's texts [N, T]."""
     there = own != padding
     count = ceil(_DRAWN * words / max(1.0, float(there.sum(1).float().mean())))
     like = torch.randint(len(own), (count,), generator=draws, device=own.device)
@@ -86,16 +86,16 @@ class WordMeans:
     """A model of a token: the mean of its word, plus a shift of its place, plus Gaussian scatter that all words share.
 
     Args:
-        tokens: [M, T, D] of known texts, without noise.
+        tokens: noise-free tokens of known texts, [M, T, D].
         texts: the words of these texts, int64 [M, T].
-        own: number of texts, the first ones, that people wrote; the others were drawn word by word.
+        own: number of real texts, which come first; the others consist of random words.
         words: number of words in the vocabulary.
 
     Attributes:
         means: mean token of each word, [words, D].
         places: shift of a token at each place, [T, D].
         written: cost of each word in nats (the negative logarithm of its frequency), [words].
-        least: the smallest variance of noise that is assumed.
+        least: lower limit of the assumed noise variance.
     """
 
     def __init__(self, tokens: Tensor, texts: Tensor, own: int, words: int) -> None:
@@ -116,13 +116,13 @@ class WordMeans:
         self.written = _nats(self._there.sum(0))
 
     def noise(self, released: Tensor) -> float:
-        """The variance of each number of released tokens [N, T, D] beyond what words and their contexts explain."""
+        """The noise variance of released tokens [N, T, D]: the part that words and contexts do not explain."""
         stirred = (released.flatten(0, 1) @ self._quiet).var(0).mean()
         return max(self.least, float(stirred - self._stirred))
 
     def costs(self, tokens: Tensor, noise: float) -> Tensor:
-        """Costs (in nats) of each word for tokens [n, D] from which the place's shift is subtracted, [n, words]; the
-        likeliest word costs least.
+        """Costs in nats of each word, [n, words], for tokens [n, D] minus their place's shift; lowest for the
+        likeliest.
         """
         white = self._white(noise)
         return distances(tokens @ white, self.means @ white) / 2 + self.written
@@ -134,7 +134,7 @@ class WordMeans:
         return there + _nats(self._there, 1).T[words]
 
     def _white(self, noise: float) -> Tensor:
-        """A whitening matrix [D, D]: behind it, tokens scatter around their word's mean equally in all directions."""
+        """A whitening matrix [D, D]: after it, tokens scatter around their word's mean equally in all directions."""
         own = torch.eye(len(self._scatter), device=self._scatter.device)
         root = torch.linalg.cholesky(self._scatter + noise * own)
         white: Tensor = torch.linalg.solve_triangular(root, own, upper=False).T
@@ -142,18 +142,18 @@ class WordMeans:
 
 
 def _nats(counts: Tensor, dim: int = 0) -> Tensor:
-    """Minus the logarithms of shares, from counts; what never occurred counts half."""
+    """Negative logarithms of the shares of counts along `dim`; a count of 0 is replaced by 1/2."""
     counts = counts.clamp_min(0.5)
     return counts.sum(dim, keepdim=True).log() - counts.log()
 
 
 class Discriminant:
-    """Names the word of a token: the likeliest one, if tokens scatter alike about each word's mean.
+    """Classifies tokens: the likeliest word if tokens scatter equally around each word's mean.
 
     Args:
-        tokens: [M, D].
+        tokens: tokens of known words, [M, D].
         labels: words of the tokens, int64 [M].
-        counts: count of each word in own texts, [words].
+        counts: count of each word in the adversary's texts, [words].
 
     Source: Fisher 1936, linear discriminants.
     """
@@ -171,7 +171,7 @@ class Discriminant:
         return whitened
 
     def name(self, released: Tensor) -> Tensor:
-        """The word of each token, int64 [N, T] of [N, T, D]."""
+        """The likeliest word of each token, [N, T, D] -> int64 [N, T]."""
         whitened = self._whitened(released.flatten(0, 1))
 
         def words(part: slice) -> Tensor:
@@ -180,6 +180,6 @@ class Discriminant:
         return in_chunks(words, len(whitened), max(1, _TABLE // len(self._means))).view(released.shape[:2])
 
     def linear(self) -> tuple[Tensor, Tensor]:
-        """Weights [words, D] and biases [words]: by them the logits of words are linear in a token."""
+        """Weights [words, D] and biases [words] of the words' logits, which are linear in a token."""
         back = torch.linalg.solve_triangular(self._root.T, self._means.T, upper=True).T
         return back, self._prior - self._means.square().sum(1) / 2

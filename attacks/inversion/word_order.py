@@ -1,4 +1,4 @@
-"""The order of words that are known: a small language model of own texts, and a search for the likeliest order."""
+"""The order of known words: a small language model of the adversary's texts, and a search for the likeliest order."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _NUMBERS = 2**23  # numbers of tables that are held at once
 
 
 class WordPairs:
-    """A bigram model of own texts, which falls back on the words' frequencies for rare pairs.
+    """A bigram model of the adversary's texts, which backs off to word frequencies for rare pairs.
 
     Args:
         texts: the adversary's texts, int64 [N, T], N ≥ 1.
-        words: number of words; number `words` itself marks the beginning of a text.
+        words: number of words; the id `words` marks the beginning of a text.
 
     Source: Witten and Bell 1991, method C.
 
@@ -38,8 +38,7 @@ class WordPairs:
         self._share = there / there.sum()
 
     def nats(self, words: Tensor) -> Tensor:
-        """The cost of each token of a row [n, T] after the start (row 0) or after token t (row t + 1), [n, T + 1,
-        T]."""
+        """Costs in nats [n, T + 1, T]: of token s at the start of a row at (0, s), and after token t at (t + 1, s)."""
         start = words.new_full((len(words), 1), self._words)
         before, after = torch.cat([start, words], 1).unsqueeze(2), words.unsqueeze(1)
         pairs = before * self._words + after
@@ -54,13 +53,13 @@ class WordPairs:
 def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
     """The token of each place in a cheap order of each row, int64 [N, T], found by a beam search from the first place.
 
-    Of beginnings that use the same words and end in the same word, only the cheapest is continued. If no word is
-    repeated and the beam drops no beginning, the result is the cheapest order.
+    Among partial orders that use the same words and end in the same word, only the cheapest is continued. If no word is
+    repeated and the beam drops no partial order, the result is the cheapest order.
 
     Args:
-        costs: nats of token t at place s, [N, T, T].
+        costs: cost in nats of token t at place s, [N, T, T].
         words: word of each token, int64 [N, T].
-        pairs: the language model, which adds what each word costs behind the one before it.
+        pairs: the language model, which adds the cost of each word after the previous word.
 
     >>> pairs = WordPairs(torch.tensor([[1, 2, 0], [1, 2, 0]]), 3)
     >>> likeliest_order(torch.zeros(1, 3, 3), torch.tensor([[0, 2, 1]]), pairs).tolist()
@@ -71,7 +70,7 @@ def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
 
 
 def _beam(costs: Tensor, words: Tensor, follows: Tensor) -> Tensor:
-    """`likeliest_order` of few rows; beginnings of the same words that end in the same one are one."""
+    """`likeliest_order` of few rows; partial orders of the same words with the same last word are merged."""
     rows, length = words.shape
     marks = torch.randint(2**61, (int(words.max()) + 1,), generator=torch.Generator().manual_seed(0)).to(words.device)
     total = costs.new_zeros(rows, 1)
@@ -96,7 +95,7 @@ def _beam(costs: Tensor, words: Tensor, follows: Tensor) -> Tensor:
 
 
 def _repeated(keys: Tensor) -> Tensor:
-    """Whether the same key stands further in front in its row, [n, K]."""
+    """Whether an equal key stands before each key in its row, [n, K]."""
     ordered, at = keys.sort(dim=1, stable=True)
     same = torch.zeros_like(ordered, dtype=torch.bool)
     same[:, 1:] = ordered[:, 1:] == ordered[:, :-1]

@@ -1,4 +1,4 @@
-"""Label inference by gradient matching: which label would have sent this gradient back?"""
+"""Label inference by gradient matching: which label explains the returned gradient?"""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from privkit.constraints import Count, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching(NamingAttack):
-    """Computes the gradient that a surrogate server would send for each label, and guesses the nearest one.
+    """Computes a surrogate server's gradient for each label, and guesses the label of the nearest gradient.
 
     Attributes:
         positive: the positive label, ≥ 0.
-        distance: "mse", as published, or "cosine" (one less the cosine), which needs no scale.
-        message: number of images over which a loss is averaged, ≥ 1; it scales the candidates for "mse". None takes all
-            rows of a view.
+        distance: "mse", as published, or "cosine" (1 − cosine), which does not depend on the gradient's scale.
+        message: number ≥ 1 of images over which a loss is averaged; it scales the candidate gradients for "mse". None
+            takes all rows of a view.
         epoch: as in `LabelLeak`.
 
     The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact.
-    UnSplit's setting is a freshly drawn surrogate of the same architecture; then the attack works only at a cut before
-    the last layer, and labels may be permuted.
+    In UnSplit's setting, the surrogate has the same architecture and random weights; then the attack works only at a
+    cut before the last layer, and labels may be permuted.
 
     Source: Erdoğan et al. 2022, "UnSplit", §3.3, who compare the gradient of one layer.
     """
@@ -47,9 +47,9 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distance of every row's gradient to each candidate's, float [N, L], L ≥ 2, and the rows, int64 [N].
+        """Distance of each row's gradient to each label's surrogate gradient, [N, L], L ≥ 2, and the rows, int64 [N].
 
-        The smallest distance is the guessed label.
+        The label with the smallest distance is the guess.
 
         >>> from privkit.attacks.base import View
         >>> upper = nn.Linear(3, 4)
@@ -82,12 +82,12 @@ class GradientMatching(NamingAttack):
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
     """The gradient at the cut of each row's cross-entropy, for every label that the row might have, [L, N, F].
 
-    `upper` maps smashed data [N, ...] to logits [N, L], each row independently. With labels int64 [A, N], only these
-    are tried for row n, and the result is [A, N, F]. One batched backward pass covers all labels, since the gradient at
-    the logits is softmax minus one-hot.
+    `upper` maps smashed data [N, ...] to logits [N, L], each row independently. If `labels` is int64 [A, N], row n is
+    tried only with its A labels, and the result is [A, N, F]. One batched backward pass covers all labels, since the
+    gradient at the logits is softmax minus one-hot.
 
     Raises:
-        NotApplicable: if the surrogate does not give logits of at least two labels for these rows.
+        NotApplicable: if the surrogate does not return logits of at least two labels for these rows.
     """
     weight = next(upper.parameters(), smashed)
     at = smashed.detach().to(weight.device).requires_grad_()

@@ -16,27 +16,27 @@ from privkit.constraints import Whole
 
 @dataclass(frozen=True, kw_only=True)
 class LabelLeak(NamingAttack):
-    """One score for each released row, from the gradient that came back for it; higher scores mean the positive label.
+    """Scores each released row by its returned gradient; a higher score means the positive label.
 
-    In the views of a client, the gradient is what that client gets (unicast or broadcast). In the server's views it is
-    that of each mixing group, and the attack asks for the label of every member.
+    In the views of a client, the gradient is the one that this client receives (unicast or broadcast). In the server's
+    views it is the gradient of each mixing group, and the attack infers the label of every member.
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).
         reference: reference of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge
-            and whose sign follows the round's majority; or "labeled", the mean of the unit gradients of rows known to
-            be positive less that of rows known to be negative (either kind may be missing).
-        positive: the positive label; used with "labeled" only.
-        at: "cut" for the gradient as it is in the view; "lower" for the gradient of the lower segment's weights that
-            follows from it for each example. An adversary that owns the segment and the images (`auxiliary`, one for
-            each row) can compute it.
-        less_own: ask for the label of the other record in a gradient, such as the other member's of a mixing group. The
-            mean gradient of the rows of the same round and the same own label is subtracted first. What is left has
-            mean zero, so "cosine" needs reference="labeled"; the reference is then computed from the adversary's own
-            labels.
-        epoch: "pooled" averages a record's scores over all epochs of training, as many as the certificate charges. A
-            number reads the rounds of one epoch only, counted from 0, or from the end: -1 is the last. "every" reads
-            each epoch separately, for a curve.
+            and whose sign follows the round's majority; or "labeled", the mean unit gradient of rows known to be
+            positive minus the mean unit gradient of rows known to be negative (one kind may be missing).
+        positive: the positive label, ≥ 0; used with "labeled" only.
+        at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights. An
+            adversary with the segment and the images (`auxiliary`, one for each row) can compute these from the
+            gradient at the cut.
+        less_own: whether to infer the label of the other record in a gradient, such as the other member of a mixing
+            group. The mean gradient over rows of the same round and the same own label is subtracted first. The
+            remainder has mean zero, so "cosine" needs reference="labeled", which is then computed from the adversary's
+            own labels.
+        epoch: "pooled" averages a record's scores over all epochs of training that the certificate charges. A number
+            selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each epoch separately,
+            for a curve.
 
     In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
 
@@ -95,7 +95,7 @@ class LabelLeak(NamingAttack):
         return Scores(values=(unit * direction).sum(1), examples=examples)
 
     def _labeled(self, unit: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
-        """Unit direction from what is known to be negative to what is known to be positive."""
+        """Unit direction from the known negative rows to the known positive rows."""
         known, labels = observation.known_rows, observation.known_labels
         if self.less_own and observation.own_labels is not None:
             known, labels = examples, observation.own_labels[examples.to(observation.own_labels.device)]
@@ -120,7 +120,7 @@ def _group_means(rows: Tensor, groups: Tensor) -> Tensor:
 
 
 def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
-    """For each row, the mean over its round of the rows whose own label is the same."""
+    """For each row, the mean of all rows of its round with the same own label."""
     if observation.own_labels is None:
         raise NotApplicable("label_leak less_own needs the own label of every row (LabelObservation)")
     own = observation.own_labels.to(rows.device)[examples]
@@ -128,7 +128,7 @@ def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: Label
 
 
 def _at_lower(lower: nn.Module, images: Tensor, rows: Tensor, rounds: Tensor, observation: LabelObservation) -> Tensor:
-    """What each row's gradient becomes in the lower segment, with the weights of the row's round."""
+    """Each row's gradient of the lower segment's weights, computed with the weights of the row's round."""
     states = observation.lower_weights
     if states is None:
         return weight_gradients(lower, images, rows)

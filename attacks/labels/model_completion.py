@@ -1,4 +1,4 @@
-"""Model completion: a head, trained on a few labeled records behind the client's own segment, predicts the labels."""
+"""Model completion: a head on the client's own segment, trained on a few labeled records, predicts the labels."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCompletion(NamingAttack):
-    """Trains a classifier behind the trained lower segment on few labeled and many unlabeled records of its own.
+    """Trains a head on the trained lower segment, with few labeled and many unlabeled records of the client.
 
     The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
-    a few. It is passive: it takes part in the training as agreed. A defense of the release does not stop it, since the
-    client sees its own smashed data before the defense. The published active variant, in which a party of a vertical
-    split inflates its own steps so that the server leans on it rather than on the other parties, is not mounted.
+    a few of them. It is passive: it follows the protocol in training. A defense of the release does not stop it, since
+    the client sees its own smashed data before the defense. The published active variant is not implemented: there, a
+    party of a vertical split inflates its own steps to make the server rely on this party.
 
     Attributes:
         positive: the positive label, ≥ 0.
-        labeled: records of each label whose label the adversary knows, ≥ 1; the paper takes 4 on CIFAR-10.
+        labeled: number ≥ 1 of records of each label whose label the adversary knows; the paper takes 4 on CIFAR-10.
         tune: the trained part: only the "head", or "all", which includes the copied lower segment.
-        epochs: epochs of the attack's own training, of 50 steps each, ≥ 1.
-        batch: labeled records of a step, ≥ 1; it takes twice as many unlabeled ones.
-        rate: learning rate (Adam).
+        epochs: number ≥ 1 of epochs of the attack's training, of 50 steps each.
+        batch: number ≥ 1 of labeled records in a step, which also has twice as many unlabeled records.
+        rate: learning rate of Adam, > 0.
         unlabeled: final weight of the unlabeled records, ≥ 0; it grows from 0.
-        temperature: temperature of the guesses that replace their labels, > 0.
+        temperature: temperature > 0 of the guessed labels of unlabeled records.
         mixing: both parameters of the beta distribution of the mixing ratio, > 0.
-        epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is that after training.
+        epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is the one after training.
 
-    The head is batch normalization, a ReLU and a linear layer. MixMatch trains it: the guess for an unlabeled record is
-    sharpened, and all records are mixed in pairs, here at the cut, so that records of any domain mix.
+    The head has batch normalization, a ReLU and a linear layer. The head is trained by MixMatch: guessed labels are
+    sharpened, and all records are mixed in pairs; here this happens at the cut, so that records of any domain can be
+    mixed.
 
     Source: Fu et al. 2022, "Label inference attacks against vertical federated learning" (USENIX Security), §4, with
     head, rate, temperature, mixing and weight of the authors' repository; Berthelot et al. 2019 for MixMatch.
@@ -88,8 +89,6 @@ class ModelCompletion(NamingAttack):
 
 
 class _Completed(nn.Module):
-    """The lower segment with a head, cut where both meet."""
-
     def __init__(self, lower: nn.Module, features: int, labels: int) -> None:
         super().__init__()
         self.lower = lower
@@ -155,8 +154,8 @@ class _Completion(Resumable):
     def loss(self, of: Tensor, rows: Tensor, pairs: Tensor, kept: float, weight: float) -> Tensor:
         """The loss of labeled and unlabeled records, mixed in pairs.
 
-        Of B labeled records `of` and M ≥ 0 unlabeled `rows`, each keeps its share `kept`, in [1/2, 1], in the mixture
-        with its partner, int64 [B + M]; unlabeled ones have a weight ≥ 0.
+        There are B labeled records `of` and M ≥ 0 unlabeled `rows`. Each record has the share `kept` in [1/2, 1] in
+        the mixture with its partner, `pairs` int64 [B + M]. `weight` ≥ 0 is that of unlabeled records.
         """
         targets = nn.functional.one_hot(self.labels[of], self.count).float()
         records = [self.records[self.seeds[of]]]
@@ -175,7 +174,7 @@ class _Completion(Resumable):
 
     @torch.no_grad()
     def logits(self) -> Tensor:
-        """Logits of all records by the average over the steps, [N, L]."""
+        """Logits of all records, [N, L], from the weights averaged over the training steps."""
         self.averaged.eval()
         return torch.cat([self.averaged(part) for part in self.records.split(_AT_ONCE)])
 

@@ -24,21 +24,21 @@ _NAMINGS = 50  # starts of the quadratic assignment
 class ReleaseClustering(NamingAttack):
     """k-means clusters of gradients or smashed data, one per label, each started and named by a few labeled records.
 
-    The adversary is passive: a client without labels, an eavesdropper on its link, or the server of a U-shape, who
-    knows the labels of a few of the records. With named_by=likeness it knows none, but has labeled images of its own:
-    it assumes that clusters of releases are as far apart as the images of their labels.
+    The adversary is passive: a client without labels, an eavesdropper on the client's link, or the server of a U-shape.
+    It knows the labels of a few records. With named_by=likeness it knows none, but has its own labeled images: it
+    assumes that distances between clusters of releases resemble distances between the images of their labels.
 
     Attributes:
         positive: the positive label, ≥ 0.
-        on: "gradient" for the direction of the gradient that comes back (cosine similarity), "line" for its direction
-            up to the sign, which `max_norm` leaves, or "smashed" for the smashed data (Euclidean distance).
-        named_by: who says which label a cluster has: "labels", the known ones, or "likeness": of all ways to name them,
-            the one whose distances between the clusters' mean releases, and their sizes, agree best with those of the
-            own images' labels (quadratic assignment). Two labels with equal shares and similar distances cannot be
-            distinguished.
-        labeled: records of each label whose label the adversary knows, ≥ 1; not used with named_by=likeness.
+        on: "gradient" for the direction of the returned gradient (cosine similarity), "line" for this direction up to
+            the sign, which remains under the defense `max_norm`, or "smashed" for the smashed data (Euclidean
+            distance).
+        named_by: how clusters get their labels: "labels", by known labels; or "likeness", by the assignment under which
+            the sizes of clusters and the distances between their mean releases agree best with the adversary's images
+            (quadratic assignment). Two labels with equal shares and similar distances cannot be distinguished.
+        labeled: number ≥ 1 of records of each label whose label the adversary knows; not used with named_by=likeness.
         epoch: as in `LabelLeak`. Gradients reveal labels best in the first epoch, while the server's predictions are
-            uncertain; smashed data do so in the last.
+            uncertain; smashed data reveal them best in the last epoch.
 
     Source: Liu et al. 2024, "Similarity-based label inference attack against training and inference of split learning"
     (arXiv 2203.05222), first published as Liu and Lyu 2022, "Clustering label inference attack against practical split
@@ -65,7 +65,7 @@ class ReleaseClustering(NamingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Some known labels, or labeled images of the adversary's own."""
+        """Some known labels, or the adversary's labeled images."""
         if self.named_by == "likeness":
             return frozenset({"other_images", "other_labels"})
         return frozenset({"known_rows", "known_labels"})
@@ -97,7 +97,7 @@ class ReleaseClustering(NamingAttack):
     def _alike(
         self, rows: Tensor, examples: Tensor, observation: LabelObservation, generator: Generator
     ) -> tuple[Tensor, Tensor]:
-        """A row amid each cluster, int64 [L], and the cluster's label by likeness, int64 [L]."""
+        """A central row of each cluster, int64 [L], and the cluster's label by likeness, int64 [L]."""
         images, labels = observation.other_images, observation.other_labels
         if images is None or labels is None or images.ndim != 4 or labels.ndim != 1:
             raise NotApplicable("release_clustering:named_by=likeness needs images of its own with one label each")
@@ -126,9 +126,10 @@ def _clusters(rows: NDArray[np.float64], count: int, generator: Generator) -> tu
 
 
 def _layout(rows: NDArray[np.float64], groups: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Distances between the groups' means, and on the diagonal their sizes, each in units of their mean, [L, L].
+    """Distances between the groups' means, [L, L], and the groups' sizes on the diagonal, each over its mean.
 
-    A mean of few rows lies off by chance, which lengthens its distances; the expected square of that is taken off.
+    The mean of few rows deviates by chance, which increases its distances; the expected squared deviation is
+    subtracted.
     """
     from scipy.spatial.distance import cdist
 
@@ -172,9 +173,9 @@ def cluster_distances(
 ) -> Tensor:
     """Distance of each row [N, F] to each of L labels' clusters, [N, L], by k-means in which seeds keep their labels.
 
-    Seeds are rows int64 [K] with known labels int64 [K]. A label without a seed has no cluster; its distance is that of
-    the farthest one. With `cosine`, directions are compared (spherical k-means) instead of rows, and, unless `signed`,
-    a direction and its opposite count as equal.
+    Seeds are rows int64 [K] with known labels int64 [K]. A label without a seed has no cluster; its distance is set to
+    that of the farthest cluster. With `cosine`, directions are compared (spherical k-means) instead of rows, and,
+    unless `signed`, a direction and its opposite count as equal.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows
@@ -194,16 +195,16 @@ def cluster_distances(
 
 
 def _apart(rows: Tensor, centers: Tensor, signed: bool) -> Tensor:
-    """Distances [N, L] of rows [N, F] to centers [L, F]; unless `signed`, to the nearer end of each center's line."""
+    """Distances [N, L] of rows to centers [L, F]; unless `signed`, to the nearer of a center and its opposite."""
     return torch.cdist(rows, centers) if signed else (2 - 2 * (rows @ centers.T).abs()).clamp_min(0).sqrt()
 
 
 def _along(rows: Tensor, others: Tensor) -> Tensor:
-    """Each row, or its opposite, whichever points along its partner."""
+    """Each row or its opposite: the one that has the same direction as the row's partner."""
     return torch.where((rows * others).sum(1, keepdim=True) < 0, -rows, rows)
 
 
 def _centers(rows: Tensor, groups: Tensor, count: int, cosine: bool) -> Tensor:
-    """Mean row of each group or its direction, [count, F]; each group has at least one row."""
+    """Mean row of each group, [count, F], or its direction if `cosine`; each group has at least one row."""
     sums = rows.new_zeros(count, rows.shape[1]).index_add_(0, groups, rows)
     return nn.functional.normalize(sums, dim=1) if cosine else sums / groups.bincount(minlength=count).unsqueeze(1)

@@ -19,24 +19,24 @@ _NUMBERS = 2**22  # scores that are computed at once
 
 @dataclass(frozen=True, kw_only=True)
 class TailInversion(NamingAttack):
-    """Names each row's label by the gradient that the known last layer would give for it.
+    """Infers each row's label by comparing the sent gradient with the known last layer's gradient for every label.
 
-    The server of a U-shape computes the features h itself. If it knows the last layer, softmax(Wh + b), it also knows
-    the gradient Wᵀ(p − e_y) of each label y. Its length depends on weights of records that only the clients know; so
-    the score of a label is the cosine between its gradient and the one that the client sent. For the right label it is
-    1.
+    The server of a U-shape computes the features h itself. If it knows the last layer, p = softmax(Wh + b), it also
+    knows the gradient Wᵀ(p − e_y) for each label y. The gradient's length depends on weights of records that only the
+    clients know. So the score of a label is the cosine between its gradient and the sent gradient; for the right label
+    it is 1.
 
-    The server uses the layer as it was before training. That of a published model is known; a randomly drawn one is its
+    The server uses the layer before training. The layer of a published model is known; a randomly drawn layer is the
     client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
 
     Attributes:
-        on: the gradient's "direction", or its "line" if a defense such as `max_norm` may have turned it around; two
-            labels have the same line.
+        on: "direction" of the gradient, or "line", the direction up to its sign, which defenses such as `max_norm` may
+            reverse; two labels share one line.
         positive: the positive label, ≥ 0.
-        epoch: epoch of the training, from 0.
+        epoch: attacked epoch of the training, ≥ 0.
 
-    Source: privkit's own; the gradient is that of Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from
-    gradients", Eq. 3, which reads a label from its sign at the logits.
+    Source: privkit's own; the gradient: Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from gradients",
+    Eq. 3, who infer a label from the gradient's sign at the logits.
     """
 
     name: ClassVar[str] = "tail_inversion"

@@ -1,4 +1,4 @@
-"""Per-example canaries: which of two known contents does a released row, or a returned gradient, hold?"""
+"""Per-example canaries: which of two known contents is in a released row, or in a returned gradient?"""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
     test; for other noise the scores are valid, but not the best.
 
     Args:
-        observed: float [K, ...], the released row of canary i, or its returned gradient.
-        present: [K, ...], the same without noise, if the canary was there.
-        absent: [K, ...], the same if its counterpart was there.
+        observed: float [K, ...], the released row of each canary, or its returned gradient.
+        present: [K, ...], the noise-free row or gradient with the canary.
+        absent: [K, ...], the noise-free row or gradient with the counterpart.
         sigma: standard deviation > 0.
 
     Returns:
-        float64 [K]; the sum over several rounds is the log-ratio of all of them together.
+        Log-ratio of each canary, float64 [K]; the log-ratio of several rounds together is the sum.
 
     Raises:
         ValueError: if shapes differ or σ is out of range.
@@ -52,10 +52,10 @@ class Canaries(Checked):
     """Scores for the one-run auditor: a canary's likelihood ratio, summed over all times that it was sent.
 
     Attributes:
-        on: "smashed", the released rows, or "gradient", the cut-layer gradients that came back.
+        on: the observed data: "smashed", the released rows, or "gradient", the returned cut-layer gradients.
         sigma: standard deviation of the noise, > 0; it scales the scores and does not change their order.
 
-    Source: Steinke, Nasr and Jagielski 2023, §5 (white-box canaries), on what crosses the cut of split learning.
+    Source: Steinke, Nasr and Jagielski 2023, §5 (white-box canaries), applied to the data that cross the cut.
     """
 
     name: ClassVar[str] = "canaries"
@@ -87,7 +87,7 @@ class Canaries(Checked):
 
 
 def _canary_rows(views: Sequence[View], on: str) -> tuple[Tensor, Tensor]:
-    """Rows [N, F], and their numbers among the rows of all views."""
+    """Rows [N, F] of smashed data or gradients, and their indices among the rows of all views."""
     if on == "gradient":
         values, _, at = returned_gradients("canaries", views)
         return values, at

@@ -1,4 +1,4 @@
-"""Membership inference from losses: the plain threshold, and likelihood ratios against shadow models."""
+"""Membership inference from losses: a threshold on the loss, and likelihood ratios against shadow models."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
 
 @dataclass(frozen=True, kw_only=True)
 class MemberInference(Checked):
-    """Guesses whether an image was trained on, from the model's loss on it, alone or against shadow models.
+    """Guesses whether an image was a training image, from the model's loss on it, alone or compared with shadow models.
 
     Attributes:
         score: "loss" (members have lower losses), "lira" (likelihood ratio of the label's confidence against shadow
             models with and without the image) or "rmia" (the label's probability divided by its mean over shadow
-            models). If its session says so (`privkit.attacks.escalate`), it goes on with twice as many of them.
+            models). Under escalation (`privkit.attacks.escalate`), the number of shadow models is doubled.
         shadows: number of shadow models for "lira" and "rmia", even and ≥ 4. Each model is trained on half of the
             candidates, and each candidate is in the training data of half of the models.
 
@@ -41,7 +41,7 @@ class MemberInference(Checked):
 
     @property
     def uses(self) -> frozenset[str]:
-        """Access to shadow models, if it compares with them."""
+        """Training of shadow models, if the score needs them."""
         return frozenset(() if self.score == "loss" else {"fit"})
 
     @property
@@ -49,7 +49,7 @@ class MemberInference(Checked):
         return Mounting(shadow_models=0 if self.score == "loss" else self.shadows)
 
     def run(self, observation: MembershipObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every candidate, higher for a member. It queries the attacked model and ignores the views."""
+        """Score every candidate, higher for a member. The attack queries the model and ignores the views."""
         images, labels, predict = observation.candidates, observation.candidate_labels, observation.predict
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
@@ -101,22 +101,22 @@ def confidence(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
-    """Log-likelihood ratio of a target's statistic: shadow models trained with an example against those without it.
+    """Log-likelihood ratio of the attacked model's statistic under shadow models trained with and without an example.
 
-    Both sides are normal, with a mean for each example and one variance for each side ("fixed variance"), pooled over
-    examples: this suits few shadow models. If no shadow model had an example (offline), only its mean without it is
-    known, and the score is the number of deviations by which the target lies above it. The two kinds of scores are not
+    Both distributions are normal, with a mean for each example, and each with one variance pooled over examples ("fixed
+    variance"), which suits few shadow models. If no shadow model was trained with an example (offline), the score is
+    the number of standard deviations by which the target exceeds the mean without it. The two kinds of scores are not
     comparable, so either all examples need shadow models trained with them, or none.
 
     Args:
         target: float [N], the attacked model's statistic (`confidence`, or the loss negated) of each example.
-        shadow: float [S, N], of S shadow models.
+        shadow: float [S, N], the same statistic of S shadow models.
         members: bool [S, N], whether each shadow model was trained on each example.
 
     Raises:
         ValueError: if shapes do not fit or numbers are not finite.
-        NotApplicable: if an example has too few shadow models without it, or some have shadow models with them and
-            others too few.
+        NotApplicable: if an example has too few shadow models without it, or if only some examples have enough shadow
+            models with them.
 
     Source: Carlini et al. 2022, Algorithm 1 and Eq. 4 (offline), §VI-B (fixed variance).
 
@@ -151,15 +151,14 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
 
 
 def rmia(target: Tensor, shadow: Tensor) -> Scores:
-    """Logarithm of the true label's probability divided by its mean over shadow models, half of which were trained on
-    the example.
+    """Logarithm of the true label's probability over its mean over shadow models, half of them trained on the example.
 
-    RMIA scores an example by the share of others whose ratio is smaller by a factor. That share grows with the ratio,
-    so the ratio itself gives the same AUC and the same rates.
+    RMIA scores an example by the share of other examples whose ratio is smaller by a factor. This share grows with the
+    ratio, so the ratio itself gives the same AUC and the same rates.
 
     Args:
         target: float [N], the attacked model's `confidence` of each example.
-        shadow: float [S, N], of S shadow models.
+        shadow: float [S, N], the `confidence` of S shadow models.
 
     Raises:
         ValueError: if shapes do not fit or numbers are not finite.

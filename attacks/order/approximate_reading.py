@@ -1,12 +1,11 @@
-"""Approximate reading of own images' tokens, if a token also depends on foreign tokens that a shuffle put into its row.
+"""Approximate reading of the tokens of own images, if a token also depends on other images' tokens in its shuffled row.
 
 This happens if a transformer block runs after a shuffle of whole messages. No token comes back twice with the same
-numbers, but the token of each patch that was sent is somewhere in the answer. In a message of copies of one image,
-tokens meet mainly tokens of this image, so they form as many clusters ("heaps") as the image has patches. Images of
-repeated patches label the heaps by their sizes, and these tokens show which heap of an own image belongs to which
-patch. This gives a decoder from a token to its patch and to the mean patch of its image. Then whole messages of
-different images are read: decoded tokens are matched with the patches that were sent, and the decoder is fitted to the
-matches.
+numbers, but the answer holds one token for each sent patch. In a message of copies of one image, tokens meet mainly
+tokens of this image, so they form one cluster ("heap") for each patch. Images of repeated patches label the heaps by
+their sizes, and these labels identify the patches of the heaps of own images. This gives a decoder from a token to
+its patch and to the mean patch of its image. Then whole messages of different images are read: decoded tokens are
+matched with the sent patches, and the decoder is fitted to the matches.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _SOUND = 0.5  # least share of the variance of own patches, and of mean patches 
 
 @dataclass(frozen=True, kw_only=True)
 class _ApproximateTokens:
-    """Own tokens as they came back in the company of strangers."""
+    """Tokens of the adversary's images from messages of different images, with their matched patches."""
 
     tokens: Tensor  # [N, T, D], in the order of the patches
     patches: Tensor  # [N, T, P]
@@ -52,7 +51,7 @@ class _ApproximateTokens:
 
 
 def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Centers [M, H, D] of the heaps in which tokens [M, n, D] lie, and their shares of the tokens, [M, H].
+    """Centers [M, H, D] of the clusters (heaps) of tokens [M, n, D], and the share of tokens in each cluster, [M, H].
 
     Source: k-means (Lloyd 1982) from farthest-first starts (Gonzalez 1985).
 
@@ -76,9 +75,9 @@ def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
 
 
 def even_heaps(messages: Tensor, number: int) -> Tensor:
-    """Centers [M, H, D] of heaps of n/H tokens each, of tokens [M, n, D]; equal patches have several heaps.
+    """Centers [M, H, D] of H clusters (heaps) of n/H tokens [M, n, D]; equal patches have several heaps.
 
-    The token that lies farthest out is taken with its nearest ones, then the farthest of those that are left.
+    The outermost token and its nearest neighbors form the first heap, then the outermost remaining token, and so on.
 
     >>> even_heaps(torch.tensor([[[0.0], [9.0], [0.0], [8.0], [0.0], [0.0]]]), 3).flatten().tolist()
     [8.5, 0.0, 0.0]
@@ -98,9 +97,9 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
 
 
 def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], recognized by the size of its heap in messages [L, n, D] of copies.
+    """The token of each repeated patch [L, K, P], by the size of its cluster in messages [L, n, D] of copies.
 
-    `tokens` is T of one image, n a multiple of it.
+    `tokens` is the number T of an image's tokens; n is a multiple of T.
     """
     several = torch.tensor(multiplicities(tokens), device=messages.device)
     centers, shares = heaps(messages, len(several))
@@ -112,21 +111,21 @@ def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTok
 
 @dataclass(frozen=True, kw_only=True)
 class _Matcher:
-    """Decodes tokens to their patch and to what tokens of one image share, and matches both with what was sent."""
+    """Decodes tokens to their patch and to means of their image, and matches these with the sent patches and means."""
 
     decode: AffineMap
     error: Tensor  # [P + S], the deviation of what is decoded
 
     @classmethod
     def fit(cls, tokens: Tensor, sent: Tensor) -> _Matcher:
-        """Fit to tokens [N, T, D] and what was sent, [N, T, P + S], both in order."""
+        """Fit to tokens [N, T, D] and the sent patches and means, [N, T, P + S], both in order."""
         decode = AffineMap.fit(tokens, sent, _RIDGE)
         variance = torch.stack([(decode(x) - y).square().mean(0) for x, y in zip(tokens, sent, strict=True)]).mean(0)
         least = _LEAST_ERROR * float(sent.flatten(0, 1).var(0).mean()) + 1e-12
         return cls(decode=decode, error=(variance + least).sqrt())
 
     def taken(self, message: Tensor, sent: Tensor) -> tuple[Tensor, Tensor]:
-        """Which token of a message [B, T, D] is that of each patch [B, T, P + S], int64 [B·T], and which are sure."""
+        """The index of each sent patch's token, int64 [B·T], in a message [B, T, D], and whether the match is sure."""
         seen, wanted = (x.flatten(0, 1) / self.error for x in (self.decode(message), sent))
         taken, sure = nearest(wanted[None], seen[None])
         return taken[0], sure[0]
@@ -142,10 +141,10 @@ def read_approximately(
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
     again: Tensor,  # and for the same images once more
 ) -> _ApproximateTokens:
-    """Tokens of the adversary's own images, read approximately.
+    """Tokens of the adversary's images, read approximately.
 
     Raises:
-        NotApplicable: if too few rounds are allowed, or tokens do not reveal enough of the own patches.
+        NotApplicable: if too few rounds are allowed, or tokens do not reveal enough of the adversary's patches.
     """
     asker.must_have(_LEAST_ROUNDS, "where a token depends on the other images of its message")
     read = min(read, _COPIED_IMAGES)
@@ -185,7 +184,7 @@ def _read(
 
 
 def _shared(patches: Tensor, *of_images: Tensor) -> Tensor:
-    """Patches [N, T, P] beside what their image has in common, its mean patch and other means [N, S]."""
+    """Patches [N, T, P], each extended by its image's mean patch and other means [N, S]."""
     whole = torch.cat([patches.mean(1), *of_images], 1).unsqueeze(1)
     return torch.cat([patches, whole.expand(-1, patches.shape[1], -1)], 2)
 
@@ -196,10 +195,10 @@ def _joined(parts: list[LabelledTokens]) -> LabelledTokens:
 
 
 def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:
-    """Refuse if tokens that the matcher was not fitted to do not show their patches.
+    """NotApplicable if the matcher fails on tokens to which it was not fitted.
 
-    Rows [B, T, D] came back `again` for what was sent [B, T, P + S], in messages of `size` rows. `alone` are heaps
-    [N, T, D] of own images, whose patches [N, T, P] no other image's token is taken for.
+    `again` are the rows [B, T, D] returned for the sent patches and means [B, T, P + S], in messages of `size` rows.
+    `alone` are clusters [N, T, D] from messages of copies of one image, and the image's patches [N, T, P].
     """
     tokens, patches = alone
     numbers = patches.shape[2]

@@ -1,4 +1,4 @@
-"""Assembly of a puzzle: the place of each piece, from scores of pieces in places and of pairs of neighboring pieces."""
+"""Assembly of a puzzle: the place of each piece, from scores of pieces in places and of neighboring pairs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Frame:
 
     @cached_property
     def neighbors(self) -> Places:
-        """The place left of, right of, above and below each place, int64 [4, S]; S if there is none."""
+        """The places left of, right of, above and below each of S places, int64 [4, S]; the number S means none."""
         inner = np.arange(self.places).reshape(self.pictures, self.rows, self.columns)
         around = np.pad(inner, ((0, 0), (1, 1), (1, 1)), constant_values=self.places)
         sides = around[:, 1:-1, :-2], around[:, 1:-1, 2:], around[:, :-2, 1:-1], around[:, 2:, 1:-1]
@@ -44,7 +44,7 @@ class Frame:
 
     @cached_property
     def colors(self) -> NDArray[np.bool_]:
-        """The black fields of a chess board, bool [S], of which no two are neighbors."""
+        """Whether a place is a black field of a chess board, bool [S]; no two black fields are neighbors."""
         inner = np.arange(self.rows)[:, None] + np.arange(self.columns)
         return np.tile(inner.ravel() % 2 == 0, self.pictures)
 
@@ -59,25 +59,22 @@ class Puzzles:
 
     @cached_property
     def sides(self) -> list[Array]:
-        """Four arrays [M, S+1, S], one for each side: row i scores every piece for the place whose left, right, upper
-        or lower neighbor is piece i.
+        """For each of four sides, [M, S+1, S]: row i scores every piece for the place beside piece i on this side.
 
-        The last row, of a neighbor that is not there, is 0.
+        The last row, for a missing neighbor, is 0.
         """
         right, down = self.pairs[:, 0], self.pairs[:, 1]
         tables = right, right.transpose(0, 2, 1), down, down.transpose(0, 2, 1)
         return [np.concatenate([table, np.zeros_like(table[:, :1])], 1) for table in tables]
 
     def only(self, some: NDArray[np.bool_]) -> Puzzles:
-        """The puzzles that are marked, bool [M]."""
+        """The puzzles that the mask `some`, bool [M], selects."""
         left = Puzzles(unary=self.unary[some], pairs=self.pairs[some], frame=self.frame)
         left.__dict__["sides"] = [table[some] for table in self.sides]  # of the cached property
         return left
 
     def fit(self, at: Places) -> Array:
-        """Score [M, S] of the piece in each place: its own score there (unary), plus its scores with all its neighbors
-        (pairs).
-        """
+        """Score [M, S] of the piece in each place: its unary score, plus its pair scores with all neighbors."""
         m = np.arange(len(at))[:, None]
         around = np.concatenate([at, np.full_like(at[:, :1], self.frame.places)], 1)
         unary = self.unary[m, at, np.arange(self.frame.places)]
@@ -91,16 +88,15 @@ class Puzzles:
 
 
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
-    """Search for the arrangement of the highest score: the best start after local improvement, then rounds of ruin and
-    recreate.
+    """Search for the highest score: from the best locally improved start, by rounds of ruin and recreate.
 
-    M puzzles are solved side by side, from one or more starts, int64 [M, S]; the result has the same shape, the piece
-    in each place. Each of `kicks` ≥ 0 rounds shifts the arrangement, empties the places that fit worst (by a random
-    share, with noise), fills them best piece first and polishes; a puzzle takes the outcome if its score is no lower,
-    and is left alone after `_PATIENCE` kicks that did not raise it.
+    M puzzles are solved in parallel, from one or more starts, int64 [M, S]; the result has the same shape: the piece in
+    each place. Each of `kicks` ≥ 0 rounds shifts the arrangement, empties a random share of the worst places, fills
+    them with the best pieces first, and improves locally. A puzzle keeps the outcome if its score is not lower, and
+    stops after `_PATIENCE` rounds without a higher score.
 
-    Source: refilling around kept segments follows Pomeranz et al. 2011 §3; the optimal re-assignment of places that do
-    not touch is an exact step on the quadratic assignment (derived).
+    Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
+    an exact step on the quadratic assignment (derived).
 
     >>> right = np.full((1, 2, 4, 4), -2.0)
     >>> right[0, 0, [2, 1], [0, 3]] = right[0, 1, [2, 0], [1, 3]] = 1.0  # the picture is 2 0 / 1 3
@@ -128,8 +124,7 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
 
 def fill(puzzles: Puzzles, at: Places) -> Places:
-    """Fill empty places (−1) of int64 [M, S], always the piece and place with the highest score, given the pieces that
-    are placed already."""
+    """Fill empty places (−1) of int64 [M, S], always by the piece and place with the highest score at this step."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
     gain = puzzles.unary.copy()
@@ -154,7 +149,7 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
 
 
 def assign(unary: Array) -> Places:
-    """The arrangement of the highest unary score, [M, S] from [M, S, S]."""
+    """The arrangement with the highest sum of unary scores, [M, S] from [M, S, S]."""
     return cheapest(-unary.transpose(0, 2, 1))
 
 
@@ -175,7 +170,7 @@ def _ruin(puzzles: Puzzles, at: Places, rng: np.random.Generator) -> Places:
 
 
 def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int) -> Places:
-    """Re-assign the pieces of places that do not touch, optimally: black fields, white ones, then random sets."""
+    """Optimally re-assign the pieces of non-adjacent places: black, then white fields, then random sets."""
     frame, at, m = puzzles.frame, at.copy(), np.arange(len(at))[:, None, None]
     for number in range(rounds):
         draw = np.append(rng.random(frame.places), 2.0)
@@ -194,9 +189,9 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 
 
 def starts(puzzles: Puzzles) -> list[Places]:
-    """Arrangements int64 [M, S] to begin a search with: from places alone and, in one picture, from matches as well.
+    """Arrangements int64 [M, S] to start a search: from unary scores and, for one picture, from pairs as well.
 
-    There is one start, or there are four, which trust the matches to different degrees.
+    There is one start, or there are four, which weight the matches differently.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:
@@ -207,14 +202,15 @@ def starts(puzzles: Puzzles) -> list[Places]:
 
 
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
-    """Coordinates [M, S, 2] (column, row) under which as many best matches as possible lie one step apart.
+    """Coordinates [M, S, 2] (column, row) of pieces that put as many best-matching pairs as possible one step apart.
 
-    Each match of the log-odds [M, 2, S, S] is a spring, as strong as its lead over the second best match to the given
-    power; springs that stay stretched are let go, more and more sharply. Mutual matches are the best of both pieces;
-    otherwise the best match of either piece counts.
+    Each match in the log-odds [M, 2, S, S] is a spring, whose strength is its lead over the second-best match to the
+    given power; springs that stay stretched are dropped, more strictly in each round. With `mutual`, a match must be
+    the best of both pieces; otherwise the best match of either piece counts.
 
-    Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), its
-    L1 norm and rounds of rejection replaced by iteratively reweighted least squares, so that all puzzles are one solve.
+    Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"),
+    with its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all
+    puzzles at once.
     """
     m, _, s, _ = pairs.shape
     best_right = pairs >= pairs.max(3, keepdims=True)
@@ -242,7 +238,7 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
 
 
 def _arrange(puzzles: Puzzles, coordinates: Array) -> Places:
-    """The places nearest to the coordinates, the median piece in the middle."""
+    """The places nearest to the coordinates, with the median piece in the middle."""
     frame: Frame = puzzles.frame
     grid = np.stack([np.arange(frame.places) % frame.columns, np.arange(frame.places) // frame.columns], 1)
     centered = coordinates - np.median(coordinates, 1, keepdims=True) + grid.mean(0)

@@ -1,4 +1,4 @@
-"""DRAG's reorder step: each token's place is predicted from the token, and its patch is drawn there."""
+"""DRAG's reorder step: predict each token's place from the token, and put its decoded patch there."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 class DragReorder(ReconstructingAttack):
     """Predicts each token's place from that token alone, and gives every token of a row a different place.
 
-    The published attack goes on with guided diffusion, whose network is not part of this package: here the patch behind
-    each token is decoded by a linear map. `jigsaw_white_box` inverts an order that a solver found.
+    The published attack continues with guided diffusion, whose network is not part of this package: here a linear map
+    decodes the patch behind each token. The attack `jigsaw_white_box` inverts a release after solving the order.
 
     Attributes:
-        epochs: epochs of the predictor, ≥ 0.
+        epochs: number ≥ 0 of epochs of the predictor.
 
     Source: Lei et al., DRAG, ICML 2025, its adaptive attack on token shuffling and its released code.
     """
@@ -74,7 +74,7 @@ class DragReorder(ReconstructingAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What an adversary learned from its own tokens."""
+    """The adversary's tokens, and the decoder and the place predictor learned from them."""
 
     own: OwnTokens  # its tokens in order
     decoder: PieceDecoder  # from a token to its patch
@@ -88,24 +88,24 @@ class Predicted:
         return reordered(self.predictor(self.standardized(tokens)), missing(tokens))
 
     def standardized(self, tokens: Tensor) -> Tensor:
-        """Tokens on the scale of the adversary's own."""
+        """Tokens on the scale of the adversary's tokens."""
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:
-        """`places`, counted through each message as `put` needs it."""
+        """The result of `places`, counted over each message as `put` needs it."""
         places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 
 
 def missing(tokens: Tensor) -> Tensor:
-    """Bool [N, T]: tokens [N, T, D] that are zero were masked or dropped."""
+    """Whether tokens [N, T, D] are zero, since they were masked or dropped: bool [N, T]."""
     return (tokens == 0).all(2)
 
 
 def reordered(logits: Tensor, absent: Tensor) -> Tensor:
-    """The likeliest places of the tokens, int64 [N, T], a different one for each, from logits [N, T, T] of places.
+    """The likeliest distinct places of the tokens, int64 [N, T], from logits [N, T, T] of places.
 
-    A token that is absent, bool [N, T], takes a place that the others leave.
+    Absent tokens, bool [N, T], take the remaining places.
 
     Source: DRAG (ICML 2025), its adaptive attack on token shuffling: Hungarian assignment of log-probabilities.
 
@@ -126,10 +126,11 @@ def learn(
     name: str,  # of the attack, for its refusals
     later: int = 0,  # epochs of the stages behind this one, for the report
 ) -> tuple[Predicted, dict[str, Any]]:
-    """Read own tokens and train the predictor, or load what a killed attack had learned.
+    """Read the adversary's tokens and train the predictor, or load the result of a killed attack.
 
     Returns:
-        What was learned, and the state of the whole attack with the predictor's in it, loaded as by `Jigsaw.learn`.
+        The learned predictor and decoder, and the state of the whole attack, which includes the predictor's; see
+        `Jigsaw.learn`.
 
     Source: the predictor of DRAG's released code: one hidden layer as wide as a token, cross-entropy, AdamW.
     """

@@ -1,5 +1,4 @@
-"""Places of tokens in rows from which some were dropped: the remaining tokens keep their order, and the tokens of each
-place have a distribution of their own."""
+"""Places of tokens in rows with dropped tokens, by each place's token distribution and the unchanged order."""
 
 from __future__ import annotations
 
@@ -26,23 +25,23 @@ _CONTRADICTED = 0.01  # share of pairs, at most, that came in both orders
 
 
 def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> Callable[[View], tuple[Tensor, Tensor]]:
-    """Learn the distribution of the tokens of each place from own images; return a function that puts a view's tokens
-    in their places.
+    """Learn each place's token distribution; return a function that puts a view's tokens in their places.
 
-    A token has the same numbers in every release of its image. So several releases show the set of an image's tokens,
-    and which of two tokens comes first shows their order. A row's tokens get the places that make them most likely
-    under these distributions and keep their order.
+    A token has the same numbers in every release of its image. So several releases reveal the set of an image's tokens,
+    and the order of any two tokens. A row's tokens get the likeliest places under these distributions that keep the
+    tokens' order.
 
     Args:
-        query: asked up to 96 times for each of at most 500 own images.
-        own: [N, C, H, W], N a multiple of `batch`.
+        query: query of the clients, called up to 96 times for each of at most 500 images.
+        own: the adversary's images [N, C, H, W]; N is a multiple of `batch`.
 
     Returns:
-        A function from a view [N, L, D] to its tokens in their places [N, T, D], and bool [N, T]: which places have a
-            token.
+        A function from a view [N, L, D] to its tokens in their places [N, T, D], and bool [N, T]: whether a place has a
+        token.
 
     Raises:
-        NotApplicable: if most tokens come only once, if they come in different orders, or if too few sets are complete.
+        NotApplicable: if most tokens come only once, if they come in different orders, or if too few sets are
+            complete.
     """
     some = own[: max(batch, _IMAGES // batch * batch)]
     sets = [_sets(query, images, draws) for images in some.split(batch)]
@@ -68,7 +67,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
 
 
 def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tensor]:
-    """The distinct tokens of each image in their order, [N, m, D] with others behind them, and how many, [N]."""
+    """The distinct tokens of each image in their order, [N, m, D] with filling after them, and their number, [N]."""
     releases = [_released(query, images, draws)]
     length = releases[0].shape[1]
     releases += [_released(query, images, draws) for _ in range(min(_RELEASES, max(2, _TOKENS // length)) - 1)]

@@ -21,17 +21,17 @@ _CHANGES = 4  # other values of each cell that are tried: one alone may be the s
 
 @dataclass(frozen=True, kw_only=True)
 class FieldOrder(ReconstructingAttack):
-    """Learns which tokens the adversary's own records have in each column, and compares every released token with
-    these.
+    """Learns the tokens of the adversary's records in each column, and compares every released token with these.
 
-    One token goes to each column, at the least total distance. Then every cell is guessed to be that of the own record
-    whose token of this column is nearest. Nothing is trained.
+    Each column gets one token, such that the total distance is smallest. Then every entry is copied from the
+    adversary's record with the nearest token in this column. The attack needs no training.
 
     Attributes:
-        by: representation of a column: "mean", the mean of its own tokens, or "token", the nearest of these.
-        source: where own tokens come from: "lower", the lower segment itself, or "query", chosen records sent through
-            the defended edge, 4·C + 1 for each own record of C columns (`privkit.attacks.order.field_order`).
-        records: largest number of own records that are used.
+        by: representation of a column: "mean", the mean of the adversary's tokens in it, or "token", the nearest of
+            these tokens.
+        source: origin of the adversary's tokens: "lower", the lower segment itself, or "query", chosen records sent
+            through the defended clients, 4·C + 1 for each record of C columns (`asked_fields`).
+        records: largest number ≥ 1 of the adversary's records to use.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
     """
@@ -47,14 +47,14 @@ class FieldOrder(ReconstructingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Own records, and a way to see their tokens."""
+        """The adversary's records, and the source of their tokens."""
         return frozenset({"auxiliary", self.source})
 
     @torch.no_grad()
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Order the tokens of every row, and look up every cell among the own records.
+        """Order the tokens of every row, and look up every entry among the adversary's records.
 
         >>> from privkit.attacks.base import View
         >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])
@@ -93,7 +93,7 @@ class FieldOrder(ReconstructingAttack):
 
 
 def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """The column of every released token [N, C, D], int64 [N, C], and the cells of the rows, from own ones [M, C]."""
+    """The column of every released token [N, C, D], int64 [N, C], and guessed rows, from the records `own` [M, C]."""
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
     nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)
@@ -108,11 +108,11 @@ def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Tokens [M, C, D] of own records [M, C], with column c's token at place c, from queries alone.
+    """Tokens [M, C, D] of the adversary's records [M, C], with column c's token at place c, from queries alone.
 
-    Each record is sent again with one cell changed; the token that disappears from its release is that cell's. If a
-    model mixes fields, other tokens change, too, but less. Each column gets one token, by the largest total change. The
-    query takes `batch` records and may give the fields of a record back in any order.
+    Each record is sent again with one changed field; the token that disappears from its release belongs to this field.
+    If a model mixes fields, other tokens also change, but less. Each column gets one token, by the largest total
+    change. The query takes `batch` records and may return the fields of a record in any order.
 
     Raises:
         NotApplicable: if a query does not answer with C tokens for each record.
@@ -142,7 +142,7 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
 
 
 def _tokens_of_rows(rows: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Tokens [N, C, D] that come back for rows [N, C], row by row; the last query is filled up with the first rows."""
+    """Tokens [N, C, D] returned for rows [N, C], in the order of rows; the first rows fill up the last query."""
     whole = rows[torch.arange(len(rows) + -len(rows) % batch, device=rows.device) % len(rows)]
     released = None
     for number, part in enumerate(whole.split(batch)):

@@ -1,8 +1,8 @@
-"""Places of shuffled tokens, recognized by the laws that tokens of each place follow.
+"""Places of shuffled tokens, recognized by the distribution of tokens at each place.
 
-A shuffle hides the place of a token only if tokens of all places look alike. Those of a spectrum do not. The adversary
-learns their laws from own images without knowing any order: on the way from its mean image to an own image, sent in
-small steps, each token moves a little from step to step, so that it can be followed.
+A shuffle hides the place of a token only if tokens of all places look alike. Tokens of a spectrum do not. The
+adversary learns their distributions from its own images without knowing any order: it sends a path of small steps
+from its mean image to an image. Each token changes little from step to step, so it can be followed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceLaws:
-    """For each of T places, a normal distribution of its token, in principal components of tokens."""
+    """A normal distribution of the token at each of T places, in principal components of tokens."""
 
     middle: Tensor  # [D]
     basis: Tensor  # [D, q]
@@ -41,7 +41,7 @@ class PlaceLaws:
 
     @classmethod
     def fit(cls, tokens: Tensor, components: int = _COMPONENTS, shrunk: float = _SHRUNK) -> PlaceLaws:
-        """The laws of own tokens [N, T, D] in a common order, of their principal `components` at most.
+        """The distributions of tokens [N, T, D] in a common order, with at most `components` principal components.
 
         Each component's variance grows by `shrunk` times the mean variance.
 
@@ -70,9 +70,7 @@ class PlaceLaws:
         )
 
     def order(self, rows: Tensor) -> Tensor:
-        """For rows [N, T, D], int64 [N, T]: the token of the row that most likely lies at each place; each token gets
-        one place.
-        """
+        """For rows [N, T, D], int64 [N, T]: the likeliest token at each place, where each token gets one place."""
         return hungarian(self.costs(rows))
 
     def costs(self, rows: Tensor) -> Tensor:
@@ -90,15 +88,14 @@ class PlaceLaws:
 
 @torch.no_grad()
 def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
-    """Tokens of own images [N, C, H, W] in a common order of places, [N', T, D], N' ≤ N; which place is which stays
-    unknown.
+    """Tokens of the adversary's images [N, C, H, W] in one common but unknown order of places, [N', T, D], N' ≤ N.
 
-    `later` is the number of rounds that stay in reserve for later queries. All images of a round differ, but those of
-    the first steps differ little.
+    `later` is the number of rounds reserved for later queries. All images of a round differ, in the first steps only
+    slightly.
 
     Raises:
-        NotApplicable: if too few rounds are allowed, an answer is not finite, or own images do not explain the tokens
-            that were followed.
+        NotApplicable: if too few rounds are allowed, an answer is not finite, or the images do not explain the
+            followed tokens.
     """
     asker.must_have(2 * STEPS + later, "where tokens are followed from image to image")
     images = images[: min(_FOLLOWED, (asker.left - later) // STEPS * asker.whole)]
@@ -125,7 +122,7 @@ def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
 def _explained(images: Tensor, tokens: Tensor) -> float:
     """The share of the tokens' variance, at most 1, that a ridge regression from images explains.
 
-    It is fitted on one half of the images and judged on the other, with the best of three penalties.
+    The regression is fitted on one half of the images and tested on the other, with the best of three penalties.
     """
     half = len(images) // 2
     x, y = images - images[:half].mean(0), tokens - tokens[:half].mean(0)
@@ -139,10 +136,10 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
     """The observation with all tokens in their recognized places, in views and in answers to queries.
 
-    `later` is the number of query rounds that stay in reserve.
+    `later` is the number of query rounds reserved for later.
 
     Raises:
-        NotApplicable: as `followed`; if rows hold mixtures, or tokens are not a square grid.
+        NotApplicable: as in `followed`; also if rows hold mixtures, or tokens are not a square grid.
     """
     views = observation.views
     if any(view.mixed > 1 for view in views):

@@ -1,4 +1,4 @@
-"""Jigsaw: put shuffled tokens back, first into their image, then into their place, and show the patches behind them."""
+"""Jigsaw: put shuffled tokens back, first into their image, then into their place, and decode their patches."""
 
 from __future__ import annotations
 
@@ -64,35 +64,37 @@ _READ_AT_START = 100  # own images that show what patches look like, if nothing 
 
 @dataclass(frozen=True, kw_only=True)
 class Jigsaw(ReconstructingAttack):
-    """Solves the puzzle of the tokens of an image, or of a whole message.
+    """Solves the jigsaw puzzle of an image's shuffled tokens, or of all tokens of a message.
 
     The adversary gets the tokens of its own images in order: from the lower segment, or read by chosen queries (copies
-    of one image, repeated patches). Behind a block that mixes shuffled tokens with the strangers in their row, no token
-    comes back twice; then own tokens are matched approximately with the patches that were sent. From these it fits the
-    patch behind a token, learns which tokens lie side by side, where a token lies, and which image it belongs to. Then
-    it searches for the best arrangement of the private tokens.
+    of one image, repeated patches). If a block after the shuffle mixes the tokens of a row, no token comes back twice;
+    then tokens are matched approximately with the sent patches. From its own tokens the adversary learns to infer a
+    token's patch, neighbors, place and image. Then it searches for the best arrangement of the private tokens.
 
     Attributes:
-        pairs: "learned" (border pixels of the decoded patches, and a network on each token), "joint" (the same, but a
-            transformer over all tokens of an image says where each lies: it needs a thousand own images or more; where
-            images are mixed, it is "learned"), "auto" (both are learned; the one that draws held-out own images best is
-            taken, or their mean if that is better) or "edges" (border pixels alone: the classical solver).
+        pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
+            "joint": the same, but a transformer over all tokens of an image predicts places; it needs a thousand images
+            or more, and becomes "learned" if images are mixed. "auto": both are learned, and the one that reconstructs
+            held-out images best is taken, or their mean if that is better. "edges": border pixels alone, the classical
+            solver.
         members: how a token's image is found, if a shuffle mixes a message's images: "message" (a network that sorts
-            all tokens of the message at once: tokens of one image attract each other), "rows" (each token by itself
-            asks the released rows) or "auto" ("message" with 400 own images or more, and "rows" with fewer).
-        keep: share of tokens that stay in their image's row for certain, in [0, 1]; 1 if images are not mixed. None
+            all tokens of the message at once: tokens of one image attract each other), "rows" (each token separately is
+            compared with the released rows) or "auto" ("message" with 400 images of the adversary or more, else
+            "rows").
+        keep: share in [0, 1] of tokens that certainly stay in their image's row; 1 if images are not mixed. None
             estimates it from query answers, and takes 1 without queries.
-        epochs: passes over the auxiliary images, ≥ 0; over 1,000 of them, drawn anew each time, where there are more.
-        kicks: rounds of ruin and recreate, ≥ 0.
+        epochs: number ≥ 0 of passes over the auxiliary images; if there are more than 1,000, each pass takes a random
+            1,000.
+        kicks: number ≥ 0 of rounds of ruin and recreate in the search.
         width: width of the networks, a positive multiple of 4.
-        read: largest number of own images whose tokens are read, one message each, if a shuffle mixes a message's
-            images.
-        passes: R ≥ 1, how often the same victims crossed; views come pass after pass. If a shuffle mixes the images of
-            a message, a token that comes back in one row is taken to be of its image (`gathered`); then the jigsaw has
-            fewer strangers to find. It needs messages of the same images in each pass.
+        read: if a shuffle mixes a message's images, largest number ≥ 1 of the adversary's images whose tokens are read,
+            by one message each.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. If a shuffle
+            mixes the images of a message, a token that recurs in one row is assigned to the row's image (`gathered`),
+            and fewer tokens are left to sort. This needs messages of the same images in each pass.
 
-    The attack holds the tokens and patches of as many auxiliary images as fit into 2 GiB (1,783 of 196 tokens and
-    patches of 768 numbers each), and leaves the others out.
+    The attack uses only as many auxiliary images as fit into 2 GiB with their tokens and patches (1,783 images with 196
+    tokens and patches of 768 numbers each).
 
     Source: the attack that Yao et al., patch shuffling, Table IV, leaves unspecified; pixel compatibility by Gallagher
     2012, search after Pomeranz et al. 2011 and Yu et al. 2016.
@@ -123,7 +125,7 @@ class Jigsaw(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Learn from auxiliary images, then solve every view; patches come in their guessed places."""
+        """Learn from auxiliary images, then solve every view; the images hold the patches in their guessed places."""
         session = session or NoSession()
         check_inputs(self, observation)
         observation = observation if observation.lower else observation.of_usual_size()
@@ -147,7 +149,7 @@ class Jigsaw(ReconstructingAttack):
         return Reconstruction(images=torch.cat(images), permutation=Permutation(source=source))
 
     def _together(self, same: Sequence[View], solver: Solver) -> tuple[View, Intersection | None]:
-        """The passes of one round as one view, and its tokens in the first pass; None if the view is that pass."""
+        """One round's passes as one view, and the assignment of its tokens; None if the view is the first pass."""
         if len(same) == 1 or solver.members is None:
             return same[0], None
         met = gathered([patch_tokens(view.smashed).float() for view in same], rows_a_message(same[0]))
@@ -156,10 +158,11 @@ class Jigsaw(ReconstructingAttack):
     def learn(
         self, observation: ImageObservation, generator: Generator, session: Session
     ) -> tuple[Solver, dict[str, Any]]:
-        """What `run` does before it solves: learn from auxiliary images, or take what a killed attack had learned.
+        """The first part of `run`: learn from auxiliary images, or load the result of a killed attack.
 
-        Returns the solver, and the state of the whole attack, which holds what each network learned. The state is saved
-        after each epoch and loaded behind the queries, which a killed attack makes again, so that none counts twice.
+        Returns the solver, and the state of the whole attack, which holds each trained network. The state is saved
+        after each epoch. A resumed attack makes its queries again before it loads the state, so no query counts
+        twice.
         """
         check_inputs(self, observation)
         views, memory = observation.views, observation.memory or Memory()
@@ -232,7 +235,7 @@ class Jigsaw(ReconstructingAttack):
 
 
 def _solver_error(tokens: Tensor, patches: Tensor, solver: Solver) -> float:
-    """Mean square error of own images [N, T, ·] that a solver puts together from shuffled tokens."""
+    """Mean squared error of a solver's images from shuffled tokens; tokens and patches are [N, T, ·]."""
     order = torch.rand(tokens.shape[:2], generator=Generator().manual_seed(solver.seed)).argsort(1).to(tokens.device)
     view = View(round=0, smashed=take(tokens, order))
     quick, geometry = replace(solver, kicks=min(solver.kicks, _HELD_OUT_KICKS)), solver.decoder.geometry

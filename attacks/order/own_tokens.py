@@ -1,4 +1,4 @@
-"""The tokens of the adversary's own images, in order: from the lower segment, or from what a query gave back."""
+"""The tokens of the adversary's images, in order: from the lower segment, or from answers to queries."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def own_tokens(
     asked: int = 0,  # rounds that the attack sent before
     approximate: bool = False,  # whether tokens may be read that come back as other numbers each time
 ) -> OwnTokens:
-    """Tokens of own images in order: from the lower segment, or read by chosen queries.
+    """Tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
 
     Raises:
         NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.
@@ -122,7 +122,7 @@ def own_tokens(
 def _queried_tokens(
     asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int, approximate: bool
 ) -> OwnTokens:
-    """Own tokens by queries alone; `NotApplicable` if the same images do not give the same tokens, or any like them."""
+    """The adversary's tokens by queries; `NotApplicable` if equal images do not give equal or similar tokens."""
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
@@ -169,7 +169,7 @@ def _queried_tokens(
 def _in_rows(
     asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, once: Tensor
 ) -> Tensor:
-    """Own tokens [N, T, D] in order, where they stay in their image's row; rows that came back `once` come first."""
+    """The adversary's tokens [N, T, D] in order, if tokens stay in their image's row; the rows `once` come first."""
     repeated, chosen = label_images(patches, geometry, min(LABEL_IMAGES, asker.whole), draws)
     labels = labelled(chosen, asker.images(repeated))
     rows = torch.cat([once, asker.images(images[asker.whole :], asker.left)])
@@ -179,9 +179,9 @@ def _in_rows(
 def _unmixed(
     asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, some: int, once: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Own tokens [N, T, D] in order from messages of copies, with `some` images of labels; whether copies agreed, [N].
+    """Tokens [N, T, D] in order from messages of copies, with `some` images of labels; and whether copies agreed, [N].
 
-    Patches [M, T, P], M ≥ N, are those of all own images.
+    `patches` [M, T, P], M ≥ N, belong to all images of the adversary.
     """
     repeated, chosen = label_images(patches, geometry, some, draws)
     scale = token_scale(once)
@@ -196,24 +196,23 @@ def _unmixed(
 
 
 def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: int, passes: int) -> Tensor:
-    """Tokens [known, T, D] of the first round's images, put together over passes, the first two of which came back."""
+    """Tokens [known, T, D] of the first round's images, combined over passes, of which `two` are already known."""
     seen = [*two, *(asker.round(first) for _ in range(min(passes, asker.left + 2) - 2))]
     return gathered([tokens[:known] for tokens in seen], asker.rows).tokens
 
 
 def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:
-    """Two shares of tokens: those that a shuffle certainly keeps in their row, and those that came back in exactly
-    their place.
+    """Two shares of tokens: certainly kept in their row by a shuffle, and returned in exactly their place.
 
-    It compares tokens [N, T, D] without the defense with those that came back, in messages of `size` rows.
+    Tokens [N, T, D] without the defense are compared with released tokens, in messages of `size` rows.
     """
     matches = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     return own_row_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)
 
 
 def own_row_share(own: float, batch: int) -> float:
-    """Share k′ in [0, 1] of tokens that a shuffle keeps in their row, from the share of tokens found in their own
-    image's row among B ≥ 1 rows, which is k′ + (1 − k′)/B.
+    """Share k′ in [0, 1] of tokens that a shuffle keeps in their row, from the share `own` of tokens found in their
+    image's row among B ≥ 1 rows. The latter is k′ + (1 − k′)/B.
 
     Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N), inverted.
 

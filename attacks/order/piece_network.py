@@ -1,4 +1,4 @@
-"""The jigsaw's networks (which tokens lie where, side by side, in which image), and their training on own tokens."""
+"""The jigsaw's networks (for a token's place, neighbors and image), and their training on the adversary's tokens."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ ShownRows = Callable[[Tensor], Tensor]
 
 
 class PieceNetwork(nn.Module):
-    """Scores tokens for places, and pairs of tokens for being neighbors.
+    """Scores tokens for places, and pairs of tokens as neighbors.
 
-    Places are scored for each token by itself, so that tokens of other images in a row do no harm, or jointly
-    (`JointPlaces`). A token has F features, an image T tokens; `width` is that of the hidden layers.
+    Places are scored for each token separately, so that tokens of other images in a row do no harm, or jointly
+    (`JointPlaces`). A token has F features, an image T tokens; `width` is the width of the hidden layers.
     """
 
     def __init__(self, features: int, tokens: int, width: int, joint: bool = False) -> None:
@@ -52,7 +52,9 @@ class PieceNetwork(nn.Module):
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of places [M, T, P] and pairs [M, 2, T, T]; `edges` are the ratios [M, 2, T, T] of decoded pixels."""
+        """Logits of places [M, T, P] and pairs [M, 2, T, T]; `edges` are the `edge_ratios` [M, 2, T, T] of decoded
+        patches.
+        """
         sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
         first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)
         squares = first.square().sum(-1).unsqueeze(3) + second.square().sum(-1).unsqueeze(2)
@@ -61,7 +63,7 @@ class PieceNetwork(nn.Module):
 
 
 class Together(nn.Module):
-    """Networks that were trained apart, as one: their mean log-probabilities of places, and mean scores of pairs."""
+    """Separately trained networks as one network: their mean log-probabilities of places, and mean scores of pairs."""
 
     def __init__(self, networks: Sequence[PieceNetwork]) -> None:
         super().__init__()
@@ -76,8 +78,8 @@ class JointPlaces(nn.Module):
     """Log-probabilities of places, given all tokens of an image: transformer blocks without positions, then Sinkhorn.
 
     One token alone fits many places. The other tokens exclude most of them: two tokens cannot share a place, and a
-    stroke that begins in one token must continue in another. Sinkhorn's iteration makes that a soft permutation. A
-    token has F features, an image T tokens; the blocks' width is a multiple of 4.
+    stroke that begins in one token must continue in another. Sinkhorn's iteration turns the scores into a soft
+    permutation. A token has F features, an image T tokens; the blocks' width is a multiple of 4.
     """
 
     def __init__(self, features: int, tokens: int, width: int) -> None:
@@ -97,8 +99,8 @@ class JointPlaces(nn.Module):
 
 
 class MemberNetwork(nn.Module):
-    """Logits that a token belongs to each of a message's images; each image is represented by a released row, which
-    holds part of its tokens.
+    """Logits that a token belongs to each image of a message; a released row with part of its tokens stands for an
+    image.
 
     A token has `features` numbers F; the layers' width is a multiple of 4.
     """
@@ -117,22 +119,22 @@ class MemberNetwork(nn.Module):
 
 
 def own_prior(batch: int, keep: float) -> Tensor:
-    """Log-probabilities [B, B]: entry (b, i) is that a token released in row b belongs to image i."""
+    """Log-probabilities [B, B] under a shuffle; entry (b, i): a token released in row b belongs to image i."""
     stranger = (1 - keep) / batch
     return torch.where(torch.eye(batch, dtype=torch.bool), log(keep + stranger + 1e-6), log(stranger + 1e-6))
 
 
 class MessageNetwork(nn.Module):
-    """Log-probabilities of a message's images for all of its tokens at once, round after round.
+    """Log-probabilities of the image of each token, for all tokens of a message at once, in several rounds.
 
-    Each pair of tokens attracts or repels, as their embeddings say. In each round, a token's score for an image is the
-    prior of the row that released it and the attraction of all other tokens, each in proportion to the chance that it
-    is of that image; then a step of Sinkhorn's iteration gives each image about T tokens. So a token that finds its
-    image draws others after it, and the message is sorted as a whole. Any number of images may be in it. A token has F
-    features; `width` is that of the embedding.
+    The embeddings of two tokens give their attraction or repulsion. In each round, a token's score for an image is the
+    prior of its released row plus the attractions of all other tokens, weighted by their probabilities for this image;
+    then a step of Sinkhorn's iteration gives each image about T tokens. So a token whose image becomes clear helps
+    similar tokens, and the message is sorted as a whole. A message may hold any number of images. A token has F
+    features; `width` is the width of the embedding.
 
-    Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); in place of
-    its softmax, Sinkhorn's iteration, since an image has a known number of tokens.
+    Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); Sinkhorn's
+    iteration replaces its softmax, since an image has a known number of tokens.
     """
 
     def __init__(self, features: int, width: int) -> None:
@@ -145,7 +147,7 @@ class MessageNetwork(nn.Module):
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
         """Log-probabilities [R, ..., B·T, B] for pieces [..., B, T, F] of B rows and the prior [B, B] of images by row.
 
-        After each round a token's probabilities sum to one, and those of an image about to T.
+        After each round, a token's probabilities sum to 1, and an image's probabilities to about T.
         """
         t, tokens = pieces.shape[-2], pieces.flatten(-3, -2)
         embedded = self.linear(tokens) + self.curved(tokens)
@@ -167,13 +169,13 @@ _MEMBER_STEPS = 20
 
 @torch.no_grad()
 def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
-    """Assign a message's tokens to its images: all at once, or repeatedly, each time with cleaner rows.
+    """Assign a message's tokens to its images: all at once, or repeatedly with cleaner rows (`MemberNetwork`).
 
-    Row b of the pieces [B, T, F] as released keeps at least a share `keep`, in [0, 1], of image b.
+    Row b of the released pieces [B, T, F] keeps at least the share `keep` in [0, 1] of image b.
 
     Returns:
-        int64 [B, T], for each image the T released tokens (counted through the message) taken to be its own, and
-        log-probabilities [B·T, B] of images for tokens, their columns summing to T.
+        int64 [B, T]: for each image, its T released tokens (counted over the message); and log-probabilities [B·T,
+        B] of images for tokens, whose columns of probabilities sum to T.
     """
     b, t, _ = pieces.shape
     prior = own_prior(b, keep).to(pieces.device)
@@ -192,7 +194,7 @@ def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep
 
 
 class PieceTraining(Learner):
-    """AdamW with one cycle; satisfies `privkit.attacks.fit.Training`, an epoch's objective being its mean loss."""
+    """AdamW with one learning-rate cycle, and the mean loss as objective; satisfies `privkit.attacks.fit.Training`."""
 
     def __init__(
         self,
@@ -230,10 +232,10 @@ def piece_losses(
     draws: Generator,
     twins: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """The steps of one epoch of `piece_loss` on `count` own images.
+    """The losses (`piece_loss`) of the steps of one epoch on `count` images of the adversary.
 
-    `pieces` and `edges` give tokens [n, T, F] and edge ratios [n, 2, T, T] of some of these images. `twins` computes
-    the targets of `piece_loss` from tokens [n, T, F]; with None the only target of a token is its own place.
+    `pieces` and `edges` return tokens [n, T, F] and edge ratios [n, 2, T, T] of some of these images. `twins`
+    computes the targets of `piece_loss` from tokens [n, T, F]; if None, a token's only target is its own place.
     """
     for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_images_of_step(twins is not None)):
         shown = pieces(rows)
@@ -242,7 +244,7 @@ def piece_losses(
 
 
 def piece_steps(count: int, joint: bool) -> int:
-    """Steps of an epoch of `piece_losses`, with twins (joint) or without."""
+    """Number of steps in an epoch of `piece_losses`, with joint places or without."""
     return -(-min(count, _IMAGES_AN_EPOCH) // _images_of_step(joint))
 
 
@@ -253,8 +255,8 @@ def _images_of_step(joint: bool) -> int:
 def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> Tensor:
     """Cross-entropy of each token's place, and of its right neighbor among all tokens of its image, in both directions.
 
-    Logits of places [n, T, P] are of tokens that lie in order, those of pairs are [n, 2, T, T]. Targets [n, T, P] are
-    probabilities of places; None stands for the token's own.
+    `places` are logits [n, T, P] for tokens in order, `pairs` logits [n, 2, T, T]. `targets` [n, T, P] are
+    probabilities of places; if None, the target is the token's own place.
     """
     n, t, _ = places.shape
     grid = torch.arange(t, device=places.device).view(isqrt(t), isqrt(t))
@@ -274,11 +276,10 @@ def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> 
 def member_losses(
     network: MemberNetwork, pieces: ShownRows, count: int, batch: int, keep: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """The losses of one epoch of simulated shuffles: a row holds at least the share `keep` of its own image, and other
-    tokens from all images.
+    """The losses of one epoch of simulated shuffles, in which a row keeps at least the share `keep` of its image.
 
-    `pieces` shows the tokens [n, T, F] of some of `count` own images; a message has `batch` ≥ 2 of them. `keep`, in [0,
-    1], is the share of an image's tokens that stay for certain; `draws` is the only source of randomness.
+    `pieces` returns the tokens [n, T, F] of some of the adversary's `count` images; a message has `batch` ≥ 2
+    images. `keep` lies in [0, 1]; `draws` is the only source of randomness.
     """
     steps, prior = member_steps(count, batch), own_prior(batch, keep)
     for images in torch.randperm(count, generator=draws)[: steps * batch].view(steps, batch):
@@ -296,16 +297,16 @@ def member_losses(
 
 
 def member_steps(count: int, batch: int) -> int:
-    """Steps of an epoch of `member_losses`."""
+    """Number of steps in an epoch of `member_losses`."""
     return max(1, min(count, _IMAGES_AN_EPOCH) // batch)
 
 
 def shuffled_losses(
     network: MessageNetwork, pieces: ShownRows, count: int, shape: tuple[int, int], keep: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """An epoch of `message_loss` on messages that are shuffled as a client shuffles them.
+    """The losses (`message_loss`) of one epoch on messages that are shuffled as a client shuffles them.
 
-    Arguments are those of `member_losses`; `shape` is (B, T), images per message, ≥ 2, and tokens per image.
+    Arguments are those of `member_losses`; `shape` is (B, T): B ≥ 2 images per message and T tokens per image.
     """
     batch, tokens = shape
     prior, messages = own_prior(batch, keep), max(1, _TOKENS_OF_MESSAGES // (batch * tokens))
@@ -318,19 +319,19 @@ def shuffled_losses(
 
 
 def message_steps(count: int, batch: int) -> int:
-    """Steps of an epoch of `shuffled_losses`."""
+    """Number of steps in an epoch of `shuffled_losses`."""
     return min(_MESSAGE_STEPS, _MESSAGES_AN_IMAGE * member_steps(count, batch))
 
 
 def message_loss(chances: Tensor, images: Tensor) -> Tensor:
-    """Cross-entropy [] of the images int64 [..., K] of tokens, after each round of log-probabilities [R, ..., K, B]."""
+    """Cross-entropy (scalar) of the tokens' images int64 [..., K] in all rounds' log-probabilities [R, ..., K, B]."""
     return -chances.gather(-1, images.expand(chances.shape[:-1]).unsqueeze(-1)).mean()
 
 
 def dealt_out(batch: int, tokens: int, keep: float, draws: Generator) -> Tensor:
-    """A shuffle that keeps a share of each image's tokens and deals the others out again: int64 [B, T].
+    """A random shuffle that keeps the share `keep` of each image's tokens and spreads the rest: int64 [B, T].
 
-    Each entry is a token that a row releases, counted through the message; within a row they are in no order.
+    Each entry is a token that a row releases, counted over the message; the order within a row is arbitrary.
 
     >>> rows = dealt_out(3, 4, 0.5, Generator().manual_seed(0))
     >>> [int((row // 4 == image).sum()) >= 2 for image, row in enumerate(rows)]

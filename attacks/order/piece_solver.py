@@ -48,18 +48,18 @@ class PieceDecoder:
 
     @classmethod
     def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> PieceDecoder:
-        """Learn from own tokens [N, T, D] and the patches behind them [N, T, P]."""
+        """Learn from the adversary's tokens [N, T, D] and the patches behind them [N, T, P]."""
         decode, n = AffineMap.fit(own, patches), own.shape[0] * own.shape[1]
         scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # of a sample
         return cls(decode=decode, geometry=geometry, mean=decode.mean, scale=scale)
 
     def features(self, tokens: Tensor) -> Tensor:
-        """Standardized tokens beside decoded patches around mid-grey, [N, T, F]."""
+        """Standardized tokens, extended by the decoded patches minus mid-grey, [N, T, F]."""
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
     def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
-        """Functions for the `features` and `edges` of rows of own tokens [N, T, D]; they are computed in advance if the
-        tables are small.
+        """Functions for the `features` and `edges` of rows of tokens [N, T, D]; small tables are computed in
+        advance.
         """
         n, t, d = own.shape
 
@@ -72,10 +72,10 @@ class PieceDecoder:
         return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
 
     def twins(self, pieces: Tensor) -> Tensor:
-        """Probability [N, T, T] that a token lies where another one does, given their `features` [N, T, F].
+        """Probability [N, T, T] that a token's place is that of another token, given their `features` [N, T, F].
 
-        Only a token's content can say where it lies. All black patches are alike, so each may lie at the place of any
-        other.
+        Only a token's content reveals its place. All black patches are alike, so each may be at the place of any
+        other black patch.
         """
         patches = pieces[..., -self.geometry.patch_dim :] / _PATCH_GAIN
         return (-distances(patches, patches) / _ALIKE).softmax(2)
@@ -88,7 +88,7 @@ class PieceDecoder:
 
 @dataclass(frozen=True, kw_only=True)
 class Solver:
-    """Puts the tokens of a view in order."""
+    """Puts the shuffled tokens of released rows in order."""
 
     decoder: PieceDecoder  # fitted to own tokens
     network: PieceNetwork | Together | None  # learned compatibility, or None for border pixels alone
@@ -101,8 +101,8 @@ class Solver:
     def solve(self, view: View, stream: int) -> Tensor:
         """Place of each token among the places of all images of its message, int64 [N, T].
 
-        Messages are solved one by one if images are mixed, and otherwise all images at once. `stream` ≥ 0 numbers the
-        stream of random numbers.
+        Messages are solved one by one if images are mixed, and otherwise all images at once. `stream` ≥ 0 selects
+        the stream of random numbers.
         """
         tokens, size = patch_tokens(view.smashed).float(), rows_a_message(view)
         if self.in_order:
@@ -115,7 +115,7 @@ class Solver:
         return places + self.decoder.geometry.tokens * row.unsqueeze(1)
 
     def picture(self, view: View, source: Tensor) -> Tensor:
-        """Images [N, C, H, W] from decoded patches put where `source` says."""
+        """Images [N, C, H, W] from decoded patches, put at the places `source`."""
         patches = self.decoder.decode(patch_tokens(view.smashed).float()).clamp(0, 1)
         placed = put(patches, source, rows_a_message(view))
         return unpatchify(placed, self.decoder.geometry.patch, self.decoder.geometry.image_shape)
@@ -153,9 +153,9 @@ class Solver:
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
-    """Tokens [N, T, D], put in the places that an arrangement gives, in messages of `size` rows.
+    """Tokens [N, T, D], moved to the places `source`, in messages of `size` rows.
 
-    The arrangement is int64 [N, T], counted from 0 within each message; each place of a message occurs once.
+    `source` is int64 [N, T], the place of each token, counted from 0 within each message; each place occurs once.
 
     >>> put(torch.tensor([[[7.0], [8.0]], [[5.0], [6.0]]]), torch.tensor([[2, 0], [1, 3]]), 2).flatten(1).tolist()
     [[8.0, 5.0], [7.0, 6.0]]
@@ -186,13 +186,13 @@ def _sources(at: Places) -> Tensor:
 
 
 def gradient_distance(pieces: Tensor) -> Tensor:
-    """Mahalanobis gradient distance ≥ 0 of every pair of pieces, [M, T, T]; entry (m, i, j) is of j right of i.
+    """Mahalanobis gradient distance ≥ 0 of every pair of pieces, [M, T, T]; entry (m, i, j) is for j right of i.
 
-    The step across the border is compared with the mean and covariance of the steps just inside it, over the color
-    channels, from both sides. 0 is a perfect fit. Pieces are pixels [M, T, p, p, C] of M pictures, p ≥ 2.
+    The color step across the border is compared with the mean and covariance of the steps just inside the border, from
+    both sides. 0 is a perfect fit. Pieces are pixels [M, T, p, p, C] of M pictures, p ≥ 2.
 
     Source: Gallagher 2012, "Jigsaw puzzles with pieces of unknown orientation", Eqs. 1 to 5, with a prior of one grey
-    level on the covariance in place of his dummy gradients.
+    level on the covariance instead of dummy gradients.
 
     >>> ramp = torch.arange(8.0).repeat(4, 1).unfold(1, 4, 4).permute(1, 0, 2).reshape(1, 2, 4, 4, 1) / 255
     >>> gradient_distance(ramp)[0, 0, 1].item() < 1e-6 < gradient_distance(ramp)[0, 1, 0].item()
@@ -202,9 +202,9 @@ def gradient_distance(pieces: Tensor) -> Tensor:
 
 
 def _log_ratio(distance: Tensor) -> Tensor:
-    """How far a pair beats the best rival of either piece: log of the rival's distance over the pair's, in [−3, 3].
+    """A pair's lead over the best rival of either piece: log of the rival's distance over the pair's, in [−3, 3].
 
-    The diagonal of the distances [M, T, T], T ≥ 3, is ignored and comes back as −3.
+    The diagonal of the distances [M, T, T], T ≥ 3, is ignored and becomes −3.
 
     Source: Gallagher 2012, Eq. 6 (division by the second best match), in logarithms.
     """
@@ -220,8 +220,8 @@ def _log_ratio(distance: Tensor) -> Tensor:
 def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
     """`_log_ratio` of every pair of pieces [M, T, p, p, C] with p ≥ 2 and T ≥ 3, [M, 2, T, T].
 
-    Entry (m, 0, i, j) is of piece j right of piece i, entry (m, 1, i, j) of piece j below it. `chunk` numbers are held
-    at a time.
+    Entry (m, 0, i, j) is for piece j right of piece i, entry (m, 1, i, j) for piece j below piece i. `chunk` numbers
+    are in memory at a time.
     """
     _, t, p, _, c = pieces.shape
     parts = pieces.split(max(1, chunk // (t * t * p * c)))
@@ -232,9 +232,9 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Scores [M, 2, T, T] of pairs as log-odds in [−2, log T] against a random pair, by softmax over both partners.
+    """Log-odds in [−2, log T] of each pair against a random one, by softmax of scores [M, 2, T, T] over either partner.
 
-    The diagonal is ignored and comes back as −2.
+    The diagonal is ignored and becomes −2.
     """
     t = scores.shape[-1]
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)

@@ -1,9 +1,8 @@
-"""Reading the tokens of own images by chosen queries: copies of one image come back unmixed, and repeated patches label
-their tokens.
+"""Reading the tokens of own images by chosen queries: copies of one image stay unmixed, repeated patches label tokens.
 
-A message of copies of one image holds each of its tokens as often as there are copies, wherever a shuffle dealt them.
-In an image that holds one patch once, the next twice and so on, the number of copies shows which token belongs to which
-patch. These pairs show what any patch looks like after the cut, and so the place of each token of an own image.
+A message of copies of one image holds each token of this image as many times as there are copies, in any order. In
+an image that holds one patch once, the next patch twice and so on, the number of copies of a token identifies its
+patch. Such pairs of patch and token give a map from patches to tokens, and so the place of each token of an image.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _SURE = 0.99  # share of a patch's odds on one token, above which it is taken fo
 
 
 def rows_a_message(view: View) -> int:
-    """B, the number of rows of each message of a view; `NotApplicable` if messages differ."""
+    """The number B of rows in each message of a view; `NotApplicable` if messages differ in size."""
     if view.messages < 1 or len(view.smashed) % view.messages:
         raise NotApplicable(f"{len(view.smashed)} rows are not {view.messages} messages of one size")
     return len(view.smashed) // view.messages
@@ -52,8 +51,8 @@ class Asker:
     """Sends queries round by round, within the threat model's rules.
 
     Attributes:
-        rows: B, images of a message, as the last answer had them.
-        left: rounds that may still be asked.
+        rows: number B of images in each message of the last answer.
+        left: number of query rounds that are still allowed.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Asker:
         self.left = _ANY_NUMBER if rules.rounds is None else max(0, rules.rounds - asked)
 
     def round(self, images: Tensor) -> Tensor:
-        """Tokens [N, T, D] of patches that came back for one round of images, the rows in the order of the images.
+        """The returned tokens [N, T, D] of patches for one round of images, with rows in the order of the images.
 
         Raises:
             NotApplicable: if the answer has no row for each image.
@@ -82,11 +81,10 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """The result of `read`, which sends further rounds, or an earlier result for equal inputs. The rounds count in
-        both cases.
+        """The result of `read`, which sends further rounds, or a stored result; the rounds count in both cases.
 
         Args:
-            given: the answers so far, which identify the clients, and all inputs of what is read next.
+            given: all inputs of `read`, and the answers so far, which identify the clients.
         """
         left = self.left
 
@@ -102,7 +100,7 @@ class Asker:
         return found
 
     def must_have(self, rounds: int, why: str) -> None:
-        """Refuse a threat model that allows too few rounds, by `NotApplicable` with the number that is needed."""
+        """Raise `NotApplicable`, with the needed number, if the threat model allows too few rounds."""
         if self.left < rounds:
             allowed = self._rules.rounds or 0
             raise NotApplicable(
@@ -111,7 +109,7 @@ class Asker:
             )
 
     def images(self, images: Tensor, rounds: int | None = None) -> Tensor:
-        """Released rows [N, T, D] of as many images as fit into `rounds` rounds; the last round is filled up."""
+        """Released rows [N, T, D] of the images that fit into `rounds` rounds; the last round is filled up."""
         images = images if rounds is None else images[: rounds * self.whole]
         if not len(images):
             return images.new_empty(0, self._geometry.tokens, self._geometry.token_dim)
@@ -119,11 +117,10 @@ class Asker:
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
     def unmixed(self, images: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Each image's own tokens [N, T, D] in any order, from a message of its copies; and whether the copies agreed,
-        [N].
+        """Each image's tokens [N, T, D] in any order, from a message of its copies; and whether these agreed, [N].
 
-        Tokens are sorted along a random direction, so that copies of one token lie together. One round is held at a
-        time. `scale` [D] holds the deviations of the tokens' channels.
+        Tokens are sorted along a random direction, which puts copies of one token side by side. Only one round is in
+        memory at a time. `scale` [D] holds the standard deviations of the tokens' channels.
         """
         size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
         read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
@@ -136,14 +133,14 @@ class Asker:
         return read, alike
 
     def copied(self, images: Tensor) -> Iterator[Tensor]:
-        """Messages [m, T·B, D] of copies of each image, those of one round at a time."""
+        """Messages [m, T·B, D] of copies of each image, yielded round by round."""
         count = self.whole // self.rows
         for part in images.split(count):
             sent = self._uncopied(_filled(part, count).repeat_interleave(self.rows, 0), 0)
             yield self.round(sent).unflatten(0, (-1, self.rows)).flatten(1, 2)[: len(part)]
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
-        """Images whose copies from row `first` on have their patches in other places, if copies are forbidden."""
+        """The images; if the rules forbid copies, the rows from `first` on have their patches in other places."""
         if self._rules.copies:
             return images
         return torch.cat([images[:first], _moved_patches(images[first:], self._geometry, self._draws)])
@@ -163,7 +160,7 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
 
 
 def multiplicities(tokens: int) -> list[int]:
-    """How often each patch of a label image is repeated: 1, 2, 3, …; the last patch fills the rest of the image.
+    """Number of repetitions of each patch in a label image: 1, 2, 3, …; the last patch fills the rest of the image.
 
     >>> multiplicities(16), multiplicities(49)[-2:], multiplicities(4)
     ([1, 2, 3, 4, 6], [8, 13], [1, 3])
@@ -186,7 +183,7 @@ class LabelledTokens:
 
 
 def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """Images [L, C, H, W] of repeated own patches [N, T, P], and these patches [L, K, P]; `number` is L ≥ 1."""
+    """L = `number` ≥ 1 images [L, C, H, W] of repeated patches from [N, T, P], and the repeated patches [L, K, P]."""
     several = torch.tensor(multiplicities(geometry.tokens), device=patches.device)
     every = patches.flatten(0, 1)
     spread = every.var(1)
@@ -197,8 +194,7 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], recognized by its number of copies among tokens [L, T, D] in any
-    order.
+    """The token of each repeated patch [L, K, P], by its number of copies among tokens [L, T, D] in any order.
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -215,11 +211,11 @@ def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
 
 
 def in_place(rows: Tensor, patches: Tensor, labels: LabelledTokens) -> Tensor:
-    """Each own image's tokens [N, T, D], given in any order, in the order of its patches [N, T, P].
+    """Each image's tokens [N, T, D], given in any order, in the order of the image's patches [N, T, P].
 
-    An affine map from a patch and its image's mean patch to the token is fitted to the labels, then to the images, in
-    the order that the map itself gives. Without enough labels (a model may tell places apart) tokens are matched as
-    `match_own_tokens` matches them.
+    An affine map from a patch and its image's mean patch to the token is fitted to the labels, then to the images in
+    the order that the map predicts. Without enough labels (if a model treats places differently), tokens are matched
+    as in `match_own_tokens`.
     """
     if labels.sure.double().mean() < _PLAIN:
         return match_own_tokens(rows.unsqueeze(1), patches.unsqueeze(1))[0].squeeze(1)
@@ -242,7 +238,7 @@ def _filled(images: Tensor, count: int) -> Tensor:
 
 
 def _moved_patches(images: Tensor, geometry: Geometry, draws: Generator) -> Tensor:
-    """Images with their patches in other places: tokens without positions are the same."""
+    """Images with their patches in other places, which have the same tokens if tokens do not depend on positions."""
     patches = patchify(images, geometry.patch)
     order = torch.rand(patches.shape[:2], generator=draws, device=images.device).argsort(1)
     return unpatchify(take(patches, order), geometry.patch, geometry.image_shape)
@@ -255,12 +251,12 @@ def token_scale(tokens: Tensor) -> Tensor:
 
 
 def _close(apart: Tensor) -> Tensor:
-    """Whether scaled differences [..., D] are those of copies, bool [...]."""
+    """Whether scaled differences [..., D] are as small as between copies, bool [...]."""
     return apart.square().mean(-1).lt(_CLOSE**2)
 
 
 def _directions(tokens: Tensor, number: int) -> Tensor:
-    """Unit vectors [D, number] that depend on nothing."""
+    """Random unit vectors [D, number] from a fixed seed."""
     drawn = torch.randn(tokens.shape[-1], number, generator=Generator().manual_seed(0))
     unit: Tensor = drawn / drawn.norm(dim=0)
     return unit.to(tokens.device)
@@ -299,17 +295,16 @@ class AffineMap:
 
 
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
-    """Order the tokens that came back for the adversary's own images, although a shuffle hides to which image each
-    belongs.
+    """Order the returned tokens of the adversary's images, although a shuffle hides the image of each token.
 
-    Messages [M, B, T, D] came back for the own images' patches [M, B, T, P] in order. The mean over a row knows no
-    order: how rows differ from their message in tokens, against how they differ in patches, gives a first affine map
-    from a patch's principal components to its token. Then tokens are assigned to the predictions by Sinkhorn's
-    iteration, the map is fitted again, and so on.
+    `released` are messages [M, B, T, D] for the images' patches [M, B, T, P] in order. The mean over a row does not
+    depend on the order. So regressing rows' mean tokens on their mean patches, both relative to their message, gives a
+    first affine map from a patch's principal components to its token. Then tokens are assigned to the predictions by
+    Sinkhorn's iteration, the map is fitted again, and so on.
 
     Returns:
-        The token of each patch, [M, B, T, D]; the share of patches whose token lies in its own image's row, counting
-            only patches that no other token fits; and the share of these whose token lies in its own place.
+        The token of each patch, [M, B, T, D]; the share of patches whose token is in its image's row, among patches
+        with an unambiguous token; and the share of these patches whose token is in its own place.
 
     Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998); the start is
     derived.
@@ -338,9 +333,9 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
 
 
 def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
-    """Share of patches whose token, int64 [M, B·T], lies in their own row of T tokens, or with T = 1 in its own place.
+    """Share of patches whose token, int64 [M, B·T], is in the patch's row of T tokens (for T = 1, in its place).
 
-    Only sure ones, bool [M, B·T], count, unless there are hardly any: black patches are all alike.
+    Only `sure` matches, bool [M, B·T], count, unless there are hardly any: all black patches are alike.
     """
     rows = torch.arange(taken.shape[1], device=taken.device) // tokens
     at_home = taken // tokens == rows
@@ -348,8 +343,7 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
 
 
 def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The token that most likely belongs to each prediction, if each token is taken about once, and whether the match
-    is sure.
+    """The likeliest token of each prediction, if each token is used about once, and whether the match is sure.
 
     From predictions and tokens [M, K, D]: int64 [M, K] and bool [M, K].
 
@@ -363,7 +357,7 @@ def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sinkhorn_by_table(guess: Tensor, offer: Tensor) -> tuple[Tensor, Tensor]:
-    """Sinkhorn's iteration by products with one table of exponentials, whose rows and columns all hold a 1."""
+    """Sinkhorn's iteration by products with one table of exponentials, in which every row and column has a 1."""
     odds = torch.cdist(guess, offer).square_()
     unit, some = odds.amin(1).median(), odds[:: max(1, len(odds) // 200)]
     if float(unit) <= 1e-3 * float(some.amax()) + 1e-12:  # else the median costs time and changes nothing

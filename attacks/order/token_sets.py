@@ -1,7 +1,7 @@
-"""Places of tokens in sets that have no order, found by what their images show.
+"""Places of tokens in unordered sets, found from the content of their images.
 
-The mean of a set is the same in any order. Regressed on the mean patch of its image, it gives a first map from a patch
-to its token, by which tokens and places are matched; maps and matchings then improve each other.
+The mean of a set does not depend on the order. Regressing it on the image's mean patch gives a first map from a
+patch to its token. With this map tokens and places are matched; maps and matchings then improve each other.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class Shown:
-    """Two sets of features of own images at each of T places, float64: [n, T, f] and [n, T, F]."""
+    """Features of images at each of T places, float64: of the patch, [n, T, f], and of the image, [n, T, F]."""
 
     patch: Tensor  # principal components of the patch
     all: Tensor  # these, those of the whole image, and a 1
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """The features of images [n, C, H, W], for patches of `side` pixels per side.
+        """The features of images [n, C, H, W], for patches of `patch` pixels per side.
 
         >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
         torch.Size([3, 4, 21])
@@ -40,7 +40,7 @@ class Shown:
         return cls(pieces, torch.cat([pieces, whole, torch.ones_like(pieces[..., :1])], 2))
 
     def some(self, images: Tensor) -> Shown:
-        """The features of the images with these numbers."""
+        """The features of the images with these indices."""
         return Shown(self.patch[images], self.all[images])
 
 
@@ -53,7 +53,7 @@ def _principal(rows: Tensor, most: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TokenMaps:
-    """A linear map at each place from what an image shows to its token, and a normal law of its errors; float64."""
+    """A linear map from image features to the token at each place, and a normal distribution of its errors; float64."""
 
     maps: Tensor  # [T, F, q]
     whitening: Tensor  # [q, q], of errors
@@ -61,7 +61,7 @@ class TokenMaps:
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
-        """Fit to tokens [n, T, q] of n images, which are in any order in each image, or all in their places.
+        """Fit to tokens [n, T, q] of n images, in any order in each image or, if `still`, in their places.
 
         >>> draws = torch.Generator().manual_seed(0)
         >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
@@ -106,7 +106,9 @@ class TokenMaps:
         return torch.einsum("ntf,tfq->ntq", shown, self.maps)
 
     def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:
-        """−2·ln of the density of tokens [N, L, q] at each place of such images, [N, L, T], up to a constant."""
+        """−2·ln of the density of tokens [N, L, q] at each place, [N, L, T], for features [N, T, F], up to a
+        constant.
+        """
         expected = self.expected(shown) @ self.whitening.T
         return distances(tokens.double() @ self.whitening.T, expected) + self.spread.float()
 
@@ -121,7 +123,7 @@ def _solved(known: Tensor, wanted: Tensor) -> Tensor:
 
 
 def _law(errors: Tensor) -> tuple[Tensor, Tensor]:
-    """What whitens errors [n, q], and ln of the determinant of their covariance."""
+    """The matrix that whitens errors [n, q], and ln of the determinant of their covariance."""
     spread = errors.T @ errors / len(errors)
     unit = torch.eye(len(spread)).to(spread)
     lower = torch.linalg.cholesky(spread + (_PENALTY * spread.diagonal().mean()).clamp_min(_TINY) * unit)

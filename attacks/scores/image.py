@@ -22,15 +22,15 @@ def _pair(truth: Pixels, guess: Pixels, data_range: float) -> tuple[Pixels, Pixe
 
 
 def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Mean square error per image, in units of the data range squared; lower is closer.
+    """Mean squared error per image, in units of the data range squared; lower is closer.
 
     Args:
-        truth: [N, C, H, W].
-        guess: the same shape.
-        data_range: largest minus smallest possible value; errors are divided by it, so 1.0 is the whole range.
+        truth: true images, [N, C, H, W].
+        guess: guessed images of the same shape.
+        data_range: largest minus smallest possible value, > 0; errors are divided by it, so 1.0 is the whole range.
 
     Returns:
-        float64 [N], ≥ 0.
+        One error ≥ 0 per image, float64 [N].
 
     Source: scikit-image `mean_squared_error`, after division by the data range.
 
@@ -45,7 +45,7 @@ def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     """Peak signal-to-noise ratio per image, in dB; higher is closer, `inf` for an exact copy.
 
-    PSNR of a mean MSE is not the mean PSNR: this one is taken image by image.
+    The PSNR is computed image by image: the mean of these values is not the PSNR of the mean MSE.
 
     Source: scikit-image `peak_signal_noise_ratio`; 10·log10(range²/MSE).
 
@@ -57,7 +57,7 @@ def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 
 
 def ssim(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Structural similarity per image, in [−1, 1]; higher is closer. Window 7×7, uniform, averaged over channels.
+    """Structural similarity per image, in [−1, 1]; higher is closer. Uniform 7×7 window, mean over channels.
 
     Raises:
         ValueError: if a side is below 7 pixels.
@@ -82,7 +82,7 @@ IMAGE_METRICS = {"mse": mse, "psnr": psnr, "ssim": ssim}
 
 
 def image_scores(truth: Pixels, guess: Pixels, *, data_range: float) -> dict[str, Values]:
-    """Every image metric, image by image; images too small for SSIM get none. See `mse` for the arguments."""
+    """Every image metric, image by image; without SSIM if images are too small for it. See `mse` for the arguments."""
     small = min(truth.shape[2:]) < _SMALLEST_SSIM_SIDE
     metrics = {name: metric for name, metric in IMAGE_METRICS.items() if not (small and name == "ssim")}
     return {name: metric(truth, guess, data_range=data_range) for name, metric in metrics.items()}

@@ -20,7 +20,7 @@ _DISJOINT = "Clopper–Pearson of disjoint pairs, which all are on one side"
 
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """An area under the ROC curve.
+    """An area under the ROC curve (AUC), pooled or averaged over batches.
 
     Attributes:
         auc: AUC in [0, 1]; 1/2 is chance. Scores of different rounds are on different scales, so pooled and per-batch
@@ -35,7 +35,7 @@ class Leak:
 
     @property
     def advantage(self) -> float:
-        """|AUC − 1/2| in [0, 1/2]; higher leaks more, in either direction. It exceeds 0 even by chance."""
+        """|AUC − 1/2| in [0, 1/2]; higher means a larger leak, in either direction. It exceeds 0 even by chance."""
         return abs(self.auc.value - 0.5)
 
     @property
@@ -49,15 +49,15 @@ class Leak:
 def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Leak:
     """Area under one ROC curve of all examples, with DeLong's interval; the farther from 1/2, the larger the leak.
 
-    The interval assumes independent examples; gradients of one batch are independent only given the weights. It is
-    computed on the scale ln(AUC/(1 − AUC)). Of few examples of a kind DeLong's deviation is often too small, so the
-    interval also holds all areas that Hanley and McNeil's deviation, taken at that area, allows. If all pairs are
-    ordered alike, the limit is Clopper–Pearson's for the number of disjoint pairs.
+    The interval assumes independent examples; gradients of one batch are independent only given the weights. The
+    interval is computed on the scale ln(AUC/(1 − AUC)). With few examples of a kind, DeLong's deviation is often too
+    small. So the interval also includes every area that is compatible by Hanley and McNeil's deviation at this area. If
+    all pairs have the same order, the limit is Clopper–Pearson's for the number of disjoint pairs.
 
     Args:
-        scores: [N], finite.
-        positive: bool or 0/1 [N].
-        confidence: in (0, 1).
+        scores: one finite score per example, [N].
+        positive: whether each example is positive, bool or 0/1 [N].
+        confidence: confidence of the interval, in (0, 1).
 
     Raises:
         ValueError: if lengths differ, scores are not finite, or one kind of examples is missing.
@@ -77,13 +77,13 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
 
 
 def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *, confidence: float = 0.95) -> Leak:
-    """Mean of the areas of every batch, from its whole number [N]; batches of one kind only are skipped and counted.
+    """Mean of the areas of all batches; batches with only one kind of examples are skipped and counted.
 
-    The interval is Student's over batches; with one batch it is the whole [0, 1]. Arguments and errors are those of
-    `pooled_auc`; some batch must have both kinds.
+    `batches` [N] holds the batch number of each example. The interval is Student's over batches; with one batch it is
+    the whole [0, 1]. Other arguments and errors are those of `pooled_auc`; at least one batch must have both kinds.
 
     Source: the released code of Li et al. 2021, "Label leakage and protection", which averages over batches and leaves
-    out those without positives; those without negatives have no area either.
+    out batches without positives; batches without negatives also have no area.
 
     >>> found = per_batch_auc([1, 2, 9, 8, 5], [0, 1, 0, 1, 0], [0, 0, 1, 1, 2])
     >>> found.auc.value, found.batches, found.skipped
@@ -132,15 +132,15 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
 
 
 def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Interval:
-    """Share of positives found while at most this share of negatives is accused, with limits.
+    """Largest true positive rate at a given false positive rate, with confidence limits.
 
-    The false positive rate is in [0, 1), such as 0.01; higher values of the result leak more. Other arguments and
+    `false_positive_rate` is in [0, 1), such as 0.01; a higher result means a larger leak. Other arguments and
     errors are those of `pooled_auc`.
 
-    The limits are those of the best threshold whose *true* false positive rate is allowed. The negatives show that rate
-    only roughly. So the lower limit is taken at a threshold that is surely high enough, the upper one at one that is
-    surely low enough. With few negatives no threshold is surely high enough: below 437 of them, the lower limit at 1 %
-    is 0.
+    The limits hold for the best threshold whose *true* false positive rate is allowed. The negatives determine this
+    rate only roughly. So the lower limit is taken at a threshold that is high enough with confidence, and the upper
+    limit at a threshold that is low enough with confidence. With few negatives no threshold is high enough with
+    confidence: with fewer than 437, the lower limit at 1 % is 0.
 
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the rate at the j-th largest of
     n negatives is Beta-distributed, and a quarter of the error goes to each of the two thresholds and two shares.
@@ -166,11 +166,11 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
 
 
 def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Interval:
-    """The largest true positive rate minus false positive rate of any threshold; higher leaks more.
+    """The largest true positive rate minus false positive rate over all thresholds; higher means a larger leak.
 
-    Both distribution functions lie in their bands jointly, so the limits hold for the best threshold, too. The bands
-    assume independent examples of each kind; canaries of one batch are only roughly independent. Arguments and errors
-    are those of `pooled_auc`.
+    The confidence bands hold jointly for both distribution functions, so the limits also hold for the best threshold.
+    The bands assume independent examples of each kind; canaries of one batch are only roughly independent. Arguments
+    and errors are those of `pooled_auc`.
 
     Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
 
@@ -193,7 +193,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:
-    """The smallest threshold that at most this share, in [0, 1), of the negative scores [N], N ≥ 1, reaches.
+    """The smallest threshold that is reached by at most the given share, in [0, 1), of the N ≥ 1 negative scores.
 
     Raises:
         ValueError: if the rate is out of range.
@@ -209,7 +209,7 @@ def threshold_at(negatives: Array, false_positive_rate: float) -> float:
 def _scores_and_truth(
     scores: ArrayLike, positive: ArrayLike, confidence: float, both: str = ""
 ) -> tuple[Array, NDArray[np.bool_]]:
-    """Checked numbers [N] and bool [N]; `both` names a function that needs examples of both kinds."""
+    """The checked scores [N] and truth, bool [N]; `both` names a function that needs both kinds of examples."""
     values, truth = np.asarray(scores), np.asarray(positive)
     if values.ndim != 1 or not values.size or values.shape != truth.shape:
         raise ValueError(
@@ -251,7 +251,7 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
 
 
 def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float, float]:
-    """Limits of an AUC in (0, 1): the extreme true areas compatible with it, as in Wilson's interval of a share.
+    """Limits of an AUC in (0, 1): the extreme areas compatible with it, as in Wilson's interval of a share.
 
     Source: Hanley and McNeil 1982 (the deviation of exponential scores); Newcombe 2006, part 2 (taken at the limit).
     """
@@ -271,7 +271,7 @@ def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float
 
 
 def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], count: int) -> tuple[Array, Array]:
-    """The area of every batch, NaN where it has none, and its examples; ranks within batches without a loop."""
+    """The area of every batch, NaN if it has none, and its number of examples, by ranks within batches."""
     order = np.lexsort((values, members))
     sizes = np.bincount(members, minlength=count)
     starts = np.cumsum(sizes) - sizes
@@ -290,7 +290,7 @@ def _areas(values: Array, truth: NDArray[np.bool_], members: NDArray[np.intp], c
 
 
 def _ranks(values: Array) -> Array:
-    """Ranks from 1, the mean rank for equal values [N]; scipy's `rankdata`, whose import takes a second."""
+    """Ranks from 1, [N], with the mean rank for equal values; scipy's `rankdata` takes a second to import."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Array = (counts.cumsum() - (counts - 1) / 2)[place]
     return ranks

@@ -1,4 +1,4 @@
-"""Identification: whether a guess is nearest to its own record among all attacked ones."""
+"""Identification: whether a guess is nearer to its own record than to all other attacked records."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def found(distances: Values, own: NDArray[np.int64]) -> Values:
     """The probability that each guess finds its own record, if ties are broken at random.
 
     The mean over guesses is the expected share of identified records. Guesses that are independent of their records
-    find one record on average, a share of 1/N. Equal records are found by chance.
+    find one record on average, a share of 1/N. Among equal records, the match is random.
 
     Args:
-        distances: [G, N], of each guess to every attacked record; lower is nearer.
+        distances: distance of each guess to every attacked record, [G, N]; lower is nearer.
         own: int64 [G], the column of each guess's own record.
 
     Returns:
-        float64 [G] in [0, 1].
+        Probability for each guess, float64 [G] in [0, 1].
 
     >>> found(np.array([[0.1, 0.5, 0.9], [0.2, 0.2, 0.9], [0.1, 0.5, 0.9]]), np.arange(3))
     array([1. , 0.5, 0. ])

@@ -1,8 +1,8 @@
-"""How much of an order was recovered: direct, neighbor and membership accuracy of a guessed order, picture by picture.
+"""The correct share of a guessed order: direct, neighbor and membership accuracy, picture by picture.
 
-An arrangement is int64 [N, T], as attacks guess it (`privkit.attacks.goals.order.Permutation`): the place of each
-released piece among all places of its message. If kinds are given, equal pieces are interchangeable: swapping two equal
-patches counts as right.
+An arrangement is int64 [N, T], as in `privkit.attacks.goals.order.Permutation`: the place of each released piece
+among all places of its message. If `kinds` are given, equal pieces are interchangeable: swapping two equal patches
+is correct.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from privkit.constraints import real, whole
 
 
 def equal_tokens(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
-    """Numbers of the released tokens [N, T, D], int64 [N, T]; in a message only equal tokens share a number.
+    """The kind of each released token [N, T, D], int64 [N, T]; within a message, only equal tokens have the same kind.
 
-    Messages have `batch` rows, one after another; the last one may be smaller. Numbers are first rounded to steps of
-    `tolerance`; 0 compares bit for bit.
+    Messages are `batch` consecutive rows; the last one may be smaller. Values are first rounded to steps of
+    `tolerance`; with 0 they are compared bit for bit.
 
     >>> equal_tokens(torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [2.0], [2.0]]]), batch=1).tolist()
     [[0, 1, 0], [0, 1, 1]]
@@ -37,13 +37,13 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
     """Share of each true picture's places at which the guess has the right piece.
 
     Args:
-        guess: int64 [N, T]; in each message every place once.
-        truth: int64 [N, T], likewise.
+        guess: guessed arrangement, int64 [N, T], with each place of a message once.
+        truth: true arrangement, in the same form.
         batch: rows per message.
-        kinds: int64 [N, T] from `equal_tokens`; without it all pieces differ.
+        kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
 
     Returns:
-        float64 [N] in [0, 1], one share per picture; the hits are `accuracy * T`.
+        One share in [0, 1] per picture, float64 [N]; the number of hits is `accuracy * T`.
 
     >>> truth, guess = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 0, 2, 3]])
     >>> direct_accuracy(guess, truth, batch=1)
@@ -58,8 +58,8 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
 def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
     """Share in [0, 1] of each true picture's adjacent pairs that the guess places side by side in the same direction.
 
-    Arguments are those of `direct_accuracy`, T a square number ≥ 4. A pair may lie in any picture of its message; pairs
-    of equal contents count as often as on both sides. A picture has 2·√T·(√T − 1) pairs.
+    Arguments are those of `direct_accuracy`, with a square number T ≥ 4. A pair may be in any picture of its message;
+    pairs with equal contents count as many times as both arrangements contain them. A picture has 2·√T·(√T − 1) pairs.
 
     Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
 
@@ -80,7 +80,7 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
 
 
 def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """Share in [0, 1] of each true picture's pieces that the guess places in that picture, at any place.
+    """Share in [0, 1] of each true picture's pieces that the guess puts into this picture, at any place.
 
     Arguments are those of `direct_accuracy`. Chance is 1/batch, or the share of pieces that the shuffle leaves in their
     row, if that is larger.
@@ -96,7 +96,7 @@ def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tens
 
 
 def _contents(guess: Tensor, truth: Tensor, batch: int, kinds: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The kind of piece in each place, [N, T], as guessed and in truth."""
+    """The kind of piece in each place, [N, T], in the guessed and in the true arrangement."""
     n, t = truth.shape
     if guess.shape != truth.shape or (kinds is not None and kinds.shape != truth.shape):
         shapes = [list(guess.shape), list(truth.shape)] + ([list(kinds.shape)] if kinds is not None else [])
@@ -121,12 +121,12 @@ def _adjacent_codes(contents: Tensor, side: int, down: bool, most: int) -> Tenso
 
 
 def _also_offered(wanted: Tensor, offered: Tensor) -> Tensor:
-    """bool, shaped like `wanted`: whether it is also offered, each occurrence used once."""
+    """Whether each value of `wanted` also occurs in `offered`, bool; each occurrence is used once."""
     return torch.isin(_occurrences(wanted), _occurrences(offered))
 
 
 def _occurrences(codes: Tensor) -> Tensor:
-    """Codes that tell the first, second, … occurrence of a code apart."""
+    """Codes made distinct for the first, second, … occurrence of a code."""
     flat = codes.flatten()
     order = flat.argsort(stable=True)
     ordered = flat[order]

@@ -9,11 +9,12 @@ PADDING = 0  # the id behind the end of a text, in every domain of token sequenc
 
 
 def rouge_1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The F-measure of the tokens that each pair of rows shares in any order, padding left out: float64 [N] in [0, 1].
+    """The F-measure of the tokens that each pair of rows shares in any order, without padding: float64 [N] in [0, 1].
 
-    Rows are ids, [N, T] of the truth and [N, S] of the guess, or [1, S] for all rows.
+    Token ids are [N, T] for the truth and [N, S] for the guess, or [1, S] for one guess at all rows.
 
-    Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2, both sides weighted alike.
+    Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2, with equal weights of precision and
+    recall.
 
     >>> rouge_1(np.array([[2, 3, 0]]), np.array([[3, 3, 2]])).tolist()
     [0.8]

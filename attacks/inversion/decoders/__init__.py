@@ -29,7 +29,7 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
 
 
 def usual_decoder(release: Tensor) -> DecoderName:
-    """Name of the decoder of a release's form: "mae" of tokens, as published, and "autoencoder" of maps and vectors.
+    """Name of a release's default decoder: "mae" for tokens, as published, "autoencoder" for maps and vectors.
 
     >>> import torch
     >>> usual_decoder(torch.zeros(2, 16, 96)), usual_decoder(torch.zeros(2, 64, 8, 8))
@@ -47,14 +47,14 @@ def build_decoder(
     depth: int | None = None,
     whole: bool = True,
 ) -> Decoder:
-    """A decoder for releases like this one, with torch's global generator for its weights.
+    """A decoder for releases of this form, with weights drawn from torch's global generator.
 
     Args:
-        name: name in `DECODERS`; None for the `usual_decoder`.
-        release: rows as they will come, [N, T, D], [N, D, h, w] or [N, D].
-        width: channels; None for a size scaled to the model.
-        depth: blocks or halvings; None likewise.
-        whole: see `View.whole`; for tokens that were dropped or merged, "mae" is `AnyTokensDecoder`.
+        name: a name in `DECODERS`; None for the `usual_decoder`.
+        release: example of the rows to decode, [N, T, D], [N, D, h, w] or [N, D].
+        width: number of channels; None for a size scaled to the model.
+        depth: number of blocks or halvings; None for a size scaled to the model.
+        whole: see `View.whole`; for dropped or merged tokens, "mae" is `AnyTokensDecoder`.
 
     Raises:
         NotApplicable: if the decoder cannot read such a release.

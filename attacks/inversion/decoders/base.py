@@ -18,10 +18,10 @@ class Decoder(nn.Module):
     """A network from rows of a release, [N, T, D], [N, D, h, w] or [N, D], to images [N, C, H, W] or other records.
 
     Attributes:
-        layout: how it reads a release: as patches of the image, or as a picture.
-        width: channels, which set the peak of the learning rate.
-        rate_times_width: peak of the learning rate times the width.
-        whole_message: whether it reads all rows of a message together, and not each row by itself.
+        layout: how the decoder reads a release: as patches of the image, or as a picture.
+        width: number of channels, which sets the peak of the learning rate.
+        rate_times_width: default peak of the learning rate, times the width.
+        whole_message: whether the decoder reads all rows of a message together rather than each row by itself.
     """
 
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
@@ -35,7 +35,7 @@ class Decoder(nn.Module):
 
     @property
     def learning_rate(self) -> float:
-        """Peak of the learning rate's schedule, if the user gives none."""
+        """Default peak of the learning rate's schedule."""
         return self.rate_times_width / self.width
 
     @abstractmethod
@@ -48,16 +48,16 @@ class Decoder(nn.Module):
         return images.float().clamp(0, 1)
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """Sums of square errors over all pixels, of the guess and of the unclamped output."""
+        """Sums of squared errors over all pixels, for the guess and for the unclamped output."""
         drawn = self(release).float()
         return (drawn.clamp(0, 1) - truth).square().sum().item(), (drawn - truth).square().sum().item()
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """The training loss, a scalar: the mean square error, unless a decoder overrides it.
+        """The training loss, a scalar: the mean squared error, unless a decoder overrides it.
 
         Args:
-            release: rows of one round of the adversary's own.
-            truth: float32 [N, C, H, W] in [0, 1], the images behind them.
+            release: rows of one round of the adversary's images.
+            truth: the images behind these rows, float32 [N, C, H, W] in [0, 1].
         """
         return nn.functional.mse_loss(self(release).float(), truth)
 
@@ -76,7 +76,7 @@ class MapGeometry:
         """Read the geometry off tokens [N, T, D] or [N, T + 1, D] (class token), maps [N, D, h, w] or vectors [N, D].
 
         Raises:
-            NotApplicable: if the tokens are not a square grid, or the release has another number of axes.
+            NotApplicable: if the tokens do not form a square grid, or the release has another number of axes.
 
         >>> import torch
         >>> [MapGeometry.of(torch.zeros(*shape), (1, 28, 28)).rows for shape in ((2, 16, 96), (2, 96))]
@@ -101,14 +101,14 @@ class MapGeometry:
 
 
 def as_maps(release: Tensor, geometry: MapGeometry) -> Tensor:
-    """Feature maps [N, D, h, w] of a release; tokens of patches are laid out row by row, a class token is left out."""
+    """Feature maps [N, D, h, w] of a release; tokens of patches are laid out row by row; a class token is left out."""
     if release.ndim == 3:
         return patch_tokens(release).transpose(1, 2).reshape(len(release), -1, geometry.rows, geometry.columns)
     return release.reshape(len(release), geometry.channels, geometry.rows, geometry.columns)
 
 
 def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """3×3 convolution, group normalisation (batches are small and messages differ), GELU."""
+    """A 3×3 convolution, group normalisation (since batches are small and messages differ), and GELU."""
     groups = max(g for g in range(1, 9) if outputs % g == 0)
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1), nn.GroupNorm(groups, outputs), nn.GELU()
@@ -118,8 +118,8 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 class Painter(nn.Module):
     """Map every position of a release by one linear map to features [N, channels, H, W], as large as the image.
 
-    If positions are not whole patches, but less than half of their number of pixels is missing, the picture is framed
-    by zeros, as after convolutions without padding. Otherwise it is resized.
+    If few pixels per side are missing (fewer than half the number of positions), zeros are added around the picture, as
+    after convolutions without padding. If more are missing, the picture is resized.
 
     >>> import torch
     >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom

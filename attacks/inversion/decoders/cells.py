@@ -20,20 +20,20 @@ _UNSEEN = 0.1  # counts with which a category starts that no own record has
 
 
 class CellDecoder(Decoder):
-    """Blocks of attention over the released tokens, then a query of each column that attends to them.
+    """Attention blocks over the released tokens, then a query for each column that attends to the tokens.
 
-    If there is a token for each column, the query also sees the token at its place; without a shuffle this is the
-    column's own token. An embedding of its place is added to each token; behind a shuffle, training can learn to ignore
-    it. The training error is the squared error over the column's variance for numbers, and the cross-entropy for
+    If there is a token for each column, the query also sees the token at the column's place, which is the column's own
+    token if nothing was shuffled. Each token gets an embedding of its place, which training can learn to ignore after a
+    shuffle. The training error is the squared error over the column's variance for numbers, and the cross-entropy for
     categories. A column starts at its mean, or at the frequencies of its categories.
 
     Args:
-        sample: releases of own records, [N, T, D] or [N, D], which set the scale of every place. It takes many rows:
-            most counts of a table are small, so a few rows would miss the large ones.
+        sample: releases of the adversary's records, [N, T, D] or [N, D], which set the scale of every place. Give many
+            rows: most counts in a table are small, so a few rows would miss large counts.
         own: the adversary's records [M, C], which give the columns' means, variances and frequencies.
-        columns: categories of each of the C columns, 0 for a dense one.
-        width: channels, a positive multiple of 16; None for 64.
-        depth: blocks; None for 1.
+        columns: number of categories of each of the C columns, 0 for a dense column.
+        width: number of channels, a positive multiple of 16; None for 64.
+        depth: number of blocks; None for 1.
 
     Source: privkit's own, after patch_shuffling §V-B.1: "a transformer structure, containing a vector-wise part and an
     output MLP layer". Queries of an output: DETR (Carion et al. 2020).
@@ -108,7 +108,7 @@ class CellDecoder(Decoder):
         return guess
 
     def error_sums(self, release: Tensor, truth: Tensor) -> tuple[float, float]:
-        """The training error times the number of table cells, returned for both sums; see `Decoder.error_sums`."""
+        """The training error times the number of table entries, returned for both sums; see `Decoder.error_sums`."""
         error = self.objective(release, truth).item() * truth.numel()
         return error, error
 

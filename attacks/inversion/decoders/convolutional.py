@@ -1,4 +1,4 @@
-"""The convolutional decoders of the papers on mixing, and pix2pix: a release is laid out and drawn as a picture."""
+"""The convolutional decoders of the papers on mixing, and pix2pix; they read a release as a picture."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's l
 class Convolutions(Decoder):
     """Two 3×3 convolutions with an interpolation to the image's size between them: the weakest published attacker.
 
-    The paper leaves widths and order open; interpolating between the convolutions is the stronger reading, since the
-    second one then draws at the image's resolution.
+    The paper leaves widths and order open; interpolation between the convolutions gives a stronger attack, since the
+    second convolution then works at the image's resolution.
 
     Args:
-        width: channels between the convolutions; None for 128.
+        width: number of channels between the convolutions; None for 128.
         depth: must be None or 2.
 
     Source: Oh et al., DP-CutMixSL, §5.A.
@@ -50,13 +50,13 @@ class Convolutions(Decoder):
 
 
 class _Hourglass(nn.Module):
-    """A U-Net: convolutions that halve a picture `depth` times and double it again, with skips between equal sizes.
+    """A U-Net: convolutions halve a picture `depth` times and double it again, with skips between equal sizes.
 
     Args:
-        inputs: channels of the picture [N, inputs, H, W].
-        outputs: channels that come out.
-        width: channels at full size; doubled with every halving, up to eight times.
-        depth: halvings.
+        inputs: number of channels of the picture [N, inputs, H, W].
+        outputs: number of output channels.
+        width: number of channels at full size; doubled with every halving, up to eight times this width.
+        depth: number of halvings.
     """
 
     def __init__(self, inputs: int, outputs: int, *, width: int, depth: int) -> None:
@@ -94,7 +94,7 @@ def halvings(image_shape: tuple[int, int, int]) -> int:
 
 
 class _ResidualPicture(nn.Module):
-    """Two 3×3 convolutions beside the picture itself, to which they add nothing at the start."""
+    """A residual block of two 3×3 convolutions, which add nothing to the picture at the start of training."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class _ResidualPicture(nn.Module):
 
 
 class _Pyramid(nn.Module):
-    """A residual block, what a pyramid of one level less adds from the halved picture, and another residual block."""
+    """Two residual blocks, and between them a smaller pyramid on the halved picture, whose output is added."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -125,20 +125,19 @@ class _Pyramid(nn.Module):
 
 
 class Autoencoder(Decoder):
-    """Residual convolutional decoder of a release laid out as a picture; it computes at half of the image's size and
-    below.
+    """Residual convolutional decoder of a release read as a picture; it works at half of the image's size or less.
 
-    Channels are normalized by the mean and variance of the victim's release. Normalization by each picture itself would
+    Channels are normalized by the mean and variance of the victims' release. Normalizing each picture by itself would
     remove its brightness.
 
     Args:
         sample: rows of a release, whose channels' means and variances are kept.
         width: number of channels; None for 32.
-        depth: number of halvings of the picture; the first stacks 2×2 pixels as channels. None halves down to 8 pixels
-            per side.
+        depth: number of halvings of the picture; the first halving stacks 2×2 pixels as channels. None halves down to 8
+            pixels per side.
 
     Source: Baek et al., CutMixSL, appendix on leakage, after Wang et al. 2021 (neither gives the layers); residual
-    blocks of He et al. 2016, 2×2 pixels per cell as in Shi et al. 2016.
+    blocks: He et al. 2016; 2×2 pixels as channels: Shi et al. 2016.
     """
 
     layout: ClassVar = MapGeometry
@@ -177,11 +176,11 @@ class Autoencoder(Decoder):
 
 
 class UNet(Decoder):
-    """pix2pix's generator alone, a U-Net on the release laid out as a picture, trained on the absolute error.
+    """Only the generator of pix2pix: a U-Net on the release laid out as a picture, trained on the absolute error.
 
     Args:
-        width: channels at the image's size; None for 16.
-        depth: halvings; None until 8 pixels per side are left.
+        width: number of channels at the image's size; None for 16.
+        depth: number of halvings; None halves down to 8 pixels per side.
 
     Source: Isola et al. 2017, §3.2.1.
     """
@@ -206,10 +205,10 @@ class UNet(Decoder):
 
 
 class Pix2Pix(UNet):
-    """The U-Net with a discriminator that judges overlapping pieces of its pictures separately.
+    """The U-Net with a discriminator that judges overlapping pieces of the generated pictures separately.
 
-    Generator and discriminator are updated together: both gradients come from one backward pass, the generator's
-    through a discriminator with fixed weights.
+    Generator and discriminator are updated together: both gradients come from one backward pass, and the generator's
+    gradient uses fixed discriminator weights.
 
     Source: Isola et al. 2017, §3; the attacker of Yao et al., patch shuffling, Table IX.
     """

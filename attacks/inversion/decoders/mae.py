@@ -1,4 +1,4 @@
-"""Decoders of patches made of transformer blocks: MAE, MAE for any number of tokens, and the authors' release."""
+"""Transformer decoders of patches: MAE, MAE for any number of tokens, and the variant in the authors' code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from privkit.constraints import whole
 
 
 def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
-    """Transformer blocks of a ViT, normalized first: MLP ratio 4, GELU, no dropout."""
+    """Transformer blocks of a ViT with pre-normalization, MLP ratio 4, GELU and no dropout."""
     layers = (
         nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0.0, activation=gelu, batch_first=True, norm_first=True
@@ -26,11 +26,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """The decoder's width and depth, as given or scaled to the token size; from 768 (ViT-B) on, the published ones.
-
-    >>> [scaled_size(dim) for dim in (96, 192, 768)]
-    [(96, 3), (192, 4), (512, 8)]
-    """
+    """The decoder's width and depth: as given, or scaled to the token size, up to the published ones at 768 (ViT-B)."""
     natural = min(512, max(64, 16 * round(token_dim / 16)))
     return (
         natural if width is None else checked_width(width),
@@ -39,12 +35,12 @@ def scaled_size(token_dim: int, width: int | None = None, depth: int | None = No
 
 
 def checked_width(width: int) -> int:
-    """A width that the MAE decoder can have; ValueError for another."""
+    """The width, checked to be possible for the MAE decoder (ValueError)."""
     return whole("the MAE decoder's width", width, least=16, step=16)
 
 
 def heads_for(width: int) -> int:
-    """Attention heads of about 32 channels: the most that divide the width and make none narrower.
+    """Number of attention heads: the largest that gives each head at least 32 channels; at least 1.
 
     >>> [heads_for(width) for width in (16, 96, 112, 512)]
     [1, 3, 2, 16]
@@ -55,11 +51,12 @@ def heads_for(width: int) -> int:
 class MaeDecoder(Decoder):
     """MAE decoder over all tokens (none is masked, since the server receives every token).
 
-    A class token takes part in the blocks without a position, and is left out of the image.
+    A class token passes through the blocks without a position and is left out of the image.
 
     Args:
-        width: channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
-        depth: number of blocks; None likewise.
+        width: number of channels of the blocks, a positive multiple of 16; None to scale it to the released tokens'
+            size.
+        depth: number of blocks; None to scale it in the same way.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks,
     16 heads); used as the black-box attacker in Yao et al., patch shuffling, §V-B.1.
@@ -88,15 +85,16 @@ class MaeDecoder(Decoder):
 
 
 class AnyTokensDecoder(MaeDecoder):
-    """The MAE decoder for dropped or merged tokens: each patch's mask token attends to all received tokens.
+    """The MAE decoder for dropped or merged tokens: a mask token for each patch attends to all received tokens.
 
     The patch of a token is unknown, so tokens get no position.
 
     Args:
-        geometry: the patches to be drawn, with the size of the released tokens; `of` takes the largest square patches
-            that are no fewer than the tokens.
+        geometry: the patches to decode, and the size of the released tokens; `of` takes the largest square patches
+            whose number is at least the number of tokens.
 
-    Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; leaving positions out is privkit's.
+    Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; the omission of positions is
+    privkit's.
     """
 
     def __init__(self, geometry: Geometry, *, width: int | None = None, depth: int | None = None) -> None:
@@ -121,13 +119,14 @@ class AnyTokensDecoder(MaeDecoder):
 
 
 class ReleasedDecoder(Decoder):
-    """The patch-shuffling authors' released variant: the last block's channels are the pixels of a patch.
+    """The variant in the patch-shuffling authors' code: the channels of the last block are the pixels of a patch.
 
-    At ViT-B/16 this is MLP 512→512→768 and ViT-B's twelve blocks (768 = 16·16·3), with learned positions and Tanh.
+    For ViT-B/16 it is an MLP 512→512→768 and the twelve blocks of ViT-B (768 = 16·16·3), with learned positions and
+    Tanh.
 
     Args:
         width: must be None or the patch's pixel count, because there is no prediction head.
-        depth: number of blocks; None for 12 from ViT-B's token size on, and the MAE decoder's depth below it.
+        depth: number of blocks; None for 12 at ViT-B's token size or above, and the MAE decoder's depth below it.
 
     Source: the authors' repository of Yao et al., patch shuffling (the text of §V-B.1 calls it an MAE decoder).
     """

@@ -32,24 +32,25 @@ _SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: ch
 
 
 class SetDecoder(Decoder):
-    """Decodes tokens one by one, and places the results by a learned jigsaw solver, image by image.
+    """Decodes each token to the content of a patch, and places the contents of each image by a learned jigsaw solver.
 
     A linear map reads each token's patch. Transformer blocks without positions score tokens against places, and pairs
     of tokens against relations of places (beside, above, and learned ones). Placing is mean-field inference: in each
-    round a token's scores are updated by the probable places of the others, and Sinkhorn's iteration turns the scores
-    into a soft permutation. The placed contents pass one more block, which can draw details that no single token holds.
+    round, a token's scores are updated by the probable places of the other tokens, and Sinkhorn's iteration turns the
+    scores into a soft permutation. The placed contents pass through one more block, which can add details that no
+    single token holds.
 
-    The objective has further terms, so that a few hundred steps suffice. The decoded contents must match the image's
-    patches in the mean, which needs no order, and under the best soft assignment. Every round is trained towards that
-    assignment, with a weight that grows with the share of the patches that the contents explain. The true order is not
-    used. An adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
+    Further terms of the objective make a few hundred steps enough. The decoded contents must match the image's patches
+    in the mean, which needs no order, and under the best soft assignment. Every round is trained towards this
+    assignment, with a weight that grows as the contents explain more of the patches. The true order is not used. An
+    adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
 
     Args:
         sample: rows of a release, for `Standardized`.
-        width: channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
-        depth: blocks before placing; None for 2.
+        width: number of channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
+        depth: number of blocks before placing; None for 2.
 
-    Source: privkit's own; learned output queries (DETR, Carion et al. 2020) were weaker where both were measured.
+    Source: privkit's own; learned output queries (DETR, Carion et al. 2020) were weaker in all our comparisons.
     """
 
     layout: ClassVar = Geometry
@@ -86,11 +87,11 @@ class SetDecoder(Decoder):
 
     @torch.no_grad()
     def know(self, release: Tensor, patches: Tensor) -> None:
-        """Set the map from tokens to contents by ridge regression.
+        """Set the map from tokens to patch contents by ridge regression.
 
         Args:
-            release: rows of tokens, as `forward` takes them.
-            patches: [N, T, patch_dim], what lies behind each token.
+            release: rows of tokens, in the form for `forward`.
+            patches: the patch behind each token, [N, T, patch_dim].
         """
         fitted = AffineMap.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
         self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
@@ -105,13 +106,11 @@ class SetDecoder(Decoder):
         return self._image(contents, hidden, placing)
 
     def arrangement(self, release: Tensor) -> Tensor:
-        """Log-probabilities [G, n, n] of places for each token of a group; places are counted image by image, row by
-        row.
-        """
+        """Log-probabilities [G, n, n] of each token's place in a group, counted image by image and row by row."""
         return self._placings(self._read(release)[1])[-1]
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """Error of images and contents, and cross-entropy of the placing in every round; see `Decoder.objective`."""
+        """Error of images and contents, plus the placing's cross-entropy in every round; see `Decoder.objective`."""
         contents, hidden = self._read(release)
         placings = self._placings(hidden)
         patches = patchify(truth, self.geometry.patch).reshape(len(contents), -1, self.geometry.patch_dim)
@@ -141,7 +140,7 @@ class SetDecoder(Decoder):
         return contents, hidden.reshape(groups, -1, self.width)
 
     def _placings(self, hidden: Tensor) -> list[Tensor]:
-        """Log-placings [G, n, n] before the first round and after each."""
+        """Log-probabilities [G, n, n] of places, before the first round and after each round."""
         t = self.geometry.tokens
         images = hidden.shape[1] // t
         own = self.place(hidden).repeat(1, 1, images) + self._at_home(hidden.shape[1])
@@ -157,7 +156,7 @@ class SetDecoder(Decoder):
         return placings
 
     def _at_home(self, n: int) -> Tensor:
-        """Log-odds [n, n] that a token's place is in the image of its own row."""
+        """Added log-odds [n, n] of the places in the image of the token's own row; 0 for other places."""
         row = torch.arange(n, device=self.home.device) // self.geometry.tokens
         return self.home * (row.unsqueeze(1) == row)
 
@@ -170,11 +169,11 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """`SetDecoder` over all tokens of a message: a patch may come from any row, but more likely from its own.
+    """`SetDecoder` over all tokens of a message: a patch may come from any row, most likely from its own.
 
-    It is meant for batch shuffling, which deals some of an image's tokens to rows of other images. Placing n tokens
-    takes n³ operations and some 500·n² bytes in training: it is meant for rounds of up to about a thousand tokens, and
-    refuses more than 2,560.
+    It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Placing n tokens
+    takes n³ operations and some 500·n² bytes in training: use it for rounds of up to about a thousand tokens; more than
+    2,560 raise NotApplicable.
 
     Source: privkit's own.
     """
@@ -193,7 +192,7 @@ class MessageDecoder(SetDecoder):
 
 
 def _relations(geometry: Geometry) -> Tensor:
-    """Relations [R, T, T] of places to start from: right, left, below, above, the same image, and small random ones."""
+    """Initial relations [R, T, T] of places: right, left, below, above, the same image, and small random relations."""
     rows = geometry.image_shape[1] // geometry.patch
     place = torch.arange(geometry.tokens).view(rows, -1)
     relations = 0.05 * torch.randn(_RELATIONS, *[geometry.tokens] * 2)
@@ -210,8 +209,8 @@ class Standardized(nn.Module):
     """Tokens [..., D] normalized in two ways, concatenated [..., 2D]: by channel, and by token.
 
     Normalization by channel keeps a token's size, which carries information in identity and spectral releases.
-    Normalization by token handles tokens of very different sizes. Whitening was measured to be worse: contents are then
-    matched to the wrong patches.
+    Normalization by token handles tokens of very different sizes. Whitening was worse in measurements: decoded contents
+    were matched to wrong patches.
 
     Args:
         sample: rows of a release [N, T, D]; the mean and variance of its channels are kept.
