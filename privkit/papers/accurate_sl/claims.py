@@ -74,7 +74,7 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificat
     if exact > claim:
         objection = f"the exact ε is {exact:.6g}"
         if claim > limit:
-            objection += f": the formula is proven for ε < 1 and at this δ no bound above {limit:.5g}"
+            objection += f": the formula is proven for ε < 1; at this δ it is no bound above {limit:.5g}"
     return Certificate(
         kind="differential_privacy",
         statement=f"Theorem 3.5 as published: ε = {claim:.6g} at δ = {delta:g} for one release",

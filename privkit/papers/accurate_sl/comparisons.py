@@ -97,8 +97,8 @@ def _best_factors(average: LinearLayer, noise: CutNoise) -> ComparedClaim:
         ours=best,
         quantity="best λ of the mean error, 1/(1 + 3σ²)",
         verdict="holds" if best < 1 else "fails",
-        why=f"single layers have it between {singles[0]:.2f} and {singles[1]:.2f} (5 to 95 %); the best p of the mean "
-        f"error is {best_keep(average, noise):g}",
+        why=f"for single layers, the best λ is between {singles[0]:.2f} and {singles[1]:.2f} (5 to 95 %); the best p "
+        f"of the mean error is {best_keep(average, noise):g}",
     )
 
 
@@ -121,8 +121,8 @@ def _softmax() -> Iterator[ComparedClaim]:
         ours=after,
         quantity="mean error of the loss at λ = 1, and at λ = .99",
         verdict="fails" if promised and after > before else "holds",
-        why="M = [[20, 3], [20, 0]], X = (0, 1), σ² = .0075 meet its condition, and scaling raises the error; the "
-        f"right test, a positive slope of the mean loss, says so ({slope:.2g})",
+        why="M = [[20, 3], [20, 0]], X = (0, 1), σ² = .0075 meet its condition, but scaling raises the error, as "
+        f"the slope of the mean loss predicts ({slope:.2g})",
     )
 
 

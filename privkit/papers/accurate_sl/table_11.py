@@ -103,7 +103,7 @@ def _checked(bound: _PrintedBound) -> Table11Row:
         formula = theorem_3_5_epsilon(sqrt(n), scale, bound.delta)
         exact = gaussian.epsilon(bound.delta, 2 * sqrt(n) / scale)
         limit = theorem_3_5_limit(bound.delta)[0]
-        why = f"Theorem 3.5 is proven for ε < 1 and at this δ no bound above {limit:.4g}"
+        why = f"Theorem 3.5 is proven for ε < 1; at this δ it is no bound above {limit:.4g}"
         if "Names" in bound.name:
             why += f", and dividing the bound of {n} numbers by √{_NAMES_BATCH}, the batch size, has no proof"
         elif abs(bound.half / formula - 1) > 0.1:

@@ -50,6 +50,6 @@ def _stated(row: str, column: str, ours: float, quantity: str) -> ComparedClaim:
         ours=ours,
         quantity=quantity,
         verdict="reproduced" if abs(ours - stated) <= step / 2 + 1e-9 else "differs",
-        why="the text's number beside the table's",
+        why="the number in the text is compared with the table",
         basis="print",
     )

@@ -195,8 +195,8 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
         )
     if held > kept * (1 + 1e-12):
         objections.append(
-            f"it counts that share of the {setting.dimensions} coordinates, too, but a coordinate lies in one of the "
-            f"{setting.patches} patches: those kept can hold a share of {held:.4g}"
+            f"it takes the share of kept patches for the share of the {setting.dimensions} coordinates that they hold, "
+            f"but the kept ones of {setting.patches} patches can hold a share of {held:.4g} of the coordinates"
         )
     if diameter > setting.label_dimensions:
         objections.append(f"labels can differ by {diameter} in squared distance, but D_y = {setting.label_dimensions}")

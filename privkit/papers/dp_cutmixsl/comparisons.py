@@ -75,8 +75,8 @@ def _figure_7() -> Iterator[ComparedClaim]:
             ours=float(curve[-1]),
             quantity=f"ε′ of Corollary 1 at k = 10, from {curve[0]:.6g} at k = 1, σ = 16/255",
             verdict="holds" if np.all(steps < 0 if falls else steps > 0) else "fails",
-            why="the curve is not a bound of what runs: the paper's clients add noise before mixing, in round-robin "
-            "groups and with Dirichlet ratios, while the curves assume noise after mixing, a secret random "
+            why="the curve does not bound ε of the paper's experiments: there, clients add noise before mixing, in "
+            "round-robin groups and with Dirichlet ratios, while the curves assume noise after mixing, a secret random "
             "group and λ = 1/k",
         )
 

@@ -56,7 +56,7 @@ def _image_errors() -> Iterator[ComparedClaim]:
         ours=float(len(pairs) - len(apart)),
         quantity="rows whose PSNR is within .5 dB of −10·log10(MSE)",
         verdict="differs" if apart else "reproduced",
-        why=f"not in {', '.join(apart)}" if apart else "every row agrees",
+        why=f"these rows differ: {', '.join(apart)}" if apart else "every row agrees",
         basis="print",
     )
     mse = printed("patch_shuffling", "Table II", "SL", "MSE")
