@@ -140,7 +140,7 @@ def not_reproduced() -> str:
             if (name, source) not in committed():
                 computed = len(judged_rows(name, source, "tiny", []).claims)
                 if source in runnable or (effects_of and effects_of.needed_runs(claim_patterns(name, source))):
-                    reason = "its cells are not run yet"
+                    reason = "its trainings were not run yet"
                 else:
                     reason = "" if computed else why_not(name, source, "tiny")
                 made.append([f"`{name}`", source, str(computed or ""), reason])
