@@ -74,7 +74,8 @@ class Fingerprints(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect token sets of own images, find places, learn the tokens' distributions, and decode the attacked rows.
+        """Collect token sets of the adversary's images, find places, learn the tokens' distributions, and decode the
+        attacked rows.
 
         Raises:
             NotApplicable: if releases are not a grid of tokens, rows cannot be linked, the adversary's images fill
