@@ -74,8 +74,7 @@ class Fingerprints(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect token sets of the adversary's images, find places, learn the tokens' distributions, and decode the
-        attacked rows.
+        """Collect the adversary's token sets, find places, learn the tokens' distributions, and decode attacked rows.
 
         Raises:
             NotApplicable: if releases are not a grid of tokens, rows cannot be linked, the adversary's images fill
