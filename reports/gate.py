@@ -151,6 +151,7 @@ class Gate:
         return f" (it is declared, not proven: {name} is {self._shown(value)})"
 
     def _met(self, value: Interval | float | None) -> bool:
+        """Whether the end of a number's interval that is worse for the defense meets the condition."""
         return value is not None and bool(_COMPARISONS[self.comparison](self._judged(value), self.bound))
 
     def _judged(self, value: Interval | float) -> float:
