@@ -44,6 +44,8 @@ def _number(name: str, text: str) -> float:
 
 
 def _decimal(**limits: float) -> Callable[[str, Any], float]:
+    """A finite number inside the limits of `validate.real`."""
+
     def parsed(name: str, value: Any) -> float:
         return validate.real(name, _number(name, value) if isinstance(value, str) else value, **limits)
 

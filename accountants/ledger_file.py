@@ -1,4 +1,4 @@
-"""A ledger's numbered JSON lines on disk: locked, flushed, checksummed, never rewritten, safe when killed."""
+"""A ledger's numbered JSON lines on disk: locked, flushed, checksummed, never rewritten, and safe against a kill."""
 
 from __future__ import annotations
 

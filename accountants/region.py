@@ -20,9 +20,9 @@ _TAIL, _LARGEST = 1e-9, 700.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """The rates of any test of "with" against "without" a record that (ε_j, δ_j)-DP for all j allows, [J] ε ≥ 0 and δ.
+    """The true and false positive rates of tests for a record's presence that (ε_j, δ_j)-DP allows for all J pairs.
 
-    A test with rates TPR and FPR obeys TPR ≤ δ_j + e^{ε_j}·FPR and 1 − FPR ≤ δ_j + e^{ε_j}·(1 − TPR) for every j.
+    A test obeys TPR ≤ δ_j + e^{ε_j}·FPR and 1 − FPR ≤ δ_j + e^{ε_j}·(1 − TPR) for every j.
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 

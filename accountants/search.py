@@ -1,4 +1,4 @@
-"""Bisection for the largest value at which a condition holds; it was evaluated at both returned ends."""
+"""Bisection for the largest value at which a condition holds; the condition was evaluated at both returned ends."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ def error_floor(
     Source: van Trees 1968, §2.4.3; its tangent: derived; the limit: Maurer and Pontil 2009, Theorem 4.
 
     Raises:
-        ValueError: for noise that is not Gaussian, derivatives that are not finite [m, k], exceed `lipschitz` or are 0
-            in all draws, or a false `affine`.
+        ValueError: for noise that is not Gaussian; for derivatives that are not finite, not [m, k], above `lipschitz`,
+            or 0 in all draws; and for a false `affine`.
 
     >>> prior = GaussianPrior(mean=np.zeros(2), directions=np.eye(2))
     >>> floor = error_floor(prior, lambda x, directions: directions[:1], Noise(smashed=1.0), affine=True)

@@ -1,4 +1,4 @@
-"""The attack contract: what an adversary observes, how an attack is mounted, and what it returns; never the truth."""
+"""The attack contract: what an adversary observes (never the truth), how an attack is mounted, and what it returns."""
 
 from __future__ import annotations
 

@@ -186,6 +186,7 @@ def latex(rows: Sequence[BudgetRow], compare: bool = False) -> str:
 
 
 def _kind(epsilon: float | None) -> Kind | None:
+    """The kind of the claim that an ε makes; an infinite ε proves nothing."""
     return None if epsilon is None else "differential_privacy" if isfinite(epsilon) else "nothing"
 
 
@@ -199,6 +200,7 @@ def _read(row: BudgetRow) -> dict[str, str]:
 
 
 def _own_remarks(row: BudgetRow) -> list[str]:
+    """Sentences on why a row was refused, or on caveats of its ε."""
     edge = [f"the best order {row.order:g} is at the edge of those tried"] if row.at_grid_edge and row.order else []
     return [*([row.error] if row.error else []), *row.notes, *edge]
 
@@ -211,6 +213,7 @@ def _objections(row: BudgetRow) -> list[str]:
 
 
 def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:
+    """The numbers of these remarks below the table."""
     return "".join(f" [{numbers[sentence]}]" for sentence in sentences)
 
 
@@ -219,6 +222,7 @@ def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
 
 
 def _shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
+    """A value with five significant digits."""
     if value is None:
         return tables.UNKNOWN
     if not isfinite(value):

@@ -54,6 +54,7 @@ def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
 
 
 def _check(check: Judgement) -> ElementTree.Element:
+    """The test case of a check or a gate; an undecided one is skipped."""
     tag = {True: "", False: "failure", None: "skipped"}[check.met]
     where = ", ".join(filter(None, [check.attack, "" if check.seed is None else f"seed {check.seed}"]))
     return _case(check.defense or "all defenses", f"{check.kind} {check.name}: {where}", tag, check.sentence)

@@ -222,6 +222,7 @@ def _answer(row: Row) -> Answer:
 
 
 def _claims(rows: Sequence[Row]) -> list[Claim]:
+    """One claim for each distinct certificate of a defense."""
     groups: list[tuple[Certificate, list[Row]]] = []
     for row in rows:
         same = next((members for found, members in groups if found == row.certificate), None)

@@ -1,4 +1,4 @@
-"""A user's conditions on the results, for CI: "ssim<=0.4" fails the run if a guess comes closer than this."""
+"""A user's conditions on the results, for CI: "ssim<=0.4" fails the run if a guess has a larger SSIM."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ class Gate:
         return f" (it is declared, not proven: {name} is {self._shown(value)})"
 
     def _met(self, value: Interval | float | None) -> bool:
+        """Whether the end of a number's interval that is worse for the defense meets the condition."""
         return value is not None and bool(_COMPARISONS[self.comparison](self._judged(value), self.bound))
 
     def _judged(self, value: Interval | float) -> float:

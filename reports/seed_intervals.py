@@ -95,7 +95,7 @@ def over_intervals(
     Args:
         found: the interval of each of n ≥ 1 seeds.
         fitted: whether each seed's value is the best of many, chosen with the truth. All seeds then err in the same
-            direction, which averaging does not remove, so the limits are at least as wide as the mean of the seeds'
+            direction, which averaging does not remove. So the limits are at least as wide as the mean of the seeds'
             limits.
 
     Source: `over_values`; Zou and Donner 2008 (limits of a sum from the limits of its parts).

@@ -320,6 +320,7 @@ def _likeness(rows: Sequence[Row]) -> float:
 
 
 def _share(rows: Sequence[Row]) -> float | None:
+    """The mean share of identified records; None if they were not counted."""
     found = [row.recovered["unaligned"].get(IDENTIFIED.name) for row in rows if "unaligned" in row.recovered]
     values = [one.value for one in found if one is not None]
     return sum(values) / len(values) if values else None

@@ -1,6 +1,7 @@
-"""A run in two other definitions: ρ of zero-concentrated and μ of Gaussian differential privacy.
+"""The privacy of a run in two other definitions: ρ of zero-concentrated and μ of Gaussian differential privacy.
 
-Both must hold for every order and every δ. So secret sampling earns no credit: its rare largest loss counts in full.
+ρ must hold for every order, and μ for every δ. So secret sampling earns no credit: its rare largest loss counts in
+full.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """The equivalent number of rows: the number of equal weights whose sum has the same mean variance."""
+        """The number of equally weighted rows whose sum has the mean variance over the cases."""
         mean, left = 0.0, 1.0
         for unlikely, rows in self.cases:
             mean, left = mean + (left - unlikely) / _places(rows), unlikely
@@ -255,7 +255,7 @@ def _majorant(caps: Array, excess: Array, rows: int) -> Rows:
 
 
 def _places(rows: Rows) -> float:
-    """Number of equally weighted rows whose sum has the same variance; 0 without rows."""
+    """Number of equally weighted rows whose sum has the same variance as these rows' sum; 0 without rows."""
     return sum(r * k for r, k in rows) ** 2 / max(sum(r * r * k for r, k in rows), 1)
 
 

@@ -1,4 +1,4 @@
-"""The privacy that shuffling patches and batches proves, and the privacy that it does not prove."""
+"""The privacy that is proven for shuffling of patches and batches, and the privacy that is not."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
 
 
 def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """−log10 of the most likely outcome's probability: the effective number of equally likely outcomes.
+    """−log10 of the most likely outcome's probability: log10 of the effective number of equally likely outcomes.
 
     Under "algorithm_2" and "final_shuffle" it is Eq. 7: the final shuffle adds outcomes, but the best guess stays as
     likely. With patches kept in place it is only (B·N′)!.

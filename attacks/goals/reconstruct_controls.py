@@ -162,6 +162,7 @@ def _hindrance(attack: ImageAttack, defended: Defended) -> str:
 
 
 def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, defended: Defended | None) -> Control:
+    """The positive control with these clients."""
     start, truth, passes = played.draws(seed, "identity")[1], played.victims, attack.mounting.passes
     sent = None if played.hijacks else clients.send(truth, played.victim_labels, passes, start)
 

@@ -29,12 +29,12 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FSHA(ReconstructingAttack):
-    """Feature-space hijacking: the server trains its own auto-encoder, whose encoder is called the pilot, and a
-    discriminator that pulls the clients' releases towards the pilot's releases.
+    """Feature-space hijacking: a discriminator pulls the clients' releases towards those of the server's own encoder.
 
     Attributes:
         recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
-            linear pilot). Fields that are None take the recipe's value, given below for "strong" and "released".
+            linear pilot). The pilot is the encoder of the server's auto-encoder. Fields that are None take the recipe's
+            value, given below for "strong" and "released".
         epochs: number ≥ 0 of epochs of a hundred training rounds, which the server takes over; 5 and 100. With 0,
             nothing is trained, and an untrained decoder decodes the given views.
         penalty: norm of the gradient penalty: "full", the L2 norm over a whole release, or "channel", as in the

@@ -119,6 +119,7 @@ class SplitGuard(Checked):
         return float((1 + exp(-self.slope * raw)) ** -self.power)
 
     def _suspicious(self) -> bool:
+        """Whether the policy takes the scores so far for an attack."""
         count = len(self.scores)
         if self.policy == "fast":
             return count == self.patience and self.scores[-1] < self.threshold

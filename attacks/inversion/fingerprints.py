@@ -44,7 +44,7 @@ class Fingerprints(ReconstructingAttack):
 
     The adversary sends its own images many times. Tokens that recur in several rows of one image and client form an
     unordered set; their places follow from the image's content (`TokenMaps`). These maps locate the tokens in all rows
-    of the adversary's images, which gives the distribution of a token for each client and place. By these
+    of the adversary's images. The result is the distribution of a token for each client and place. By these
     distributions, the tokens of attacked rows get the likeliest owners and places. A regression for each client then
     guesses images from the tokens in a row, as in `SeenTokens`. The attacked images need to be sent only once. Clients
     that share a segment leave no distinct marks, so the attack is not applicable.
@@ -74,7 +74,7 @@ class Fingerprints(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect token sets of own images, find places, learn the tokens' distributions, and decode the attacked rows.
+        """Collect the adversary's token sets, find places, learn the tokens' distributions, and decode attacked rows.
 
         Raises:
             NotApplicable: if releases are not a grid of tokens, rows cannot be linked, the adversary's images fill

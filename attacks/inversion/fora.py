@@ -29,8 +29,8 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # of the authors' released scri
 class FORA(ReconstructingAttack):
     """A simulator whose releases have the distribution of the recorded ones, and a decoder of its releases.
 
-    The simulator maps the adversary's images to releases that a discriminator cannot distinguish from the recorded
-    releases, and whose multi-kernel discrepancy (`mk_mmd`) from the recorded releases is small. The decoder learns to
+    The simulator maps the adversary's images to releases. A discriminator should not distinguish these from the
+    recorded releases, and the multi-kernel discrepancy (`mk_mmd`) between both should be small. The decoder learns to
     reconstruct images from simulated releases, and then decodes the recorded releases. The attack uses neither queries
     nor labels nor a segment of the server.
 

@@ -25,10 +25,10 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # of the authors' released scr
 class SDAR(ReconstructingAttack):
     """A simulator of the client and a decoder, both regularized by discriminators and the server's own segment.
 
-    The simulator maps the adversary's images to releases that the server's frozen segment classifies correctly and that
-    a discriminator cannot distinguish from the recorded releases. From simulated releases the decoder reconstructs the
-    adversary's images. A second discriminator compares decoded images of recorded releases with the adversary's images.
-    The attack sends nothing, so clients cannot notice it.
+    The simulator maps the adversary's images to releases. The server's frozen segment should classify these correctly,
+    and a discriminator should not distinguish them from the recorded releases. From simulated releases the decoder
+    reconstructs the adversary's images. A second discriminator compares decoded images of recorded releases with the
+    adversary's images. The attack sends nothing, so clients cannot notice it.
 
     Attributes:
         epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes half of the audit's budget.

@@ -193,6 +193,7 @@ def _layer(inputs: int, outputs: int, step: int = 1) -> nn.Sequential:
 
 
 def _primes(number: int) -> list[int]:
+    """Prime factors, ascending."""
     factors, factor = [], 2
     while number > 1:
         while number % factor == 0:

@@ -78,7 +78,7 @@ class Vocabulary(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send own texts, match tokens with words, train the network, and decode the releases; see `Attack.run`.
+        """Send the adversary's texts, match tokens with words, train the network, and decode; see `Attack.run`.
 
         Raises:
             NotApplicable: if a release has no token for each word, or the adversary has fewer texts than a round needs.

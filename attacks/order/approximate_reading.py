@@ -1,11 +1,11 @@
-"""Approximate reading of the tokens of own images, if a token also depends on other images' tokens in its shuffled row.
+"""Approximate reading of the adversary's tokens, if a token also depends on other images' tokens in its shuffled row.
 
 This happens if a transformer block runs after a shuffle of whole messages. No token comes back twice with the same
 numbers, but the answer holds one token for each sent patch. In a message of copies of one image, tokens meet mainly
 tokens of this image, so they form one cluster ("heap") for each patch. Images of repeated patches label the heaps by
-their sizes, and these labels identify the patches of the heaps of own images. This gives a decoder from a token to
-its patch and to the mean patch of its image. Then whole messages of different images are read: decoded tokens are
-matched with the sent patches, and the decoder is fitted to the matches.
+their sizes, and these labels identify the patches of the heaps of the adversary's images. This gives a decoder from a
+token to its patch and to the mean patch of its image. Then whole messages of different images are read: decoded tokens
+are matched with the sent patches, and the decoder is fitted to the matches.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Places of tokens in rows with dropped tokens, by each place's token distribution and the unchanged order."""
+"""Places of tokens in rows with dropped tokens, by each place's token distribution and the tokens' unchanged order."""
 
 from __future__ import annotations
 

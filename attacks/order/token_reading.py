@@ -1,4 +1,4 @@
-"""Reading the tokens of own images by chosen queries: copies of one image stay unmixed, repeated patches label tokens.
+"""Reading the adversary's tokens by chosen queries: copies of one image stay unmixed, repeated patches label tokens.
 
 A message of copies of one image holds each token of this image as many times as there are copies, in any order. In
 an image that holds one patch once, the next patch twice and so on, the number of copies of a token identifies its

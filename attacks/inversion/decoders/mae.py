@@ -26,7 +26,11 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """The decoder's width and depth: as given, or scaled to the token size, up to the published ones at 768 (ViT-B)."""
+    """The decoder's width and depth: as given, or scaled to the token size, up to the published ones at 768 (ViT-B).
+
+    >>> [scaled_size(dim) for dim in (96, 192, 768)]
+    [(96, 3), (192, 4), (512, 8)]
+    """
     natural = min(512, max(64, 16 * round(token_dim / 16)))
     return (
         natural if width is None else checked_width(width),
