@@ -268,6 +268,18 @@ def test_answers_do_not_depend_on_the_batch_and_fall_with_delta() -> None:
         assert one.log_delta(one.epsilon(1e-5).value + 1e-9).value <= log(1e-5) + 1e-5
 
 
+@pytest.mark.parametrize("block", [1, 4, 512])
+def test_answers_do_not_depend_on_the_blocks_in_which_nodes_are_summed(
+    monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    """Blocks of one node are a plain sum over all nodes, and the smallest grid is one block of 512."""
+    runs, deltas = zip(*[draw(seed) for seed in range(60)], strict=True)
+    bounds = [coarse(run) for run in runs]
+    usual = [one.value for one in bound.epsilons(bounds, np.array(deltas))]
+    monkeypatch.setattr(coarse_module, "_BLOCK", block)
+    assert [one.value for one in bound.epsilons(bounds, np.array(deltas))] == pytest.approx(usual, rel=1e-9)
+
+
 def test_what_is_no_number_proves_nothing() -> None:
     """Rates near the smallest float gave NaN."""
     for rate in (1e-308, 1e-310):
