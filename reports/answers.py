@@ -33,10 +33,11 @@ NOTE = (
 )
 _ORDER_HEADERS = ("defense", "attack", "seed", *(one.heading for one in _OF_ORDERS), measure("bits_left").heading)
 ORDER_NOTE = (
-    "Shares of tokens put in their place, beside their neighbor and into their image. Bits left: an upper bound on the "
-    "order's entropy after this attack, from a 95 % limit of the share of right places. If tokens move between the "
-    "images of a message, the order is the message's, and a message is one trial of the limit; otherwise the order is "
-    "an image's. Where no number stands, too few tokens are right, or there are too few trials, to show anything."
+    "Places, neighbors, membership: shares of tokens that the attack puts into the right place, beside the right "
+    "neighbor, into the right image. Bits left: an upper bound on the entropy of the order that remains after this "
+    "attack, from a 95 % confidence limit of the share of right places. It is the order of a message if tokens move "
+    "between images, otherwise that of an image. Without a number, too few tokens are in the right place, or there are "
+    "too few messages, to show anything."
 )
 
 

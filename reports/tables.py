@@ -60,7 +60,9 @@ HEADERS = (
 )
 _PERCEIVED = {one.name: one.heading for kind in KINDS.values() for one in kind.perceived}
 """Measures by networks, which have columns where a run has them."""
-_UNDECLARED_NOTE = "Arrows point to what a defender wishes. A floor is a guess made without the release."
+_UNDECLARED_NOTE = (
+    "Arrows show which direction is better for the defender. A floor is a guess that ignores the smashed data."
+)
 _PICTURED = {
     IDENTIFIED.name,
     *(one.name for kind in KINDS.values() if kind.pictures for one in (*kind.measures, *kind.perceived)),

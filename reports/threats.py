@@ -34,12 +34,12 @@ Outcome = Literal["falls", "class", "holds", "not_shown", "no_number", "not_appl
 
 HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not tried")
 MEANING = (
-    "An attack gives away a record if it comes closer to the records than every constant guess and than the mean of "
-    "each record's true class (the 99 % interval of the mean difference over records, in MSE for images, lies above "
-    "0), or if it identifies more of them than any guess by the label does; then the defense falls. It gives "
-    "away the class if it beats the constant guesses alone. A defense holds against an attack that wins on the "
-    "undefended model with the same seed and budget, and that more training would not improve; otherwise holding is "
-    "not shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A threat model "
+    "A defense falls if an attack comes closer to the records than every constant guess and than the mean of each "
+    "record's true class (the 99 % interval of the mean difference over records, in MSE for images, lies above 0), or "
+    "if it identifies more records than any guess by the label does. An attack that beats the constant guesses alone "
+    "gives away the class. A defense holds against an attack that fails on it, although the same attack with the same "
+    "seed and budget wins on the undefended model, and more training would not improve it. In all other cases nothing "
+    "is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A threat model "
     "counts every attack that its adversary could mount; --attack all mounts what was not tried."
 )
 NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"

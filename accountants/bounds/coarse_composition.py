@@ -26,7 +26,7 @@ _SPENT = 0.03  # part of δ that truncated losses may take
 _LARGEST_EXPONENT = 600.0  # order times loss above which a moment would overflow
 _STEPS, _CLOSE = 16, 1e-4
 """Newton steps to the best order, and the relative step that needs no other: ε is then 1e-8 above its smallest."""
-_ROWS = 1024  # runs that are worked on at once
+_SHIFTS = 4096  # shifts of all releases that are worked on at once, about: some megabytes for each array
 _CELLS = 2**15  # nodes of grids that are worked on at once: larger arrays are fetched anew from the system each time
 _SEARCH, _FOUND = 25, 1e-7
 """Values of ln δ of one pass of the search for δ at ε, and the width at which it ends."""
@@ -80,9 +80,9 @@ class CoarseComposition(Bound):
     @classmethod
     def epsilons(cls, bounds: Sequence[Self], deltas: Array) -> list[Limit]:
         limits: list[Limit] = []
-        for start in range(0, len(bounds), _ROWS):
-            part = slice(start, start + _ROWS)
-            values = _epsilons([one.pieces for one in bounds[part]], deltas[part]).tolist()
+        shifts = np.cumsum([sum([piece.mu.size for piece in one.pieces]) for one in bounds])
+        for part in np.split(np.arange(len(bounds)), np.flatnonzero(np.diff((shifts - 1) // _SHIFTS)) + 1):
+            values = _epsilons([bounds[at].pieces for at in part.tolist()], deltas[part]).tolist()
             limits += [Limit(value=value) for value in values]
         return limits
 

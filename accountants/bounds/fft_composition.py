@@ -217,15 +217,18 @@ def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.com
     Powers below e^−650 are 0: beside the transform's largest value, 1, they change no digit, and subnormal numbers
     take a hundred times as long.
     """
-    square = np.where(values.real**2 + values.imag**2 < exp(-1300 / count), 0.0, values)
-    power = np.ones_like(values)
+    kept = ~(values.real**2 + values.imag**2 < exp(-1300 / count))  # after many rounds, few
+    square = values[kept]
+    power = np.ones_like(square)
     while count:
         if count & 1:
             power *= square
         count >>= 1
         if count:
             square *= square
-    return power
+    powers = np.zeros_like(values)
+    powers[kept] = power
+    return powers
 
 
 def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[Array]]:

@@ -91,17 +91,18 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
     >>> bool(abs(found.masses.sum() + found.infinity - 1) < 1e-12)
     True
     """
-    d = validate.real("interval", interval, above=0)
-    pair = profile if isinstance(profile, tuple) else (profile, profile)
-    symmetric = pair[0] is pair[1]
-    values = [_sampled(one, d, tail) for one in (pair[:1] if symmetric else pair)]
+    return _on_grid(profile, validate.real("interval", interval, above=0), tail, _reaches(profile, tail))
+
+
+def _on_grid(profile: Profile | Pair, d: float, tail: float, reaches: Sequence[float]) -> tuple[LossDistribution, ...]:
+    values = [_sampled(one, d, reach) for one, reach in zip(_different(profile), reaches, strict=True)]
     forward, backward = values[0], values[-1]
     down, up = _masses(backward, d), _masses(forward, d)
     variation = max(forward[0], backward[0])
     drops = max(forward[0] - forward[1], 0.0) + max(backward[0] - backward[1], 0.0)
     middle = max(1 - variation - drops * exp(-d) / -expm1(-d), 0.0)
     grids = [_joined_directions(backward, down, middle, up, forward[-1], d, tail)]
-    if not symmetric:
+    if len(values) > 1:
         grids.append(_joined_directions(forward, up, middle, down, backward[-1], d, tail))
     return tuple(grids)
 
@@ -136,9 +137,8 @@ def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, fl
     Raises:
         GridTooLarge: if all losses lie beyond the farthest node.
     """
-    pair = profile if isinstance(profile, tuple) else (profile, profile)
-    far = max(_reach(one, tail) for one in pair)
-    coarse = from_profile(profile, far / 4096, tail=tail)[0]
+    far = max(reaches := _reaches(profile, tail))
+    coarse = _on_grid(profile, far / 4096, tail, reaches)[0]
     if not np.any(coarse.masses):
         raise GridTooLarge(inf, far / 4096)
     return coarse, far
@@ -156,23 +156,30 @@ def dot(left: Array, right: Array) -> float:
     return float(np.einsum("i,i->", left, right))
 
 
+def _different(profile: Profile | Pair) -> Sequence[Profile]:
+    """The profiles of both directions; one if they are alike."""
+    pair = profile if isinstance(profile, tuple) else (profile, profile)
+    return pair[:1] if pair[0] is pair[1] else pair
+
+
+def _reaches(profile: Profile | Pair, tail: float) -> list[float]:
+    """For each different profile, an ε where δ is below the tail, or about as small as it is at any ε."""
+    return [_reach(one, tail) for one in _different(profile)]
+
+
 def _reach(profile: Profile, tail: float) -> float:
-    """An ε where δ is below the tail, or about as small as it is at any ε."""
     probes = 1e-9 * np.exp2(np.arange(64.0))
     values = _checked_profile(profile(probes))
     limit = max(tail, float(values[-1]) * (1 + 1e-9))
     index = int(np.argmax(values <= limit))
     low, high = (0.0 if index == 0 else float(probes[index - 1])), float(probes[index])
-    for _ in range(2):
-        inner = np.linspace(low, high, 17)[1:]
-        index = int(np.argmax(np.append(_checked_profile(profile(inner[:-1])), 0.0) <= limit))
-        low, high = (low if index == 0 else float(inner[index - 1])), float(inner[index])
-    return high
+    inner = np.linspace(low, high, 257)[1:]
+    return float(inner[np.argmax(np.append(_checked_profile(profile(inner[:-1])), 0.0) <= limit)])
 
 
-def _sampled(profile: Profile, interval: float, tail: float) -> Array:
-    """δ at 0, d, 2d, … until it is below the tail, made non-increasing."""
-    nodes = _reach(profile, tail) / interval
+def _sampled(profile: Profile, interval: float, reach: float) -> Array:
+    """δ at 0, d, 2d, … until it is below the tail, at `reach`; made non-increasing."""
+    nodes = reach / interval
     if nodes > LARGEST_GRID:
         raise GridTooLarge(nodes, interval)
     values = _checked_profile(profile(np.arange(ceil(nodes) + 2.0) * interval))

@@ -135,7 +135,7 @@ def batch_shuffle(
     even = equally_likely(tokens, batch, kept, variant=variant)
     permutations = (
         f"{_ten_to(worth)} permutations of the batch{published[0]}, {_ten_to(worth + share)} of them hold a given "
-        f"image{published[1]}"
+        f"image in its order{published[1]}"
     )
     statement, once = f"{permutations}; {NOT_DP}", "no two patches of the batch are equal"
     if multiplicities is not None:
@@ -145,7 +145,7 @@ def batch_shuffle(
         if alike > 0:
             statement = (
                 f"at least {_ten_to(different)} orders of the batch that look different: there are {permutations}, and "
-                f"up to {_ten_to(alike)} look the same, as patches are equal; {NOT_DP}"
+                f"up to {_ten_to(alike)} give the same release, as patches are equal; {NOT_DP}"
             )
     few = multiplicities is not None and quantities["log10_permutations"] == 0
     return Certificate(

@@ -90,7 +90,7 @@ class Lines(Progress):
         now = perf_counter()
         if done == total or now - self._heard > _SILENCE:
             steps = f"{total}" if done == total else f"{done} of {total}"
-            shown = "" if value is None else f"{value:.4f}, "
+            shown = "" if value is None else f"loss {value:.4f}, "
             unit = self._unit.removesuffix("s") if total == 1 else self._unit
             self.note(f"{self._name}: {steps} {unit}, {shown}{now - self._start:.1f} s")
 

@@ -100,13 +100,13 @@ IMAGES = Records(
             mounted=True,
         ),
     ),
-    note="Arrows point to what a defender wishes. Images in [0, 1], PSNR in dB. Brackets are 95 % intervals over "
-    "images. Worst is the SSIM of the image that was recovered best; matched is the SSIM after guesses are assigned to "
-    "images inside each message by the truth, an upper bound. Identified: share of images whose guess is nearer to "
-    "them than to any other attacked one. A claim is proven if privkit ran the mechanism itself, and declared if "
-    "somebody else says what was run. kB up: smashed data an image and round. A floor is a guess made without the "
-    "release; the class mean knows the true labels. A start is the attack before its first step, and it may know the "
-    "client's segment.",
+    note="Arrows show which direction is better for the defender. Images in [0, 1], PSNR in dB. Brackets are 95 % "
+    "intervals over images. Worst: SSIM of the image that was recovered best. Matched: SSIM after the guesses "
+    "are assigned to the images of their message with the smallest MSE, which needs the true images. Identified: share "
+    "of images whose guess is nearer to them than to any other attacked image. A claim is proven if privkit ran the "
+    "mechanism itself, and declared if somebody else says what was run. kB up: kilobytes of smashed data per image and "
+    "round. A floor is a guess that ignores the smashed data; the class mean uses the true labels. A start is the "
+    "attack before its first step; it may know the client's segment.",
     model="vit_micro",
     baseline="black_box:epochs=5",
     general=(
@@ -132,9 +132,10 @@ IMAGES = Records(
 )
 
 _RECORD_NOTE = (
-    "after guesses are assigned to records inside each message by the truth, an upper bound. Identified: share of "
-    "records whose guess is nearer to them than to any other attacked one. kB up: smashed data a record and round. A "
-    "floor is a guess made without the release; the class mean knows the true labels."
+    "after the guesses are assigned to the records of their message with the smallest error, which needs the true "
+    "records. Identified: share of records whose guess is nearer to them than to any other attacked record. kB up: "
+    "kilobytes of smashed data per record and round. A floor is a guess that ignores the smashed data; the class mean "
+    "uses the true labels."
 )
 
 TOKENS = Records(
@@ -161,8 +162,8 @@ TOKENS = Records(
             beaten="the most frequent token of each place",
         ),
     ),
-    note="Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Matched: ROUGE-1 "
-    + _RECORD_NOTE,
+    note="Arrows show which direction is better for the defender. Exact: share of sequences recovered whole. Matched: "
+    "ROUGE-1 " + _RECORD_NOTE,
     model="transformer_micro",
     baseline="vocabulary",
     general=("vocabulary", "token_decoder", "token_search", "nearest_record"),
@@ -186,8 +187,9 @@ TABLES = Records(
             beaten="the mean or most frequent value of each column",
         ),
     ),
-    note="Arrows point to what a defender wishes. Cells: share of cells recovered, dense ones to a twentieth of their "
-    "column's range. Dense error: mean absolute error as a share of that range. Matched: cells " + _RECORD_NOTE,
+    note="Arrows show which direction is better for the defender. Cells: share of cells recovered; a number counts if "
+    "it is closer than a twentieth of its column's range. Dense error: mean absolute error as a share of that range. "
+    "Matched: cells " + _RECORD_NOTE,
     model="table_mlp",
     baseline="black_box",
     general=("black_box", "nearest_record", "field_order"),

@@ -83,7 +83,7 @@ def test_equal_patches_are_counted_in_the_message_with_the_fewest_orders() -> No
     assert sorted(whole.multiplicities or []) == [1] * 17 + [3]
     assert (alone.log10_alike, whole.log10_alike) == pytest.approx((log10(6), log10(6)))
     assert alone.certificate().quantities["log10_permutations"] == pytest.approx(log10(120 / 6))
-    assert "up to 10^0.8 look the same" in whole.certificate().statement
+    assert "up to 10^0.8 give the same release" in whole.certificate().statement
 
 
 def test_where_kept_tokens_lie() -> None:

@@ -79,7 +79,7 @@ def test_bits_of_an_order_are_shown_where_the_bound_says_something() -> None:
         assert shown is not None
         cells.append(shown.rows[0][-1])
     assert cells == [tables.UNKNOWN, tables.UNKNOWN, "5485 of 5526"]
-    assert "If tokens move between the images of a message" in answers.ORDER_NOTE
+    assert "It is the order of a message if tokens move between images" in answers.ORDER_NOTE
 
 
 def test_few_seeds_are_named_and_their_intervals_stay_in_range() -> None:

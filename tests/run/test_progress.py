@@ -20,7 +20,7 @@ def test_a_stage_is_counted_in_its_own_unit(capsys: pytest.CaptureFixture[str]) 
     controls, one, training = capsys.readouterr().err.splitlines()
     assert controls.startswith("controls of black_box: 2 experiments, ")
     assert one.startswith("controls of black_box: 1 experiment, ")
-    assert training.startswith("train none: 3 epochs, 0.5000, ")
+    assert training.startswith("train none: 3 epochs, loss 0.5000, ")
 
 
 def test_a_cell_is_counted_and_the_time_left_is_that_of_the_average_cell(
@@ -58,8 +58,8 @@ def test_a_long_stage_is_heard_of_before_it_ends(
         now[0] += 20
         progress.step(epoch, 9, 0.5)
     assert capsys.readouterr().err.splitlines() == [
-        "train none: 2 of 9 epochs, 0.5000, 40.0 s",
-        "train none: 4 of 9 epochs, 0.5000, 80.0 s",
+        "train none: 2 of 9 epochs, loss 0.5000, 40.0 s",
+        "train none: 4 of 9 epochs, loss 0.5000, 80.0 s",
     ]
 
 

@@ -212,8 +212,9 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
     for name, bits, how in (("bits_before", found.bits_before, looks), ("bits_left", found.bits_left, at_most)):
         if bits is not None:
             told[name] = Interval(value=bits, low=bits, high=bits, n=found.units, method=how)
-    alone = ", ".join(f"{accuracy.left_alone:.3f} ({name})" for name, accuracy in accuracies.items())
-    sentence = f"order: if no token is moved back, the shares are {alone}"
+    right = {"direct": "in its place", "neighbor": "beside its neighbor", "membership": "in its image"}
+    alone = ", ".join(f"{accuracy.left_alone:.3f} {right[name]}" for name, accuracy in accuracies.items())
+    sentence = f"order: without an attack, the share of tokens is {alone}"
     if found.bits_left is None:
         so_few = f"so few {found.unit}s ({found.units})"
         sentence += f"; from {so_few} no attack could show that the order of one {whose} has lost any bit"

@@ -256,16 +256,30 @@ def test_small_epsilon_is_close() -> None:
     assert coarse(run).epsilon(1.8e-5).value < 1.3 * tight
 
 
-def test_answers_do_not_depend_on_the_batch_and_fall_with_delta() -> None:
+def test_answers_do_not_depend_on_the_batch_and_fall_with_delta(monkeypatch: pytest.MonkeyPatch) -> None:
     runs, deltas = zip(*[draw(seed) for seed in range(40)], strict=True)
     bounds = [coarse(run) for run in runs]
-    together = bound.epsilons(bounds, np.array(deltas))
-    alone = [one.epsilon(delta) for one, delta in zip(bounds, deltas, strict=True)]
-    assert [one.value for one in together] == pytest.approx([one.value for one in alone], rel=1e-9)
+    alone = [one.epsilon(delta).value for one, delta in zip(bounds, deltas, strict=True)]
+    for shifts in (coarse_module._SHIFTS, 7, 1):
+        monkeypatch.setattr(coarse_module, "_SHIFTS", shifts)
+        together = bound.epsilons(bounds, np.array(deltas))
+        assert [one.value for one in together] == pytest.approx(alone, rel=1e-9)
     for one in bounds[:10]:
         values = [one.epsilon(delta).value for delta in (1e-12, 1e-8, 1e-4, 0.3)]
         assert all(left >= right for left, right in pairwise(values))
         assert one.log_delta(one.epsilon(1e-5).value + 1e-9).value <= log(1e-5) + 1e-5
+
+
+@pytest.mark.parametrize("block", [1, 4, 512])
+def test_answers_do_not_depend_on_the_blocks_in_which_nodes_are_summed(
+    monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    """Blocks of one node are a plain sum over all nodes, and the smallest grid is one block of 512."""
+    runs, deltas = zip(*[draw(seed) for seed in range(60)], strict=True)
+    bounds = [coarse(run) for run in runs]
+    usual = [one.value for one in bound.epsilons(bounds, np.array(deltas))]
+    monkeypatch.setattr(coarse_module, "_BLOCK", block)
+    assert [one.value for one in bound.epsilons(bounds, np.array(deltas))] == pytest.approx(usual, rel=1e-9)
 
 
 def test_what_is_no_number_proves_nothing() -> None:
