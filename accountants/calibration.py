@@ -249,7 +249,10 @@ def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[flo
 
 
 def _group(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    """Smallest group; under sampling, ε need not fall as the group grows, so every size is tried."""
+    """The smallest number of mixed clients that meets the target, and the mechanism with it.
+
+    Sizes are tried one by one from 1, since under sampling a larger group does not always lower ε.
+    """
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         raise ValueError("group needs mixing: without it a larger group hides nobody (use dp_mixsl or dp_cutmixsl)")
     sampled = mechanism.participation if isinstance(mechanism.participation, WithoutReplacement) else None

@@ -108,7 +108,12 @@ def ceiling_many_runs(
 
 
 def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
-    """The largest strength that one of the J cuts rules out by its limits on both error rates, and the cut's index."""
+    """The largest parameter of the family whose trade-off curve one of J thresholds refutes, and its index.
+
+    Args:
+        accused: [J] upper limits on the false positive rate.
+        missed: [J] upper limits on the false negative rate.
+    """
 
     def beyond(strength: float) -> Array:
         return 1 - missed - family.at(strength).true_positives(accused)

@@ -128,9 +128,10 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a curve is rejected: under it, at least `right` of `asked` guesses are right with probability ≤ `error`.
+    """Whether a trade-off curve is rejected: if it held, `right` or more of `asked` guesses would be correct with
+    probability at most `error`.
 
-    `canaries` counts those about which a guess can be right: all, or on average half if all guesses are of one kind.
+    `canaries` is the number of canaries; half of it if every guess says "sent", or every guess says "not sent".
 
     >>> rejected(Gaussian().at(0.0), 9, 10, 10, 0.05), rejected(Gaussian().at(0.0), 7, 10, 10, 0.05)
     (True, False)

@@ -232,7 +232,10 @@ def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.com
 
 
 def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[Array]]:
-    """Nodes outside which the tilted composition has at most `_LOST` mass on either side, and the tilted parts."""
+    """The first and last node of a window, and the tilted mass of each part.
+
+    At most `_LOST` of the tilted composition lies below the window, and at most as much above.
+    """
     tilted, variance = [], 0.0
     for part, count in parts:
         exponents = tilt * part.losses + part.log_masses

@@ -38,7 +38,10 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
 
 
 def laplace_profile(shift: float) -> Profile:
-    """The privacy profile of one Laplace variable: δ = 1 − e^{(ε−t)/2} up to ε = t.
+    """The privacy profile of one Laplace variable: δ = 1 − e^{(ε−t)/2} for ε ≤ t, and 0 above.
+
+    Args:
+        shift: t ≥ 0, the sensitivity divided by the scale of the noise.
 
     Source: derived from the hockey-stick integral.
 

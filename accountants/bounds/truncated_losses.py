@@ -67,7 +67,7 @@ class TruncatedLosses:
 
     @cached_property
     def finite(self) -> Array:
-        """Mass of Q whose loss is finite, if a release depends on the neighbor, [S]."""
+        """For each piece, the probability under Q that the loss is finite, given that the record takes part, [S]."""
         return self.summed(self.mass.sum(1))
 
     @property

@@ -37,20 +37,21 @@ def hijacking_networks(
     """Networks for releases of one shape, with weights drawn from torch's global generator.
 
     Args:
-        released: shape of one row: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid, or (D,) a
-            vector.
+        released: shape of one image's release: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid,
+            or (D,) a vector.
         image: (C, H, W) of the private images.
-        width: channels of the first convolution, ≥ 1 (64 in the source); later ones have up to four times as many.
-        end: last activation of the pilot (the encoder); the authors use a linear one.
+        width: channels of the first convolution, ≥ 1 (64 in the authors' code); later ones have up to four times as
+            many.
+        end: last activation of the encoder (the authors' pilot), which is linear in the authors' code.
         classes: number of labels that the discriminator takes into account, or 0.
         blocks: number of blocks of the discriminator, ≥ 1. For vectors, half as many linear blocks are used.
 
     Raises:
         NotApplicable: if the tokens do not form a square.
 
-    Source: the authors' networks by split level: linear strided convolutions, transposed convolutions that end in
-    tanh, and a discriminator of six residual blocks without normalization. The sizes of image and cut determine the
-    stages: on 3×32×32 images, the cuts 64×16², 128×8² and 256×4² get the authors' networks.
+    Source: Pasquini et al. 2021, the authors' networks by split level: linear strided convolutions, transposed
+    convolutions that end in tanh, and a discriminator of six residual blocks without normalization. The sizes of image
+    and cut determine the stages: on 3×32×32 images, the cuts 64×16², 128×8² and 256×4² get the authors' networks.
     """
     maps = _maps(released)
     sides = _halved_sizes(image[1:], maps[1:] if maps else None)

@@ -129,7 +129,14 @@ class LinkedRows:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> LinkedRows:
-        """Link the rows of the passes of one round; `NotApplicable` if groups or weights are hidden."""
+        """Link the mixed releases of several passes by the records that they mix.
+
+        Args:
+            same: one view for each pass of the same records.
+
+        Raises:
+            NotApplicable: if groups or mixing weights are hidden.
+        """
         check_public(same)
         batch = len(same[0].smashed) // same[0].messages
         held = by_place([records_of_rows(view) for view in same], batch)

@@ -210,7 +210,10 @@ def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor
 
 
 class _Denoising(Guessing):
-    """Trains on releases [R, N, k] of images [N, P]; an epoch returns the error on the last `held` images."""
+    """Trains a network that guesses images of P numbers, [N, P], from R releases of k numbers each, [R, N, k].
+
+    An epoch returns the error on the last `held` images, which are not learned from.
+    """
 
     def __init__(self, sent: Tensor, truth: Tensor, held: int, plan: PosteriorMean, seed: int) -> None:
         passes = plan.passes

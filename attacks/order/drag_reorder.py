@@ -92,7 +92,8 @@ class Predicted:
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:
-        """The result of `places`, counted over each message as `put` needs it."""
+        """The guessed place of each token in its message, int64 [N, T]: its place in the image plus T for each image
+        before it."""
         places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 

@@ -244,7 +244,11 @@ def log_odds(scores: Tensor) -> Tensor:
 
 
 def _one_sided(pieces: Tensor) -> Tensor:
-    """Distances by the statistics of the left piece alone."""
+    """For each pair of pieces, how badly the second one fits to the right of the first, [M, T, T].
+
+    The first column of the right piece is compared with the column that the last two of the left piece predict, in the
+    Mahalanobis distance of the left piece's steps.
+    """
     m, t, p, _, c = pieces.shape
     steps = pieces[:, :, :, -1] - pieces[:, :, :, -2]
     mean = steps.mean(2)

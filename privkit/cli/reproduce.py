@@ -30,13 +30,15 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="tiny (embedded digits), small (the paper's data at reduced size), medium (its network as well, for a "
-            "GPU) or paper."
+            help="tiny (embedded digits), small (the paper's data at reduced size), medium (the paper's network "
+            "as well, for a GPU) or paper."
         ),
     ] = "tiny",
     data_root: Annotated[Path | None, typer.Option(help=SETTINGS["data_root"].help)] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the runs; the same command goes on.")] = _OUT,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells and an estimate; run none.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the runs; the repeated command resumes them.")] = _OUT,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the experiments and an estimate; run none.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure a table of a paper: each method's number beside the printed one, and a verdict on each ordering."""

@@ -244,7 +244,8 @@ def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> fl
 
 
 def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
-    """The largest distance that gradient ascent from a pair of batches finds; 0 if the release has no gradient."""
+    """The largest distance between the releases of two batches that differ in one record, by gradient ascent from
+    `pair`; 0 if the release is not differentiable."""
     start, record, most = pair.data.clone().requires_grad_(), pair.other[pair.at].clone().requires_grad_(), 0.0
     here = torch.zeros_like(start)
     here[pair.at] = 1

@@ -35,9 +35,10 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """Choose the attacks of `--attack auto` for one defense.
 
-    A table lists attacks for single defenses, mostly with default options. For other options, the attacks that
-    identified the most records in the registry come first, then the table's attacks. For a chain, or for options in
-    neither list, the table's attacks on the stages (or the defense) come first, then a general list.
+    A table lists the strongest attacks on single defenses, mostly with default options. For other options, the registry
+    of measured settings gives the attacks that identified the most records; the table's attacks on the defense follow.
+    For a chain, or for options that neither of them has, the table's attacks on each stage come first, then a general
+    list.
 
     Args:
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.

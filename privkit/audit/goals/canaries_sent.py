@@ -174,12 +174,19 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected releases with each canary and without it, [P, K, ...] each; other canaries count as half present.
+    """The expected release of the record that holds each of K canaries, with the canary and without it.
+
+    Each canary has a counterpart, the record that is sent if the canary is not. For the other places of a mixture, the
+    mean of canary and counterpart is taken.
 
     Args:
         views: one view for each round, pass after pass, with public mixing weights.
-        members: int64 [P, k], the canaries mixed into each released record; −1 for an empty place.
-        present: [K, ...], a client's release of each canary alone; `absent` holds the same for its counterpart.
+        members: int64 [P, places in a pass], the canary at each place, −1 for an empty one; `views[0].mixed` successive
+            places form one released record.
+        present: [K, ...], the release of each canary alone; `absent` holds that of its counterpart.
+
+    Returns:
+        The releases with and without each canary in each of P passes, [P, K, ...] each.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)

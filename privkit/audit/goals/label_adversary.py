@@ -191,7 +191,9 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label per record, [N]: if records have several labels [N, L], `positive` if the record has it, else another.
+    """One label per record, [N].
+
+    Records with several labels, [N, L], become binary: `positive` if the record has this label, else `positive + 1`.
 
     >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
     [1, 2]

@@ -295,7 +295,8 @@ def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) 
 
 
 class _Labels(AuditGoal):
-    """The goal "labels": attacks gradients, so the training is repeated if its rounds were not recorded."""
+    """Label inference. Its attacks need the gradients of training rounds, so the training is repeated if they were not
+    recorded."""
 
     escalates: ClassVar[bool] = True
 

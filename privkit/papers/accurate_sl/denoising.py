@@ -38,7 +38,8 @@ class CutNoise(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer(Checked):
-    """The three numbers A, B and F that determine a linear layer's mean squared errors.
+    """Three numbers of a linear layer M and smashed data X, from which the error of the layer's output follows if noisy
+    smashed data are masked or scaled.
 
     Source: Xu et al., accurate split learning, Theorem 3.1.
 
@@ -60,10 +61,10 @@ class LinearLayer(Checked):
 
     @classmethod
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
-        """The expected A, B and F for M and X with entries from U[−1, 1]: E A = E B = mn/9, E F = mn/3.
+        """The mean numbers of a layer with m `rows` and n `columns` if all entries of M and X are uniform on [−1, 1].
 
-        Every error in this file is linear in (A, B, F), so these values give the exact mean error. As A = B, the mean
-        error of masking is linear in p.
+        The means of `signal` and `diagonal` are mn/9, that of `weight` is mn/3. Every error in this file is linear in
+        the three numbers, so these means give the exact mean error.
 
         >>> layer, noise = LinearLayer.average(rows=10, columns=16), CutNoise(law="gaussian", scale=0.7)
         >>> round(best_scale(layer, noise), 3), round(1 / (1 + 3 * 0.7**2), 3)

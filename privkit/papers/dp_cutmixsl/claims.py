@@ -195,8 +195,8 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
         )
     if held > kept * (1 + 1e-12):
         objections.append(
-            f"it takes the share of kept patches for the share of the {setting.dimensions} coordinates that they hold, "
-            f"but the kept ones of {setting.patches} patches can hold a share of {held:.4g} of the coordinates"
+            f"it assumes that the kept patches hold the same share of the {setting.dimensions} coordinates, but those "
+            f"of {setting.patches} patches that are kept can hold a share of {held:.4g}"
         )
     if diameter > setting.label_dimensions:
         objections.append(f"labels can differ by {diameter} in squared distance, but D_y = {setting.label_dimensions}")
