@@ -153,8 +153,8 @@ TOKENS = Records(
             beaten="the most frequent token of each place",
         ),
     ),
-    note="Arrows point to what a defender wishes. Exact: share of sequences recovered whole. Matched: ROUGE-1 "
-    + _RECORD_NOTE,
+    note="Arrows point to what a defender wishes. Exact: share of sequences whose tokens are all right, whatever is "
+    "guessed behind their end. Matched: ROUGE-1 " + _RECORD_NOTE,
     model="transformer_micro",
     baseline="vocabulary",
     general=("vocabulary", "token_decoder", "token_search", "nearest_record"),
