@@ -22,7 +22,7 @@ def ledger(
 ) -> None:
     """Compose all charges of a ledger: ε at a δ, or δ at an ε."""
     if (delta is None) == (epsilon is None):
-        raise UsageError("give --delta for the ε that is proven at it, or --epsilon for the δ")
+        raise UsageError("give one of two: --delta for the ε that is proven at it, or --epsilon for the δ")
     if not path.is_file():
         raise UsageError(f"there is no ledger at {path}: name the file that a Ledger wrote")
     from privkit.accountants.ledger import Ledger
