@@ -179,7 +179,7 @@ def _share(row: Row, found: Interval, counted: bool) -> Share:
     guess = max((floor.value for floor in floors if floor is not None), default=None)
     count = round(found.value * found.n, 6)  # a share times its records is whole but for the last digits, or a tie
     parts = (
-        f"{count:.12g} of {found.n} {row.records} among {found.n} candidates by {row.attack}"
+        f"{round(count, 1):.12g} of {found.n} {row.records} among {found.n} candidates by {row.attack}"
         f"{BEFORE * began(row)}, seed {row.seed}: {interval(found)}, {100 * found.confidence:g} % {found.method}",
         "" if guess is None else f"the best guess without the release reaches {guess:.3f}",
         "" if counted else "the verdict does not rest on this attack",

@@ -14,6 +14,7 @@ from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.torch_utils.behind import Behind
 from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
+from privkit.torch_utils.without_noise import WithoutNoise
 
 _FIXED_POINT_STEPS = 400
 _FIXED = 1e-6  # relative residual at which they stop
@@ -21,12 +22,28 @@ _DAMPED, _HASTENED = 0.5, 1.1  # the step's factor after one that did not come n
 _UNDONE = 1e-3  # relative residual of a row above which it is said that a block was undone only in part
 _ROWS_UNDONE = 256  # at a time
 
+_DRAWS, _UNBIASED = 8, 2.0
+"""Outputs of a segment that draws, and times the variance of their mean by which one without noise may miss it."""
 _FRESH_STD = 0.02  # of parameters that no module knows how to draw: class tokens, position embeddings
 
 
 def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
     """A copy in evaluation mode whose weights take no gradient; the original is unchanged."""
     return deepcopy(lower).to(device).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
+    """The lower segment without the Gaussian noise that it draws, if its outputs for the records [N, ...] scatter about
+    what is left; otherwise the segment itself.
+
+    An attack that compares outputs one by one needs it. An attack that trains on outputs needs their noise.
+    """
+    made = WithoutNoise(lower)
+    with seeded(records.device, 0):
+        left, drawn = made(records), torch.stack([lower(records) for _ in range(_DRAWS)])
+    variance, bias = drawn.var(0).mean(), (left - drawn.mean(0)).square().mean()
+    return made if variance > 0 and bias <= _UNBIASED * variance / _DRAWS else lower
 
 
 def fresh(lower: nn.Module, seed: int) -> nn.Module:

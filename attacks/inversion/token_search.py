@@ -13,7 +13,7 @@ from privkit.attacks.assign import hungarian, take
 from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
-from privkit.attacks.inversion.known_lower import frozen
+from privkit.attacks.inversion.known_lower import frozen, quiet
 from privkit.attacks.inversion.word_means import WordMeans, check_words, drawn_texts
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
@@ -113,6 +113,7 @@ class TokenSearch(ReconstructingAttack):
         draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
         like = torch.ones(length, length, dtype=torch.int64, device=device).tril() if own is None else own
         texts = torch.cat([like[:0] if own is None else own, drawn_texts(like, words, PADDING, draws)])
+        lower = quiet(lower, texts[: observation.batch_size])
         tokens = _outputs(lower, texts)
         if tokens.shape[1:] != released.shape[1:]:
             raise NotApplicable(

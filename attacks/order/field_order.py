@@ -12,7 +12,7 @@ from privkit.attacks.assign import hungarian, take
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, given
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
-from privkit.attacks.inversion.known_lower import check_release, frozen
+from privkit.attacks.inversion.known_lower import check_release, frozen, quiet
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Count
 
@@ -82,6 +82,7 @@ class FieldOrder(ReconstructingAttack):
         else:
             lower = frozen(given(observation.lower), device)
             check_release(lower, views[0], observation.image_shape)
+            lower = quiet(lower, own[: observation.batch_size])
             tokens = torch.cat([lower(part) for part in own.split(observation.batch_size)]).float()
         rows, sources = [], []
         for view in views:

@@ -195,7 +195,7 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
     known = _Clients(plain=plain, weaker=weaker, variance=_variance(receipt))
     seen = all(_effects(stage) <= _SEEN for stage in sites.smashed)
     if not (plain and seen) or sites.images or any(_effects(stage) & {"mixes", "noises"} for stage in sites.server):
-        return replace(known, why=f"what {edge.defense.name} made of an image cannot be told from the recording")
+        return replace(known, why=f"what {edge.defense.name} made of the records cannot be told from the recording")
     if edge.defense.group == 1:
         return replace(known, ask=seen_alone(edge, recording.round_rows))
     shared = shared_lower(edge)

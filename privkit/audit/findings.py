@@ -27,8 +27,11 @@ _BEATEN[START] = "the attack's own untrained start"
 """Floor -> what an attack must be better than."""
 
 
-def learned(accuracy: Interval, labels: Tensor) -> Check:
-    """Checks that the model's accuracy is significantly above that of one constant answer.
+def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> Check:
+    """Checks that the model is significantly better at its task than one constant answer.
+
+    If more than half of the records have one label, a model that ranks records well may still name this label for each.
+    So an `auc` of its scores above 1/2 counts, too.
 
     >>> import torch
     >>> from textwrap import fill
@@ -39,6 +42,9 @@ def learned(accuracy: Interval, labels: Tensor) -> Check:
     """
     most = labels.bincount().max().item() / len(labels)
     passed = accuracy.low > most
+    if not passed and most > 0.5 and auc is not None and auc.low > 0.5:
+        detail = f"AUC {auc.value:.3f} [{auc.low:.3f}, {auc.high:.3f}] of the model's scores is better than chance"
+        return Check(name=LEARNED, passed=True, detail=detail, decisive=False)
     than = f"better than the most frequent label's share {most:.3f}"
     cure = "train longer, or weaken the defense"
     if accuracy.value > most:

@@ -105,7 +105,7 @@ class _RecordedContext(AttackContext):
             told.append(f"as the recording says, unchecked: {', '.join(repeated)}")
         if measured.bytes_up is None:
             one = source.views[-1].smashed[0]
-            told.append(f"a released row has {one.numel():,} numbers, {one.nbytes:,} bytes as they were recorded")
+            told.append(f"a released row has {one.numel():,} numbers, {source.row_bytes:,} bytes as they were recorded")
         if source.description.schema_version == 1:
             told.append("an old recording, of schema version 1")
             told.append("its recording.json has no checksum, so that a change of it would not show")

@@ -22,7 +22,7 @@ def ledger(
 ) -> None:
     """Compose all charges (privacy losses) of a ledger: the ε at a given δ, or the δ at a given ε."""
     if (delta is None) == (epsilon is None):
-        raise UsageError("give --delta for the ε that is proven at it, or --epsilon for the δ")
+        raise UsageError("give one of two: --delta for the ε that is proven at it, or --epsilon for the δ")
     if not path.is_file():
         raise UsageError(f"there is no ledger at {path}: name the file that a Ledger wrote")
     from privkit.accountants.ledger import Ledger

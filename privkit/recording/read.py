@@ -47,6 +47,7 @@ class Recording:
     mechanism: SplitMechanism | None  # the mechanism for the certificate, with the first pass counted; or None
     files: Mapping[str, str]  # file -> SHA-256 of what was read
     folder: Path  # of the recording
+    row_bytes: int  # size of a released row in the file, whose numbers `views` hold as float32
     left_out: tuple[str, ...] = ()  # fields that are missing in an old recording's mechanism, so that it proves nothing
     trust: tuple[str, ...] = ()  # modules that its segments and its defense may be built from, beside privkit
     # the second cut of a U-shape in each of these rounds, with features as `smashed`; or none
@@ -246,6 +247,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
         trust=tuple(trust),
         files=dict(sorted({**files.read, FILE: digest(data)}.items())),
         folder=folder,
+        row_bytes=tensors[f"round_{described.rounds - 1}.smashed"][0].nbytes,
     )
     known = len(truth) or (0 if labels is None else len(labels))
     return replace(recording, members=_members(recording, tensors, known, here))

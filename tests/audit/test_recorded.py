@@ -206,6 +206,14 @@ def test_a_row_whose_image_is_unknown_stays_so_in_the_last_rounds(tmp_path: Path
     assert last.members.flatten().tolist() == [4, -1, 3, 2, 1, 0]
 
 
+@pytest.mark.parametrize(("precision", "size"), [(torch.float16, 128), (torch.float32, 256), (torch.float64, 512)])
+def test_the_size_of_a_release_is_that_of_its_precision(precision: torch.dtype, size: int, tmp_path: Path) -> None:
+    """Releases are read as float32, and each had the size of these."""
+    sent = {name: value.to(precision) for name, value in recorded_tensors().items() if name.endswith("smashed")}
+    (row,) = rows(written(tmp_path / "recording", {**sent}), tmp_path / "run", attack="mid_grey").values()
+    assert row.notes[-1] == f"a released row has 64 numbers, {size} bytes as they were recorded"
+
+
 def test_what_is_not_recorded_is_not_applicable_and_the_row_says_what_lacks(tmp_path: Path) -> None:
     folder = written(tmp_path / "recording")
     attacks = ["black_box", "white_box", "sdar", "member_inference", "canaries", "label_leak", "unmix"]

@@ -1,5 +1,7 @@
 """Alignment and intervals against definitions that share no code with them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,12 +10,13 @@ from scipy.stats import t as student_t
 from torch import Generator
 
 from privkit.attacks.goals.reconstruct import score
-from privkit.audit.findings import own_match
+from privkit.audit.findings import learned, own_match
 from privkit.audit.scoring import FEW, ahead, directions, few, matched_own, mean_over, scored, summarise
 from privkit.domains.tables.domain import Tables
 from privkit.domains.tokens.domain import Tokens
 from privkit.reports.schema import Row
 from privkit.reports.summaries import over_seeds
+from privkit.shared.interval import Interval, clopper_pearson
 
 
 def images(count: int, seed: int = 0, side: int = 8) -> np.ndarray:
@@ -157,3 +160,15 @@ def test_own_records_that_match_by_chance_are_no_recovery() -> None:
     blind = scored(domain, truth, others, 50)["matched"]["cells"]
     assert own_match(blind, by_chance, True)
     assert not own_match(scored(domain, truth, truth.flip(0), 100)["matched"]["cells"], by_chance, True)
+
+
+def test_a_model_that_ranks_records_of_a_rare_label_has_learned() -> None:
+    """One patient in seven is ill: the model named none of them, with an AUC of .78, and no defense could hold."""
+    rare, even = torch.arange(300) % 7 // 6, torch.arange(300) % 7
+    accuracy, ranked = clopper_pearson(257, 300), Interval(value=0.78, low=0.71, high=0.84, n=300, method="m")
+    found = learned(accuracy, rare, ranked)
+    assert found.passed is True
+    assert found.detail == "AUC 0.780 [0.710, 0.840] of the model's scores is better than chance"
+    assert learned(accuracy, rare, replace(ranked, low=0.49)).passed is False
+    assert learned(accuracy, rare).passed is False
+    assert learned(clopper_pearson(43, 300), even, ranked).passed is False  # accuracy shows it where labels are even

@@ -40,7 +40,7 @@ PROOF = Certificate(
 FAILED = Check(name="wins_on_identity", passed=False, detail="on the image itself it has lost", decisive=True)
 
 
-def counted(attack: str, model: str, mse: float, hits: int, **changes: Any) -> Row:
+def counted(attack: str, model: str, mse: float, hits: float, **changes: Any) -> Row:
     """A row whose guesses identify so many of 50 records."""
     row = attacked(attack, model, mse, **changes)
     row.recovered["unaligned"]["identified"] = Metric(
@@ -182,6 +182,13 @@ def test_the_share_is_that_of_the_attack_that_identifies_most_with_the_interval_
         "35 of 50 images among 50 candidates by black_box, seed 0: 0.700 [0.554, 0.821], 95 % Clopper–Pearson; "
         "the best guess without the release reaches 0.020"
     )
+
+
+def test_a_count_with_ties_is_told_with_one_decimal() -> None:
+    """Records at one distance share a hit; the document said 10.702778 of 100."""
+    (share,) = under(of(counted("black_box", "query", 0.05, 10.702778)), "query").identified
+    assert share.sentence.startswith("10.7 of 50 images among 50 candidates by black_box")
+    assert share.count == 10.702778
 
 
 def test_a_threat_model_counts_the_attacks_that_its_adversary_could_mount_and_no_others() -> None:

@@ -76,7 +76,7 @@ class TrainedContext(AttackContext):
             following = following[following != PADDING]
             return (*claim, learned(accuracy, following)) if len(following) else claim
         graded = several(test.y) or own_loss(self.model.upper) is not None
-        return claim if graded else (*claim, learned(accuracy, test.y))
+        return claim if graded else (*claim, learned(accuracy, test.y, self.row.task.get("auc")))
 
     def notes(self) -> tuple[str, ...]:
         known = known_to(self.attack)

