@@ -162,8 +162,8 @@ TOKENS = Records(
             beaten="the most frequent token of each place",
         ),
     ),
-    note="Arrows show which direction is better for the defender. Exact: share of sequences whose tokens are all right, "
-    "whatever is guessed behind their end. Matched: ROUGE-1 " + _RECORD_NOTE,
+    note="Arrows show which direction is better for the defender. Exact: share of sequences whose tokens are all "
+    "right, whatever is guessed behind their end. Matched: ROUGE-1 " + _RECORD_NOTE,
     model="transformer_micro",
     baseline="vocabulary",
     general=("vocabulary", "token_decoder", "token_search", "nearest_record"),
