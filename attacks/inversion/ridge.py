@@ -21,6 +21,8 @@ from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
+_WHOLE = 2_000  # numbers of a release, at most, that are all taken
+_COMPONENTS = 400  # of a larger release
 FOLDS = 3
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
 """Of a squared coefficient, in units of the rows' total variance."""
@@ -30,7 +32,8 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 class Ridge(ReconstructingAttack):
     """Regresses the adversary's own images on their releases, and lets a residual network refine the guesses.
 
-    A release is projected on its largest principal components. If the adversary knows which client sent a row, it fits
+    A release of at most 2,000 numbers is taken whole: without noise, its small components draw fine lines. A larger one
+    is projected on its largest principal components. If the adversary knows which client sent a row, it fits
     one regression per client, if this guesses held-out images better. The network learns from guesses at images that
     the regression was not fitted to, because only these have errors like those of the victim's images.
 
@@ -38,7 +41,8 @@ class Ridge(ReconstructingAttack):
         passes: R ≥ 1, how often the same victims crossed; several passes are first solved for each record's release, as
             in `Unmix`.
         repeats: how often each own image is sent; each time, coins and noise are new.
-        components: largest number of principal components that are kept.
+        components: largest number of principal components that are kept; None for all of a release of at most 2,000
+            numbers, and 400 of a larger one.
         epochs: epochs of the residual network; 0 leaves the regression's guesses as they are.
         width: units in each of its two hidden layers.
         order: "released" takes tokens as they come. "recognized" puts each token in the place whose distribution it
@@ -56,7 +60,7 @@ class Ridge(ReconstructingAttack):
 
     passes: Count = 1
     repeats: Count = 3
-    components: Count = 400
+    components: Count | None = None
     epochs: Whole = 12
     width: Count = 1024
     order: Literal["released", "recognized"] = "released"
@@ -155,10 +159,10 @@ def _sent(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator)
     return torch.cat(rows), torch.cat(clients), torch.cat(images)
 
 
-def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    middle = known.mean(0)
+def _principal(known: Tensor, wanted: Tensor, components: int | None) -> tuple[Tensor, Tensor]:
+    middle, most = known.mean(0), components or _COMPONENTS
     known, wanted = known - middle, wanted - middle
-    if known.shape[1] <= most:
+    if known.shape[1] <= (components or _WHOLE):
         return known, wanted
     _, _, basis = torch.svd_lowrank(known, q=min(most, len(known)), niter=_POWER_ITERATIONS)
     return known @ basis, wanted @ basis
@@ -203,16 +207,17 @@ def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) ->
     rows, targets, other = rows.double(), targets.double(), other.double()
     fits = [_Fit.of(rows[folds != fold], targets[folds != fold]) for fold in range(FOLDS)]
     left_out = [folds == fold for fold in range(FOLDS)]
+    turned = [one.turned(rows[out]) for one, out in zip(fits, left_out, strict=True)]
 
     def guessed(penalty: float) -> Tensor:
         own = torch.empty_like(targets)
-        for one, out in zip(fits, left_out, strict=True):
-            own[out] = one.guess(rows[out], penalty)
+        for one, out, along in zip(fits, left_out, turned, strict=True):
+            own[out] = one.guess(along, penalty)
         return own
 
     errors = [float((guessed(penalty) - targets).square().mean()) for penalty in PENALTIES]
     best = PENALTIES[errors.index(min(errors))]
-    mean = torch.stack([one.guess(other, best) for one in fits]).mean(0)
+    mean = torch.stack([one.guess(one.turned(other), best) for one in fits]).mean(0)
     return Fitted(own=guessed(best), other=mean, error=min(errors))
 
 
@@ -229,9 +234,19 @@ class _Fit:
     @classmethod
     def of(cls, rows: Tensor, targets: Tensor) -> _Fit:
         middle, mean = rows.mean(0), targets.mean(0)
-        values, basis = torch.linalg.eigh((rows - middle).T @ (rows - middle))
-        return cls(middle, mean, basis, values.clamp_min(0), basis.T @ ((rows - middle).T @ (targets - mean)))
+        away = rows - middle
+        if len(away) < away.shape[1]:
+            left, roots, basis = torch.linalg.svd(away, full_matrices=False)
+            along = roots.unsqueeze(1) * (left.T @ (targets - mean))
+            return cls(middle, mean, basis.T, roots.square(), along)
+        values, basis = torch.linalg.eigh(away.T @ away)
+        return cls(middle, mean, basis, values.clamp_min(0), basis.T @ (away.T @ (targets - mean)))
 
-    def guess(self, rows: Tensor, penalty: float) -> Tensor:
+    def turned(self, rows: Tensor) -> Tensor:
+        """Rows [n, F] in the coordinates of the basis."""
+        return (rows - self.middle) @ self.basis
+
+    def guess(self, turned: Tensor, penalty: float) -> Tensor:
+        """Targets [n, P] for `turned` rows."""
         shrunk = self.along / (self.values + penalty * self.values.sum().clamp_min(1e-300)).unsqueeze(1)
-        return (rows - self.middle) @ self.basis @ shrunk + self.mean
+        return turned @ shrunk + self.mean

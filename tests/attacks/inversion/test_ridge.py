@@ -37,23 +37,48 @@ def error(defense: Defense, result: Reconstruction) -> float:
     return (result.images - VICTIMS.x[members])[members >= 0].square().mean().item()
 
 
-def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best() -> None:
+@pytest.mark.parametrize("numbers", [7, 80], ids=["more rows", "more numbers"])
+def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best(numbers: int) -> None:
+    draws = np.random.default_rng(numbers)
+    rows, new = draws.normal(size=(90, numbers)), draws.normal(size=(5, numbers))
     wrong = {}
     for penalty in PENALTIES:
         own, other = np.empty((90, 3)), []
         for fold in range(FOLDS):
             out = FOLD.numpy() == fold
-            rest = ROWS.numpy()[~out]
+            rest = rows[~out]
             alpha = penalty * ((rest - rest.mean(0)) ** 2).sum()
             fit = Reference(alpha=alpha).fit(rest, TARGETS.numpy()[~out])
-            own[out] = fit.predict(ROWS.numpy()[out])
-            other.append(fit.predict(OTHER.numpy()))
+            own[out] = fit.predict(rows[out])
+            other.append(fit.predict(new))
         wrong[((own - TARGETS.numpy()) ** 2).mean()] = own, np.mean(other, 0)
-    fitted = cross_fitted(ROWS, TARGETS, FOLD, OTHER)
+    fitted = cross_fitted(torch.as_tensor(rows), TARGETS, FOLD, torch.as_tensor(new))
     own, other_mean = wrong[min(wrong)]
     assert fitted.error == pytest.approx(min(wrong))
     np.testing.assert_allclose(fitted.own, own, atol=1e-8)
     np.testing.assert_allclose(fitted.other, other_mean, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_reads_an_image_that_stands_in_the_small_components_of_a_release(seed: int) -> None:
+    """450 loud numbers hold noise alone; a regression on the 400 largest components would see nothing else."""
+    images = random_images(1_000, 10, seed=seed).x
+    turn = torch.randn(64, 100, generator=Generator().manual_seed(seed)) / 8
+
+    def released(part: torch.Tensor, draws: Generator) -> torch.Tensor:
+        loud = 10 * torch.randn(len(part), 450, generator=draws)
+        return torch.cat([loud, 0.1 * part.flatten(1) @ turn], 1)
+
+    query = answering(released)
+    views = [query(images[:100], Generator().manual_seed(seed)).view]
+    seen = ImageObservation(image_shape=SHAPE, batch_size=100, auxiliary=images[100:], query=query, views=views)
+    wrong = [
+        (attack.run(seen, Generator().manual_seed(seed)).images - images[:100]).square().mean()
+        for attack in (Ridge(epochs=0), Ridge(epochs=0, components=400))
+    ]
+    floor = (images[100:].mean(0) - images[:100]).square().mean()
+    assert wrong[0] < 0.5 * floor
+    assert wrong[1] > 0.9 * floor
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
