@@ -105,6 +105,16 @@ def test_equal_records_are_not_told_apart_and_a_sentence_says_so(domain: Domain)
     assert identified(domain, pair.x, pair.x).mean() == 0.75
 
 
+def test_nearly_equal_images_are_counted_since_a_good_guess_may_find_the_other() -> None:
+    images, draws = digits(400), Generator().manual_seed(0)
+    twins = torch.cat([images.x[:20], (images.x[:20] + 0.01 * torch.randn(20, 1, 8, 8, generator=draws)).clamp(0, 1)])
+    guess = (twins + 0.1 * torch.randn(twins.shape, generator=draws)).clamp(0, 1)
+    assert identified(images.domain, twins, guess).mean() < 0.8
+    assert identified(images.domain, twins[:20], guess[:20]).mean() == 1
+    assert repeated(images.domain, twins).startswith("40 of 40 attacked images nearly equal another one")
+    assert repeated(images.domain, images.x[:100]) == ""
+
+
 def test_a_measure_without_an_order_of_records_identifies_nobody() -> None:
     kind = SimpleNamespace(measures=(Measure(name="sharpness", higher_is_closer=None),))
     domain = cast(Any, SimpleNamespace(name="sounds", kind=kind, scores=lambda truth, guess: {}))
