@@ -17,7 +17,7 @@ from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.unmix import records_alone
 from privkit.attacks.order.followed_tokens import in_recognized_places
-from privkit.constraints import Count, Whole
+from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
@@ -45,6 +45,8 @@ class Ridge(ReconstructingAttack):
             numbers, and 400 of a larger one.
         epochs: epochs of the residual network; 0 leaves the regression's guesses as they are.
         width: units in each of its two hidden layers.
+        contrast: weight ≥ 0 of telling own images apart beside the network's square error (`GuessError`). Guesses
+            behind a strong defense are pale, and so near to all images; a larger weight identifies more of them.
         order: "released" takes tokens as they come. "recognized" puts each token in the place whose distribution it
             fits; these distributions are learned by following own tokens from image to image (`followed_tokens`). It
             works for one pass only.
@@ -63,6 +65,7 @@ class Ridge(ReconstructingAttack):
     components: Count | None = None
     epochs: Whole = 12
     width: Count = 1024
+    contrast: NonNegative = 0.0
     order: Literal["released", "recognized"] = "released"
 
     def __post_init__(self) -> None:
@@ -120,6 +123,7 @@ class Ridge(ReconstructingAttack):
             epochs=self.epochs,
             module=module,
             root=root,
+            contrast=self.contrast,
         ).of(guess, session, "ridge")
         drawn = refined.images.view(-1, *observation.image_shape)
         return replace(refined, images=drawn if to_seats is None else to_seats(drawn))
