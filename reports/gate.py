@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
 
-from privkit.reports.columns import DECLARED, GATED, OF_DEFENSE, assumed, ends, gated, numbers
+from privkit.reports.columns import BY_PATTERN, DECLARED, GATED, OF_DEFENSE, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
 from privkit.shared.grouped import grouped
@@ -38,10 +38,10 @@ class Gate:
 
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for the constant guesses, which
     need no release. An attack that does worse than these has failed, and a failed attack is no evidence for the
-    defense. Nor is an attack that failed its control, or fails on the undefended model as well. Nor is one that lacked
-    the segment behind a recorded release, or the gradients of predicted texts (`Row.doubt`). If only constant guesses
-    gave the number, the condition is not met. An adversary may stop at the attack's start, so the start must meet the
-    condition, too.
+    defense. Nor is an attack that failed its control, or fails on the undefended model as well, or whose guesses show
+    images with another contrast or sign. Nor is one that lacked the segment behind a recorded release, or the gradients
+    of predicted texts (`Row.doubt`). If only constant guesses gave the number, the condition is not met. An adversary
+    may stop at the attack's start, so the start must meet the condition, too.
 
     Attributes:
         column: name in `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
@@ -136,7 +136,7 @@ class Gate:
                 f"{row.defense}{by}, seed {row.seed}: {self.column} is {self._shown(values[guess])}"
                 f"{assumed(self.column, [row])}{guess}{self._declared(row)}, {wanted}"
             )
-            doubt = row.doubt or unsound(row) or _powerless(row, twins) or guessed
+            doubt = row.doubt or unsound(row) or _powerless(row, twins) or _by_pattern(row) or guessed
             if met and doubt and self._bounds_recovery(row):
                 met, sentence, open_ = False, f"{sentence}; but it is not shown: {doubt}", waits and doubt == guessed
             results.append((row, None if open_ else met, sentence))
@@ -214,6 +214,11 @@ def must_agree(gates: Sequence[Gate]) -> None:
                     f"the gates {at_most} and {at_least} contradict each other: no number meets both; drop one, or "
                     "correct its bound"
                 )
+
+
+def _by_pattern(row: Row) -> str:
+    """That guesses show their images with another contrast or sign; empty if they do not."""
+    return next((check.detail for check in row.checks if check.name == BY_PATTERN), "")
 
 
 def _powerless(row: Row, twins: Twins) -> str:

@@ -111,6 +111,7 @@ IMAGES = Records(
     baseline="black_box:epochs=5",
     general=(
         "black_box",
+        "ridge",
         "seen_tokens",
         "jigsaw",
         "white_box",

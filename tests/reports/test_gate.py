@@ -10,7 +10,7 @@ import pytest
 from privkit.audit.run import AuditRun
 from privkit.errors import UsageError
 from privkit.reports.answers import answers_table
-from privkit.reports.columns import CLAIM, GATED, SHORT, assumed, flat_record, numbers
+from privkit.reports.columns import BY_PATTERN, CLAIM, GATED, SHORT, assumed, flat_record, numbers
 from privkit.reports.gate import EXEMPT, Gate, GateError
 from privkit.reports.schema import Check, Metric, Row
 from privkit.reports.verdict import judge
@@ -376,3 +376,12 @@ def test_a_refuted_claim_says_how_many_rows_test_one(rows: int, told: str) -> No
     assert verdict.exit_code == 1
     assert sentence.endswith("repeat it with other seeds") == bool(told)
     assert told in sentence
+
+
+def test_a_gate_on_recovery_is_not_met_by_images_of_a_wrong_contrast() -> None:
+    found = metric(0.02, 0.0, 0.07, worst=1.0, closer=True)
+    row = made(recovered={"unaligned": {"identified": found}, "matched": {}})
+    shown = Check(name=BY_PATTERN, passed=False, detail="50 of 50 images are identified by correlation", decisive=False)
+    gate = Gate.parse("identified<=.2")
+    assert not gate.failures([row])
+    assert "50 of 50 images are identified" in gate.failures([row.model_copy(update={"checks": (shown,)})])[0]
