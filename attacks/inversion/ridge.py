@@ -46,7 +46,8 @@ class Ridge(ReconstructingAttack):
         epochs: epochs of the residual network; 0 leaves the regression's guesses as they are.
         width: units in each of its two hidden layers.
         contrast: weight ≥ 0 of telling own images apart beside the network's square error (`GuessError`). Guesses
-            behind a strong defense are pale, and so near to all images; a larger weight identifies more of them.
+            behind a strong defense are pale, and so near to all images; a larger weight identifies more of them, and
+            draws them worse. The share of the correction is then the one with the smallest weighted error.
         order: "released" takes tokens as they come. "recognized" puts each token in the place whose distribution it
             fits; these distributions are learned by following own tokens from image to image (`followed_tokens`). It
             works for one pass only.
@@ -124,6 +125,7 @@ class Ridge(ReconstructingAttack):
             module=module,
             root=root,
             contrast=self.contrast,
+            share_by_contrast=self.contrast > 0,
         ).of(guess, session, "ridge")
         drawn = refined.images.view(-1, *observation.image_shape)
         return replace(refined, images=drawn if to_seats is None else to_seats(drawn))

@@ -11,6 +11,7 @@ from torch import Generator
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.ridge import FOLDS, PENALTIES, Ridge, cross_fitted
+from privkit.audit.scoring import identified
 from privkit.defenses.base import Defense
 from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
 from privkit.defenses.noise import GaussianNoise
@@ -141,6 +142,26 @@ def test_the_network_draws_what_no_line_gives_and_spoils_nothing_where_a_line_gi
     assert refined.curve[0] == alone.curve[0]
     assert (errors[1] < 0.98 * errors[0]) if helps else (errors[1] < 1.02 * errors[0] + 1e-4)
     assert "of the network's correction was taken" in refined.note
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_contrast_identifies_more_images_behind_a_loss_that_leaves_guesses_pale(seed: int) -> None:
+    images = digits(1_700)
+    turn = torch.randn(64, 5, generator=Generator().manual_seed(seed)) / 8
+    query = answering(lambda part, draws: (part - 0.5).flatten(1) @ turn)
+    victims, own = images.x.roll(100 * seed, 0).split([100, 1_600])
+    views = [query(victims, Generator()).view]
+    seen = ImageObservation(image_shape=(1, 8, 8), batch_size=100, auxiliary=own, query=query, views=views)
+    found = [
+        identified(
+            images.domain,
+            victims,
+            Ridge(repeats=1, width=256, epochs=30, contrast=contrast).run(seen, Generator().manual_seed(seed)).images,
+        ).mean()
+        for contrast in (0.0, 1.0)
+    ]
+    assert found[1] > found[0] + 0.05, found
 
 
 def test_goes_on_after_a_kill_bit_for_bit() -> None:
