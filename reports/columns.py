@@ -23,6 +23,8 @@ CLAIM, DECLARATION = "claim_stands", "declaration_stands"
 """Names of the checks that hold a claimed ε against canaries, and a declared mechanism against its data."""
 LEARNED, CONVERGED, OWN_MATCH = "learned", "converged", "matched_beats_own_records"
 """Names of the checks whether a model learned its task, and whether more training would make an attack stronger."""
+BY_PATTERN = "not_identified_by_pattern"
+"""Name of the check whether guesses, though far from their images, show them with another contrast or sign."""
 DECLARED = "declared_"  # before the name of a number that would be proven if privkit had run the mechanism itself
 _LIMITS = ("advantage", "tpr_at_1_percent")
 _PROVEN = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from math import isfinite
 
-from privkit.reports.columns import DECLARED, GATED, OF_DEFENSE, assumed, ends, gated, numbers
+from privkit.reports.columns import BY_PATTERN, DECLARED, GATED, OF_DEFENSE, assumed, ends, gated, numbers
 from privkit.reports.schema import Metric, Row
 from privkit.reports.strongest import NOT_ATTACKED, Twins, falls, powerless, undefended, undefended_rows, unsound
 from privkit.shared.grouped import grouped
@@ -38,10 +38,10 @@ class Gate:
 
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for constant guesses, which need no
     release. An attack that does worse than constant guesses has failed, and a failed attack is no evidence for the
-    defense. The same applies to an attack that failed its control, that fails on the undefended model as well, or that
-    lacked the segment behind a recorded release or the gradients of predicted texts (`Row.doubt`). If only constant
-    guesses gave the number, the condition is not met. An adversary may stop before any training, so the untrained
-    attack must also meet the condition.
+    defense. The same applies to an attack that failed its control, that fails on the undefended model as well, whose
+    guesses show images with another contrast or sign, or that lacked the segment behind a recorded release or the
+    gradients of predicted texts (`Row.doubt`). If only constant guesses gave the number, the condition is not met. An
+    adversary may stop before any training, so the untrained attack must also meet the condition.
 
     Attributes:
         column: name in `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
@@ -139,7 +139,7 @@ class Gate:
             )
             if not given and row.status != "error" and self.column not in OF_DEFENSE:
                 sentence = f"{row.defense}, seed {row.seed}: no attack gave {self.column}, {wanted}"
-            doubt = row.doubt or unsound(row) or _powerless(row, twins) or guessed
+            doubt = row.doubt or unsound(row) or _powerless(row, twins) or _by_pattern(row) or guessed
             if met and doubt and self._bounds_recovery(row):
                 met, sentence, open_ = False, f"{sentence}; but it is not shown: {doubt}", waits and doubt == guessed
             results.append((row, None if open_ else met, sentence))
@@ -217,6 +217,11 @@ def must_agree(gates: Sequence[Gate]) -> None:
                     f"the gates {at_most} and {at_least} contradict each other: no number meets both; drop one, or "
                     "correct its bound"
                 )
+
+
+def _by_pattern(row: Row) -> str:
+    """That guesses show their images with another contrast or sign; empty if they do not."""
+    return next((check.detail for check in row.checks if check.name == BY_PATTERN), "")
 
 
 def _powerless(row: Row, twins: Twins) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from privkit.reports.columns import CONVERGED, OWN_MATCH, START, flat_csv, flattened
+from privkit.reports.columns import BY_PATTERN, CONVERGED, OWN_MATCH, START, flat_csv, flattened
 from privkit.reports.schema import Frozen, Metric, Row, Summary
 from privkit.reports.strongest import (
     Twins,
@@ -178,7 +178,7 @@ def _verdict(
         shows = [name for name in passed if not why[name]]
         tried = [row for name in passed for row in numbers[name]]
         classes = [name for name in passed if any(grade(row) == "class" for row in numbers[name])]
-        besides = [_single(tried), _unnamed(tried), _failed(within), _elsewhere(model, known), _uncompared(tried)]
+        besides = [*_recovered(tried), _failed(within), _elsewhere(model, known), _uncompared(tried)]
         if any(name in shows for name in mine):
             named = (classes or shows)[0]
             power = f"{', '.join(shows)}, which win{'s' * (len(shows) == 1)} on the undefended model"
@@ -269,6 +269,12 @@ def _failed(rows: Sequence[Row]) -> str:
     return f"{NO_NUMBER}: {', '.join(told)}" if told else ""
 
 
+def _recovered(rows: Sequence[Row]) -> list[str]:
+    """Remarks on images that attacks recovered, although their guesses are no closer than constant ones."""
+    shown = [f"but {check.detail}" for row in rows for check in row.checks if check.name == BY_PATTERN]
+    return [_single(rows), _unnamed(rows), *shown[:1]]
+
+
 def _single(rows: Sequence[Row]) -> str:
     """A remark if one guess recovers an image, although all guesses on average are no closer than a constant guess.
 
@@ -321,18 +327,15 @@ def _likeness(rows: Sequence[Row]) -> float:
 
 def _share(rows: Sequence[Row]) -> float | None:
     """The mean share of identified records; None if they were not counted."""
-    found = [row.recovered["unaligned"].get(IDENTIFIED.name) for row in rows if "unaligned" in row.recovered]
+    found = (row.recovered.get("unaligned", {}).get(IDENTIFIED.name) for row in rows)
     values = [one.value for one in found if one is not None]
     return sum(values) / len(values) if values else None
 
 
 def _measured(rows: Sequence[Row], bare: Sequence[Row], means: Mapping[str, Interval]) -> str:
     """The result of one attack in words, with the best guess without the release (floor) and the number of queries."""
-    own, parts = rows[0].recovered["unaligned"], []
-    metric = metric_of(rows[0])
-    for name in dict.fromkeys(filter(None, (likeness(list(own)), metric, IDENTIFIED.name))):
-        if name not in own:
-            continue
+    own, metric, parts = rows[0].recovered["unaligned"], metric_of(rows[0]), []
+    for name in dict.fromkeys(name for name in (likeness(list(own)), metric, IDENTIFIED.name) if name in own):
         digits = 2 if name == IDENTIFIED.name else measure(name).digits
         guesses = {
             guess: sum(row.floors[guess]["unaligned"][name].value for row in rows) / len(rows)
@@ -383,9 +386,8 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
         (one.defense, threat_name(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
         for one in verdicts
     )
-    return Table(
-        headers=HEADERS, rows=lines, floor=tuple(one.outcome in ("not_tried", "no_number") for one in verdicts)
-    )
+    idle = tuple(one.outcome in ("not_tried", "no_number") for one in verdicts)
+    return Table(headers=HEADERS, rows=lines, floor=idle)
 
 
 def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:

@@ -89,7 +89,8 @@ def judge(
     known = {row.cell: row for row in rows}
     cells = [_state(cell, known) for cell in planned]
     pending = {(cell.defense, cell.seed) for cell in cells if cell.status == "missing"}
-    checks = [_decisive(row, check) for row in rows for check in row.checks if check.decisive]
+    tests = sum(check.name == CLAIM and check.decisive for row in rows for check in row.checks)
+    checks = [_decisive(row, check, tests) for row in rows for check in row.checks if check.decisive]
     checks += _numbers([row for row in rows if row.protocol.partition(":")[0] not in silent], pending)
     checks += [check for condition in conditions for check in _gates(condition, rows, pending)]
     nothing = "" if pending else _nothing(rows)
@@ -123,15 +124,25 @@ def _of(row: Row) -> dict[str, object]:
     return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
 
 
-def _decisive(row: Row, check: Check) -> Judgement:
-    """The judgement of a decisive check of a result row; an undecided check counts as not met."""
+def _decisive(row: Row, check: Check, tests: int) -> Judgement:
+    """The judgement of a decisive check of a result row; an undecided check counts as not met.
+
+    Each of the run's `tests` of a claim by canaries may err by chance, so a failure says how many there are.
+    """
     found = {
         "kind": "claim" if check.name in (CLAIM, DECLARATION) else "control",
         "name": check.name,
         "met": check.passed is True,
     }
     by = "" if check.name == DECLARATION else f" / {row.attack}"  # a declaration is the same under each attack
-    return Judgement.model_validate({**_of(row), **found, "sentence": f"{row.defense}{by}: {check.detail}"})
+    sentence = f"{row.defense}{by}: {check.detail}"
+    if check.name == CLAIM and check.passed is False and tests > 1 and row.empirical_bound is not None:
+        chance = 100 * (1 - row.empirical_bound.confidence**tests)
+        sentence += (
+            f"; {tests} rows of this run test a claim, so one of them fails by chance in up to {chance:.0f} % of runs "
+            "whose claims are true: repeat it with other seeds"
+        )
+    return Judgement.model_validate({**_of(row), **found, "sentence": sentence})
 
 
 def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:

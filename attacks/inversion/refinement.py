@@ -22,6 +22,7 @@ _STEP_ROWS = 64
 _CONTRAST_ROWS = 128  # among which each guess's image must be found
 _COOL = 0.03  # first temperature, of the mean squared distance between two images
 _LEARNING_RATE = 1e-3
+_SHARES = tuple(tenths / 10 for tenths in range(11))  # of the correction
 
 
 def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
@@ -82,6 +83,7 @@ class Refinement:
     module: int  # seed of its start
     root: int  # seed of its epochs
     contrast: float = 0.0  # weight of telling images apart beside the square error
+    share_by_contrast: bool = False  # whether the share of the correction is chosen by both errors, or the square one
 
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
         """Train the network, and add the share of its correction that is best on held-out images to the guesses [M, P].
@@ -100,6 +102,9 @@ class Refinement:
         with torch.no_grad():
             added, missing = refiner(guesses[held]) - guesses[held], truth[held] - guesses[held]
             share = float(((added * missing).sum() / added.square().sum().clamp_min(1e-12)).clamp(0, 1))
+            if self.share_by_contrast:
+                tried = [(training.held((guesses[held] + one * added).clamp(0, 1)), one) for one in _SHARES]
+                share = min(tried)[1]
             guess = (guess + share * (refiner(guess) - guess)).clamp(0, 1)
         note = f"{100 * share:.0f} % of the network's correction was taken, which guesses left-out images best"
         return Reconstruction(images=guess, curve=curve, note=note)

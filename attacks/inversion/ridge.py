@@ -17,10 +17,12 @@ from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.unmix import records_alone
 from privkit.attacks.order.followed_tokens import in_recognized_places
-from privkit.constraints import Count, Whole
+from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
+_WHOLE = 2_000  # numbers of a release, at most, that are all taken
+_COMPONENTS = 400  # of a larger release
 FOLDS = 3
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
 """Of a squared coefficient, in units of the rows' total variance."""
@@ -30,17 +32,22 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 class Ridge(ReconstructingAttack):
     """Regresses the adversary's images on their releases, and lets a residual network refine the guesses.
 
-    A release is projected on its largest principal components. If the adversary knows the client of each row, it may
-    fit one regression per client, which it does if this guesses held-out images better. The network learns from guesses
-    at images that were left out of the regression: only their errors resemble the errors on victims.
+    A release of at most 2,000 numbers is taken whole: without noise, its small components draw fine lines. A larger one
+    is projected on its largest principal components. If the adversary knows the client of each row, it may fit one
+    regression per client, which it does if this guesses held-out images better. The network learns from guesses at
+    images that were left out of the regression: only their errors resemble the errors on victims.
 
     Attributes:
         passes: how many times ≥ 1 the same victims were sent; several passes are first solved for each record's
             release, as in `Unmix`.
         repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
-        components: largest number ≥ 1 of principal components that are kept.
+        components: largest number ≥ 1 of principal components that are kept; None for all of a release of at most 2,000
+            numbers, and 400 of a larger one.
         epochs: number ≥ 0 of epochs of the residual network; 0 keeps the regression's guesses.
         width: number ≥ 1 of units in each of the network's two hidden layers.
+        contrast: weight ≥ 0 of telling the adversary's images apart, beside the network's square error (`GuessError`).
+            Guesses behind a strong defense are pale, and so near to all images; a larger weight identifies more of
+            them, and draws them worse. The share of the correction is then the one with the smallest weighted error.
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution fits
             it, learned by tracking tokens over the adversary's images (`followed_tokens`); it needs `passes` = 1.
 
@@ -57,9 +64,10 @@ class Ridge(ReconstructingAttack):
 
     passes: Count = 1
     repeats: Count = 3
-    components: Count = 400
+    components: Count | None = None
     epochs: Whole = 12
     width: Count = 1024
+    contrast: NonNegative = 0.0
     order: Literal["released", "recognized"] = "released"
 
     def __post_init__(self) -> None:
@@ -117,6 +125,8 @@ class Ridge(ReconstructingAttack):
             epochs=self.epochs,
             module=module,
             root=root,
+            contrast=self.contrast,
+            share_by_contrast=self.contrast > 0,
         ).of(guess, session, "ridge")
         drawn = refined.images.view(-1, *observation.image_shape)
         return replace(refined, images=drawn if to_seats is None else to_seats(drawn))
@@ -156,10 +166,10 @@ def _sent(query: Query, own: Tensor, batch: int, repeats: int, draws: Generator)
     return torch.cat(rows), torch.cat(clients), torch.cat(images)
 
 
-def _principal(known: Tensor, wanted: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    middle = known.mean(0)
+def _principal(known: Tensor, wanted: Tensor, components: int | None) -> tuple[Tensor, Tensor]:
+    middle, most = known.mean(0), components or _COMPONENTS
     known, wanted = known - middle, wanted - middle
-    if known.shape[1] <= most:
+    if known.shape[1] <= (components or _WHOLE):
         return known, wanted
     _, _, basis = torch.svd_lowrank(known, q=min(most, len(known)), niter=_POWER_ITERATIONS)
     return known @ basis, wanted @ basis
@@ -204,16 +214,17 @@ def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) ->
     rows, targets, other = rows.double(), targets.double(), other.double()
     fits = [_Fit.of(rows[folds != fold], targets[folds != fold]) for fold in range(FOLDS)]
     left_out = [folds == fold for fold in range(FOLDS)]
+    turned = [one.turned(rows[out]) for one, out in zip(fits, left_out, strict=True)]
 
     def guessed(penalty: float) -> Tensor:
         own = torch.empty_like(targets)
-        for one, out in zip(fits, left_out, strict=True):
-            own[out] = one.guess(rows[out], penalty)
+        for one, out, along in zip(fits, left_out, turned, strict=True):
+            own[out] = one.guess(along, penalty)
         return own
 
     errors = [float((guessed(penalty) - targets).square().mean()) for penalty in PENALTIES]
     best = PENALTIES[errors.index(min(errors))]
-    mean = torch.stack([one.guess(other, best) for one in fits]).mean(0)
+    mean = torch.stack([one.guess(one.turned(other), best) for one in fits]).mean(0)
     return Fitted(own=guessed(best), other=mean, error=min(errors))
 
 
@@ -230,9 +241,19 @@ class _Fit:
     @classmethod
     def of(cls, rows: Tensor, targets: Tensor) -> _Fit:
         middle, mean = rows.mean(0), targets.mean(0)
-        values, basis = torch.linalg.eigh((rows - middle).T @ (rows - middle))
-        return cls(middle, mean, basis, values.clamp_min(0), basis.T @ ((rows - middle).T @ (targets - mean)))
+        away = rows - middle
+        if len(away) < away.shape[1]:
+            left, roots, basis = torch.linalg.svd(away, full_matrices=False)
+            along = roots.unsqueeze(1) * (left.T @ (targets - mean))
+            return cls(middle, mean, basis.T, roots.square(), along)
+        values, basis = torch.linalg.eigh(away.T @ away)
+        return cls(middle, mean, basis, values.clamp_min(0), basis.T @ (away.T @ (targets - mean)))
 
-    def guess(self, rows: Tensor, penalty: float) -> Tensor:
+    def turned(self, rows: Tensor) -> Tensor:
+        """Rows [n, F] in the coordinates of the basis."""
+        return (rows - self.middle) @ self.basis
+
+    def guess(self, turned: Tensor, penalty: float) -> Tensor:
+        """Targets [n, P] for `turned` rows."""
         shrunk = self.along / (self.values + penalty * self.values.sum().clamp_min(1e-300)).unsqueeze(1)
-        return (rows - self.middle) @ self.basis @ shrunk + self.mean
+        return turned @ shrunk + self.mean

@@ -23,9 +23,11 @@ class LabelLeak(NamingAttack):
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).
-        reference: reference of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge
-            and whose sign follows the round's majority; or "labeled", the mean unit gradient of rows known to be
-            positive minus the mean unit gradient of rows known to be negative (one kind may be missing).
+        reference: reference of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge.
+            Its sign follows the round's majority, so it is turned along the means of the rounds before: a wrong sign
+            is then the same in all rounds, and an AUC of 0 leaks as much as 1. "labeled" is the mean unit gradient of
+            rows known to be positive minus the mean unit gradient of rows known to be negative (one kind may be
+            missing).
         positive: the positive label, ≥ 0; used with "labeled" only.
         at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights. An
             adversary with the segment and the images (`auxiliary`, one for each row) can compute these from the
@@ -91,7 +93,7 @@ class LabelLeak(NamingAttack):
             return Scores(values=rows.norm(dim=1), examples=examples)
         unit = nn.functional.normalize(rows, dim=1)
         if direction is None:
-            direction = nn.functional.normalize(_group_means(rows, rounds), dim=1)
+            direction = _linked(rows, rounds)
         return Scores(values=(unit * direction).sum(1), examples=examples)
 
     def _labeled(self, unit: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
@@ -111,6 +113,22 @@ class LabelLeak(NamingAttack):
             if len(side):
                 direction = direction + sign * side.mean(0)
         return nn.functional.normalize(direction, dim=0)
+
+
+def _linked(rows: Tensor, rounds: Tensor) -> Tensor:
+    """For each row the unit mean of its round, [N, F], turned along the sum of those of the rounds before.
+
+    >>> _linked(torch.tensor([[2.0], [-3.0], [1.0]]), torch.arange(3)).flatten().tolist()
+    [1.0, 1.0, 1.0]
+    """
+    numbers, of = rounds.unique(return_inverse=True)
+    means = nn.functional.normalize(_group_means(rows, rounds), dim=1)
+    linked = torch.stack([means[of == number][0] for number in range(len(numbers))])
+    before = linked[0].clone()
+    for number in range(1, len(numbers)):
+        linked[number] *= -1 if float(linked[number] @ before) < 0 else 1
+        before += linked[number]
+    return linked[of]
 
 
 def _group_means(rows: Tensor, groups: Tensor) -> Tensor:

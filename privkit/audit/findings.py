@@ -6,8 +6,8 @@ from torch import Tensor
 
 from privkit.attacks.escalate import Escalation
 from privkit.attacks.scores.image import Values
-from privkit.audit.scoring import CLOSER, mean_over
-from privkit.reports.columns import CONVERGED, LEARNED, OWN_MATCH, START
+from privkit.audit.scoring import CLOSER, mean_over, share
+from privkit.reports.columns import BY_PATTERN, CONVERGED, LEARNED, OWN_MATCH, START
 from privkit.reports.schema import Check, Row
 from privkit.reports.strongest import beats, finished_grade, metric_of
 from privkit.shared.interval import Interval
@@ -82,6 +82,26 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
         f"{matched.mean():.3f} against {own.mean():.3f}"
     )
     return (Check(name=OWN_MATCH, passed=False, detail=detail, decisive=False),)
+
+
+def by_pattern(chances: Values, labels: int) -> tuple[Check, ...]:
+    """A finding if guesses identify more images by correlation than any guess from the label alone could.
+
+    Args:
+        chances: [N], of `identified_by_pattern`.
+        labels: number of different labels of the attacked images; 0 if they are unknown, and then nothing is found.
+
+    >>> import numpy as np
+    >>> [check.detail for check in by_pattern(np.ones(20), 10)]
+    ['20 of 20 images are identified by correlation: their guesses show them with a wrong contrast or sign']
+    """
+    if not labels or share(chances).low <= labels / len(chances):
+        return ()
+    detail = (
+        f"{chances.sum():.0f} of {len(chances)} images are identified by correlation: their guesses show them with a "
+        "wrong contrast or sign"
+    )
+    return (Check(name=BY_PATTERN, passed=False, detail=detail, decisive=False),)
 
 
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:

@@ -29,6 +29,7 @@ FEW = 20  # records below which a row says that its intervals may be too narrow
 CLOSER = 0.99  # confidence of the interval that says whether an attack is closer than a guess
 
 _AT_ONCE = 256  # guesses that are held against all attacked records at once
+_NEAR = 0.01  # of the mean distance between two attacked images, below which two are nearly equal
 _ROUNDING = 1e-3  # how far a guess may lie outside its range; half precision rounds by half of it
 
 Scores = dict[str, Values]
@@ -141,21 +142,63 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """A sentence on the number of attacked records that equal another attacked record; empty if there are none.
+    """A sentence on the attacked records that equal another attacked record, or nearly do; empty if there are none.
 
     No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k.
+    Images are nearly equal if their distance is below a hundredth of the mean distance; then a good guess may find the
+    other one.
     """
     times = Counter(record.tobytes() for record in truth.cpu().numpy()).values()
     count, most = sum(number for number in times if number > 1), len(times) / max(1, len(truth))
     equal = f"{count} of {len(truth)} attacked {domain.records} equal another one"
-    return f"{equal}: no attack identifies more than {most:.3f} of all" if count else ""
+    if count:
+        return f"{equal}: no attack identifies more than {most:.3f} of all"
+    if domain.name != "images" or len(truth) < 2:
+        return ""
+    near, usual = 0, 2 * float(truth.double().var(0).mean())  # the mean distance of two images
+    for part in _chunks(len(truth)):
+        apart = domain.distances(truth[part], truth)
+        apart[np.arange(len(apart)), np.arange(len(truth))[part]] = np.inf
+        near += int((apart.min(1) < _NEAR * usual).sum())
+    return (
+        f"{near} of {len(truth)} attacked {domain.records} nearly equal another one: a guess that shows one may be "
+        "nearer to the other, so identified records are fewer than recovered ones"
+        if near
+        else ""
+    )
 
 
 def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
     """The probability [N] that each guess is closest to its own record among all, by the domain's first measure."""
     rows = np.arange(len(truth))
-    parts = (slice(start, start + _AT_ONCE) for start in range(0, len(truth), _AT_ONCE))
-    return np.concatenate([found(domain.distances(guess[part], truth), rows[part]) for part in parts])
+    return np.concatenate([found(domain.distances(guess[part], truth), rows[part]) for part in _chunks(len(truth))])
+
+
+def _chunks(records: int) -> list[slice]:
+    return [slice(start, start + _AT_ONCE) for start in range(0, records, _AT_ONCE)]
+
+
+def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
+    """The probability [N] that each guess finds its own image if its contrast is free: by correlation, not by distance.
+
+    Guesses that are too pale or inverted are far from their images, though they show them. All guesses have one sign,
+    the one that finds more images.
+
+    Args:
+        truth: [N, C, H, W].
+        guess: the same shape.
+        middle: [C, H, W], a public mean image, from which differences are taken.
+
+    >>> import torch
+    >>> images = torch.eye(4).view(4, 1, 2, 2)
+    >>> identified_by_pattern(images, 0.5 - 0.01 * images, images.mean(0)).tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
+    from torch.nn.functional import normalize
+
+    a, b = (normalize((images.double() - middle).flatten(1), dim=1) for images in (truth, guess))
+    alike, rows = (b @ a.T).cpu().numpy(), np.arange(len(truth))
+    return max((found(sign * alike, rows) for sign in (-1, 1)), key=lambda chances: float(chances.sum()))
 
 
 def share(chances: Values) -> Metric:

@@ -50,6 +50,21 @@ def test_a_records_scores_are_pooled_over_epochs_whatever_their_order_and_scale(
     assert label_answers._pooled(epochs[-1:], records[-1:])[0].values is epochs[-1][0].values
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_epochs_that_leak_in_opposite_directions_do_not_cancel_and_noise_stays_noise(seed: int) -> None:
+    draws = Generator().manual_seed(seed)
+    positive, rounds = torch.arange(400) % 2 == 0, torch.arange(400) // 50
+    for strength, least, most in ((2.0, 0.45, 0.5), (0.0, 0.0, 0.1)):
+        epochs, records = [], []
+        for epoch in range(6):
+            order = torch.randperm(400, generator=draws)
+            values = (-1) ** epoch * (strength * positive + torch.randn(400, generator=draws))[order]
+            epochs.append((Scores(values=values, examples=torch.arange(400)), positive[order], rounds))
+            records.append(order)
+        area = told_apart(*label_answers._pooled(epochs, records))["auc"].value
+        assert least <= abs(area - 0.5) <= most
+
+
 def test_scores_of_all_labels_are_pooled_likewise() -> None:
     """Each epoch alone names few labels; together they name most, whatever the order of the records."""
     draws = Generator().manual_seed(0)

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Generator
 
+from privkit.audit.findings import by_pattern
 from privkit.audit.run import run_audit
-from privkit.audit.scoring import identified, repeated, scored, summarise, unidentified
+from privkit.audit.scoring import identified, identified_by_pattern, repeated, scored, summarise, unidentified
 from privkit.audit.seed_data import chances, floor_guesses, no_class_mean
 from privkit.domains import Batch, Domain, Images
 from privkit.reports.columns import numbers
@@ -55,6 +56,32 @@ def test_a_guess_by_the_label_alone_finds_no_more_than_one_record_of_each_class(
     assert 0.02 < sum(shares) / 20 < 0.1
 
 
+@pytest.mark.parametrize(("contrast", "found"), [(0.05, True), (-0.05, True), (0.0, False)])
+def test_pale_and_inverted_guesses_are_identified_by_pattern_though_not_by_distance(
+    contrast: float, found: bool
+) -> None:
+    own, attacked = digits(400)[:300], digits(400)[300:]
+    middle = own.x.mean(0)
+    guess = middle + contrast * (attacked.x - middle)
+    assert identified(own.domain, attacked.x, guess).mean() < 0.1
+    chances = identified_by_pattern(attacked.x, guess, middle)
+    assert chances.mean() == pytest.approx(1.0 if found else 0.01)
+    assert bool(by_pattern(chances, labels=10)) == found
+    assert not by_pattern(chances, labels=0)  # without labels nobody knows what a guess by the label would find
+
+
+def test_guesses_from_the_label_or_from_noise_are_not_identified_by_pattern() -> None:
+    """Over twenty draws: an own image of the record's class, the class mean, and noise."""
+    own, attacked = digits(400)[:300], digits(400)[300:]
+    rows = [(own.y == label).nonzero().flatten() for label in range(10)]
+    means = torch.stack([own.x[rows[y]].mean(0) for y in attacked.y.tolist()])
+    for seed in range(20):
+        draws = Generator().manual_seed(seed)
+        picks = torch.stack([rows[y][torch.randint(len(rows[y]), (), generator=draws)] for y in attacked.y.tolist()])
+        for guess in (own.x[picks], means, torch.rand(attacked.x.shape, generator=draws)):
+            assert not by_pattern(identified_by_pattern(attacked.x, guess, own.x.mean(0)), labels=10)
+
+
 def test_one_attacked_record_has_no_others_to_be_told_from() -> None:
     domain = Images(shape=(1, 8, 8))
     one = batch(domain, 1)
@@ -76,6 +103,16 @@ def test_equal_records_are_not_told_apart_and_a_sentence_says_so(domain: Domain)
         f"2 of 4 attacked {domain.records} equal another one: no attack identifies more than 0.750 of all"
     )
     assert identified(domain, pair.x, pair.x).mean() == 0.75
+
+
+def test_nearly_equal_images_are_counted_since_a_good_guess_may_find_the_other() -> None:
+    images, draws = digits(400), Generator().manual_seed(0)
+    twins = torch.cat([images.x[:20], (images.x[:20] + 0.01 * torch.randn(20, 1, 8, 8, generator=draws)).clamp(0, 1)])
+    guess = (twins + 0.1 * torch.randn(twins.shape, generator=draws)).clamp(0, 1)
+    assert identified(images.domain, twins, guess).mean() < 0.8
+    assert identified(images.domain, twins[:20], guess[:20]).mean() == 1
+    assert repeated(images.domain, twins).startswith("40 of 40 attacked images nearly equal another one")
+    assert repeated(images.domain, images.x[:100]) == ""
 
 
 def test_a_measure_without_an_order_of_records_identifies_nobody() -> None:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Scores
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.attacks.membership.member_inference import MemberInference
-from privkit.audit.defended import another, untrained
+from privkit.audit.defended import DefendedModel, another, untrained
 from privkit.audit.goals import membership
 from privkit.audit.goals.membership import released
 from privkit.audit.goals.trained import TrainedContext
@@ -155,3 +155,19 @@ def test_standalone_clients_are_asked_for_no_labels(tmp_path: Path) -> None:
         out=tmp_path / "run",
     )
     assert [row.reason for row in run.rows] == ["standalone clients send nothing, so there is nothing to attack"] * 3
+
+
+def test_shadow_models_answer_with_noise_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise of the attacked model's answers is secret: with the same one, a shadow model would cancel it."""
+    settings = {**SMALL, "budget": "smoke:private=60,auxiliary=80,test=60,victims=20,epochs=1"}
+    config = resolve({**settings, "defense": "gaussian_noise", "training": "batch_size=20"})
+    seed_data, cell = prepare(config, 0, torch.device("cpu")), plan(config)[1]
+    edge, upper, _ = untrained(config, cell, seed_data)
+    real = DefendedModel(edge=edge.eval(), upper=upper.eval(), known={})
+    monkeypatch.setattr(membership, "another", lambda *given: real)
+    context: Any = SimpleNamespace(config=config, cell=cell, seed_data=seed_data, round_size=20)
+    images, labels = seed_data.victims.x, seed_data.victims.y
+    asked = membership._predict(real, 20, cell.seed)
+    shadow = membership._fit(context)(images, labels, Generator().manual_seed(1))
+    assert torch.equal(asked(images), asked(images))
+    assert not torch.equal(asked(images), shadow(images))

@@ -10,7 +10,7 @@ import pytest
 from privkit.audit.run import AuditRun
 from privkit.errors import UsageError
 from privkit.reports.answers import answers_table
-from privkit.reports.columns import GATED, SHORT, assumed, flat_record, numbers
+from privkit.reports.columns import BY_PATTERN, CLAIM, GATED, SHORT, assumed, flat_record, numbers
 from privkit.reports.gate import EXEMPT, Gate, GateError
 from privkit.reports.schema import Check, Metric, Row
 from privkit.reports.verdict import judge
@@ -377,3 +377,25 @@ def test_a_declared_epsilon_meets_no_gate_of_a_proven_one() -> None:
     assert "declared_advantage is 0.5000" in Gate.parse("proven_advantage<=.9").failures(rows)[0]
     assert not Gate.parse("declared_epsilon<=9").failures(rows)
     assert Gate.parse("declared_epsilon<=9").failures([canaries()])
+
+
+@pytest.mark.parametrize(("rows", "told"), [(1, ""), (15, "by chance in up to 54 % of runs")])
+def test_a_refuted_claim_says_how_many_rows_test_one(rows: int, told: str) -> None:
+    """15 tests at 95 % of true claims that are attained failed 47 % of simulated runs."""
+    check = Check(name=CLAIM, passed=True, detail="ε >= 9 refutes the claim", decisive=True)
+    tested = [canaries(cell=str(number), seed=number, checks=(check,)) for number in range(rows)]
+    tested[0] = tested[0].model_copy(update={"checks": (check.model_copy(update={"passed": False}),)})
+    verdict = judge([], tested, [], run="r")
+    (sentence,) = verdict.failures
+    assert verdict.exit_code == 1
+    assert sentence.endswith("repeat it with other seeds") == bool(told)
+    assert told in sentence
+
+
+def test_a_gate_on_recovery_is_not_met_by_images_of_a_wrong_contrast() -> None:
+    found = metric(0.02, 0.0, 0.07, worst=1.0, closer=True)
+    row = made(recovered={"unaligned": {"identified": found}, "matched": {}})
+    shown = Check(name=BY_PATTERN, passed=False, detail="50 of 50 images are identified by correlation", decisive=False)
+    gate = Gate.parse("identified<=.2")
+    assert not gate.failures([row])
+    assert "50 of 50 images are identified" in gate.failures([row.model_copy(update={"checks": (shown,)})])[0]

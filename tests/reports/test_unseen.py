@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from privkit.reports.columns import OWN_MATCH
+from privkit.reports.columns import BY_PATTERN, OWN_MATCH
 from privkit.reports.schema import Check
 from tests.reports.made import metric
 from tests.reports.test_threats import attacked, judged
@@ -30,3 +30,10 @@ def test_guesses_that_match_as_own_records_do_are_not_called_recovered() -> None
     alike = Check(name=OWN_MATCH, passed=False, detail="", decisive=False)
     told = [judged(one)["many_passes"].sentence for one in (row, row.model_copy(update={"checks": (alike,)}))]
     assert ["not whose they are" in sentence for sentence in told] == [True, False]
+
+
+def test_images_that_correlation_identifies_are_named_although_the_defense_holds() -> None:
+    row = attacked("unsplit", "passive", 0.12)
+    shown = Check(name=BY_PATTERN, passed=False, detail="20 of 20 images are identified by correlation", decisive=False)
+    told = [judged(one)["passive"].sentence for one in (row, row.model_copy(update={"checks": (shown,)}))]
+    assert ["but 20 of 20 images are identified by correlation" in sentence for sentence in told] == [False, True]

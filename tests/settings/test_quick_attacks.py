@@ -151,7 +151,9 @@ def test_models_and_protocols_bring_attacks_of_their_own(tmp_path: Path) -> None
     assert pooled["none"][0] == KINDS["images"].baseline
     assert pooled["none"][1].startswith("posterior_mean:")
     parties = {"model": "vertical", "defense": "max_norm"}
-    assert mounted(**parties)["max_norm"][-2:] == ["ridge", "release_clustering"]
+    found = mounted(**parties)["max_norm"]
+    assert found[-1] == "release_clustering"
+    assert "ridge" in found
     assert mounted(**parties, dataset="breast_cancer")["none"] == ["black_box", "release_clustering"]
     texts = {"dataset": "definitions", "protocol": "u_shape", "defense": "none"}
     assert mounted(**texts)["none"] == ["vocabulary", "release_clustering"]

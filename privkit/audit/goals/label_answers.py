@@ -12,6 +12,8 @@ from privkit.attacks.goals.labels import LabelAttack
 from privkit.attacks.scores.leak import pooled_auc
 from privkit.audit.goals.label_adversary import Cut
 
+_CONTRADICTS = -0.3  # correlation of two epochs' scores below which they have opposite signs
+
 Asked = tuple[Scores, Tensor, Tensor]
 """Scores of rows, counted client after client, the label of each, and the round of each."""
 
@@ -36,17 +38,38 @@ def best_cut(
 
 
 def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
-    """Scores of the last epoch's records: for each record the mean over epochs, in standard deviations of an epoch."""
+    """Scores of the last epoch's records: for each record the mean over epochs, in standard deviations of an epoch.
+
+    An epoch that contradicts those before it is read in the other direction: a score may not know its sign.
+    """
     last, labels, rounds = epochs[-1]
     if len(epochs) == 1:
         return epochs[-1]
     of_labels = [scores.of_labels for scores, *_ in epochs if scores.of_labels is not None]
     pooled = Scores(
-        values=_means([scores.values for scores, *_ in epochs], records),
+        values=_means(_turned([scores.values for scores, *_ in epochs], records), records),
         examples=last.examples,
         of_labels=_means(of_labels, records) if of_labels else None,
     )
     return pooled, labels, rounds
+
+
+def _turned(epochs: list[Tensor], records: list[Tensor]) -> list[Tensor]:
+    """Scores of each epoch, negated if their correlation with the mean of those before is below `_CONTRADICTS`.
+
+    >>> scores, same = torch.tensor([0.0, 1.0, 3.0]), [torch.arange(3), torch.arange(3)]
+    >>> _turned([scores, -2 * scores], same)[1].tolist()
+    [0.0, 2.0, 6.0]
+    """
+    turned = epochs[:1]
+    for number in range(1, len(epochs)):
+        values, of = epochs[number].double(), records[number]
+        last = [*records[:number], of]  # the mean is asked for the records of this epoch
+        before = _means([*turned, torch.zeros_like(epochs[number])], last)
+        away, ahead = values - values.mean(), before - before.mean()
+        alike = float((away * ahead).sum() / (away.norm() * ahead.norm()).clamp_min(1e-300))
+        turned.append(-epochs[number] if alike < _CONTRADICTS else epochs[number])
+    return turned
 
 
 def _means(epochs: list[Tensor], records: list[Tensor]) -> Tensor:

@@ -19,6 +19,7 @@ from privkit.attacks.fit import Stage
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, controls
 from privkit.attacks.outputs import scores_of
 from privkit.attacks.scores.labels import cluster_accuracy, label_accuracy
+from privkit.attacks.scores.leak import opposed
 from privkit.audit.contained import is_own_part
 from privkit.audit.defended import train_again
 from privkit.audit.goals.context import AttackContext, better_than_chance, must_have_one_label, told_apart
@@ -76,7 +77,10 @@ def ask(context: AttackContext) -> Row:
         answers = context.told(scores, truth == attack.positive, rounds)
         if not multiple:
             answers |= named_accuracy(scores, truth, clusters=not texts)
-        return _Answered(by_epoch, truth, answers, auc)
+        against = opposed(
+            scores.values.double().cpu().numpy(), (truth == attack.positive).cpu().numpy(), rounds.cpu().numpy()
+        )
+        return _Answered(by_epoch, truth, answers, auc, against)
 
     # Over all epochs each doubling would repeat the training of the model.
     doublings = context.config.escalate if recorded is not None and hasattr(attack, "epochs") else 0
@@ -92,6 +96,7 @@ def ask(context: AttackContext) -> Row:
         went.sentence: bool(doublings and went.sentence),
         f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
         asker: bool(asker),
+        found.against: bool(found.against),
         short: bool(short),
         f"{who} knows {labeled} labeled record{'s' * (labeled > 1)} of each class; these do not count": bool(labeled),
         f"the most frequent label's share, which needs no attack, is {most:.3f}": "label_accuracy" in answers,
@@ -138,6 +143,7 @@ class _Answered:
     truth: Tensor
     answers: dict[str, Interval]
     auc: dict[Cut, float]
+    against: str  # the sentence of `opposed`
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:

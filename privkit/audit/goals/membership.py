@@ -125,7 +125,7 @@ def _fit(context: TrainedContext) -> Fit:
         )
         seed = int(torch.randint(2**31, (1,), generator=draws))
         shares = config.partition.spec.assign(private.y.cpu(), config.protocol.spec.clients, derive(seed, "partition"))
-        return _predict(another(config, cell, own, private, shares, seed), size, cell.seed)
+        return _predict(another(config, cell, own, private, shares, seed), size, seed)  # the real noise stays secret
 
     return fit
 

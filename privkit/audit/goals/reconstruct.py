@@ -22,13 +22,22 @@ from privkit.attacks.goals.reconstruct_controls import SHORTER, fails, wins
 from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.order import equal_tokens
 from privkit.audit.defended import untrained
-from privkit.audit.findings import cell_findings, own_match
+from privkit.audit.findings import by_pattern, cell_findings, own_match
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
 from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.scoring import Scores, ahead, check_guesses, directions, matched_own, scored, summarise
+from privkit.audit.scoring import (
+    Scores,
+    ahead,
+    check_guesses,
+    directions,
+    identified_by_pattern,
+    matched_own,
+    scored,
+    summarise,
+)
 from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
@@ -102,6 +111,7 @@ def ask(context: AttackContext) -> Row:
         _keep(context, victims, result, outcome.scores)
         checks += cell_findings(result.converged, row, went)
         checks += _matched_by_chance(context, victims, outcome.scores.get("matched", {}))
+        checks += _by_pattern(context, victims, result.images, row)
     else:
         _keep_unscored(context, result.images)
     told, moved = ({}, "") if result.permutation is None else order(context, result.permutation)
@@ -137,6 +147,15 @@ def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) 
         return ()
     drawn = matched_own(victims.domain, victims.x, own, context.round_size, context.cell.seed)
     return own_match(matched[first.name], drawn, first.higher_is_closer)
+
+
+def _by_pattern(context: AttackContext, victims: Batch, guess: Tensor, row: Row) -> tuple[Check, ...]:
+    """A finding if a failed attack's guesses show their images with another contrast or sign."""
+    own = context.seed_data.own_images
+    if own is None or not isinstance(victims.domain, Images) or finished_grade(row) == "record":
+        return ()
+    chances = identified_by_pattern(victims.x, guess, own.to(victims.x.device).mean(0))
+    return by_pattern(chances, row.counts.get("victim_labels", 0))
 
 
 def _uncontrolled(defense: Defended | None) -> str:

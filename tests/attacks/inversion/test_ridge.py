@@ -11,6 +11,7 @@ from torch import Generator
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
 from privkit.attacks.inversion.ridge import FOLDS, PENALTIES, Ridge, cross_fitted
+from privkit.audit.scoring import identified
 from privkit.defenses.base import Defense
 from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
 from privkit.defenses.noise import GaussianNoise
@@ -37,23 +38,48 @@ def error(defense: Defense, result: Reconstruction) -> float:
     return (result.images - VICTIMS.x[members])[members >= 0].square().mean().item()
 
 
-def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best() -> None:
+@pytest.mark.parametrize("numbers", [7, 80], ids=["more rows", "more numbers"])
+def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best(numbers: int) -> None:
+    draws = np.random.default_rng(numbers)
+    rows, new = draws.normal(size=(90, numbers)), draws.normal(size=(5, numbers))
     wrong = {}
     for penalty in PENALTIES:
         own, other = np.empty((90, 3)), []
         for fold in range(FOLDS):
             out = FOLD.numpy() == fold
-            rest = ROWS.numpy()[~out]
+            rest = rows[~out]
             alpha = penalty * ((rest - rest.mean(0)) ** 2).sum()
             fit = Reference(alpha=alpha).fit(rest, TARGETS.numpy()[~out])
-            own[out] = fit.predict(ROWS.numpy()[out])
-            other.append(fit.predict(OTHER.numpy()))
+            own[out] = fit.predict(rows[out])
+            other.append(fit.predict(new))
         wrong[((own - TARGETS.numpy()) ** 2).mean()] = own, np.mean(other, 0)
-    fitted = cross_fitted(ROWS, TARGETS, FOLD, OTHER)
+    fitted = cross_fitted(torch.as_tensor(rows), TARGETS, FOLD, torch.as_tensor(new))
     own, other_mean = wrong[min(wrong)]
     assert fitted.error == pytest.approx(min(wrong))
     np.testing.assert_allclose(fitted.own, own, atol=1e-8)
     np.testing.assert_allclose(fitted.other, other_mean, atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_reads_an_image_that_stands_in_the_small_components_of_a_release(seed: int) -> None:
+    """450 loud numbers hold noise alone; a regression on the 400 largest components would see nothing else."""
+    images = random_images(1_000, 10, seed=seed).x
+    turn = torch.randn(64, 100, generator=Generator().manual_seed(seed)) / 8
+
+    def released(part: torch.Tensor, draws: Generator) -> torch.Tensor:
+        loud = 10 * torch.randn(len(part), 450, generator=draws)
+        return torch.cat([loud, 0.1 * part.flatten(1) @ turn], 1)
+
+    query = answering(released)
+    views = [query(images[:100], Generator().manual_seed(seed)).view]
+    seen = ImageObservation(image_shape=SHAPE, batch_size=100, auxiliary=images[100:], query=query, views=views)
+    wrong = [
+        (attack.run(seen, Generator().manual_seed(seed)).images - images[:100]).square().mean()
+        for attack in (Ridge(epochs=0), Ridge(epochs=0, components=400))
+    ]
+    floor = (images[100:].mean(0) - images[:100]).square().mean()
+    assert wrong[0] < 0.5 * floor
+    assert wrong[1] > 0.9 * floor
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -116,6 +142,26 @@ def test_the_network_draws_what_no_line_gives_and_spoils_nothing_where_a_line_gi
     assert refined.curve[0] == alone.curve[0]
     assert (errors[1] < 0.98 * errors[0]) if helps else (errors[1] < 1.02 * errors[0] + 1e-4)
     assert "of the network's correction was taken" in refined.note
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_contrast_identifies_more_images_behind_a_loss_that_leaves_guesses_pale(seed: int) -> None:
+    images = digits(1_700)
+    turn = torch.randn(64, 5, generator=Generator().manual_seed(seed)) / 8
+    query = answering(lambda part, draws: (part - 0.5).flatten(1) @ turn)
+    victims, own = images.x.roll(100 * seed, 0).split([100, 1_600])
+    views = [query(victims, Generator()).view]
+    seen = ImageObservation(image_shape=(1, 8, 8), batch_size=100, auxiliary=own, query=query, views=views)
+    found = [
+        identified(
+            images.domain,
+            victims,
+            Ridge(repeats=1, width=256, epochs=30, contrast=contrast).run(seen, Generator().manual_seed(seed)).images,
+        ).mean()
+        for contrast in (0.0, 1.0)
+    ]
+    assert found[1] > found[0] + 0.05, found
 
 
 def test_goes_on_after_a_kill_bit_for_bit() -> None:

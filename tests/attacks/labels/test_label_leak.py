@@ -13,7 +13,7 @@ from privkit.attacks.goals.labels import LabelObservation
 from privkit.attacks.labels.gradient_matching import GradientMatching, label_gradients
 from privkit.attacks.labels.label_leak import LabelLeak
 from privkit.attacks.returned import weight_gradients
-from privkit.attacks.scores.leak import per_batch_auc, pooled_auc
+from privkit.attacks.scores.leak import opposed, per_batch_auc, pooled_auc
 
 SHAPE = (1, 4, 4)
 BARE = LabelObservation(image_shape=SHAPE, batch_size=50)
@@ -81,6 +81,22 @@ def test_a_direction_is_found_from_a_few_known_rows_and_from_the_majority() -> N
     assert found.auc.value < 0.1  # negatives are the majority, and the mean points their way
     assert found.direction == "lower"
     assert pooled_auc(scored(LabelLeak(), views).numpy(), labels.numpy()).direction == "none"
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_balanced_rounds_whose_majority_changes_are_read_in_one_direction(seed: int) -> None:
+    draws = Generator().manual_seed(seed)
+    labels = torch.rand(8, 50, generator=draws) < torch.tensor([0.3, 0.7] * 4).unsqueeze(1)
+    direction = torch.randn(12, generator=draws)
+    gradients = torch.where(labels.unsqueeze(2), 1, -1) * direction + 0.7 * torch.randn(8, 50, 12, generator=draws)
+    views = [View(round=n, smashed=torch.zeros(50, 12), cut_gradient=g) for n, g in enumerate(gradients)]
+    apart = torch.cat([scored(LabelLeak(score="cosine"), [view]) for view in views])
+    linked, truth = scored(LabelLeak(score="cosine"), views), labels.flatten().numpy()
+    assert pooled_auc(apart.numpy(), truth).advantage < 0.3  # each round by itself points to its own majority
+    assert pooled_auc(linked.numpy(), truth).advantage > 0.49
+    rounds = torch.arange(8).repeat_interleave(50).numpy()
+    assert "opposite directions" in opposed(apart.numpy(), truth, rounds)
+    assert not opposed(linked.numpy(), truth, rounds)
 
 
 def test_the_own_part_of_an_averaged_gradient_is_taken_away() -> None:
