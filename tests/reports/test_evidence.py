@@ -185,7 +185,6 @@ def test_the_share_is_that_of_the_attack_that_identifies_most_with_the_interval_
 
 
 def test_a_count_with_ties_is_told_with_one_decimal() -> None:
-    """Records at one distance share a hit; the document said 10.702778 of 100."""
     (share,) = under(of(counted("black_box", "query", 0.05, 10.702778)), "query").identified
     assert share.sentence.startswith("10.7 of 50 images among 50 candidates by black_box")
     assert share.count == 10.702778
