@@ -27,7 +27,7 @@ from privkit.reports.registry import REGISTRY, Entry, read_registry, to_csv
 from privkit.reports.schema import Row
 from privkit.run.progress import Silent
 from privkit.run.records import read_rows
-from privkit.settings.quick_attacks import choose
+from privkit.settings.quick_attacks import AUTO, choose
 from privkit.settings.resolve import resolve
 from privkit.shared.threat_models import INCLUDES
 
@@ -93,8 +93,11 @@ def audits(options: Options, done: Sequence[Entry]) -> Iterator[tuple[dict[str, 
             written = [f"{name}:{one}" for one in STRENGTHS.get(name, ())] if options.strengths else [name]
             labels = [parse("defenses", one).label for one in written]
             if missing := [one for one in labels if options.attack or (title, one, seed) not in had]:
+                automatic = choose(parse("defenses", name), "images").attacks
                 won = [one.attack for one in done if one.defense.partition(":")[0] == name]
-                attacks = options.attack or dict.fromkeys((*choose(parse("defenses", name), "images").attacks, *won))
+                # The undefended model meets an attack of `auto` only if it failed on a defense: half the time.
+                further = dict.fromkeys(attack for attack in won if attack not in automatic)
+                attacks = options.attack or (AUTO, *further)
                 given = {"defense": missing, "attack": list(attacks), "dataset": dataset, "seed": seed}
                 root = {"data_root": options.data_root} if options.data_root else {}
                 parts = (title, str(seed), name, str(len(missing)), *map(file_name, options.attack))

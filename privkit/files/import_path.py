@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from privkit.errors import PrivkitError, UsageError, one_line, shortened
@@ -163,6 +164,8 @@ def faults_of(what: str, part: object) -> Iterator[None]:
 
 def _cure(module: str, error: BaseException) -> str:
     """A sentence on how to repair an import that failed."""
+    if module.endswith(".py"):
+        return f"write {Path(module).stem} instead of {module}, and run the command in the folder that holds it"
     absent = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     if absent and f"{module}.".startswith(f"{absent}."):
         return f"run the command in the folder that holds {absent.partition('.')[0]}, or install its package"

@@ -50,7 +50,7 @@ class ModelSpec(Protocol):
 
     Attributes:
         domain: kind of records that it reads: "images", "tokens", "tables" or "any".
-        quick_attacks: names of attacks that `--attack auto` adds for this model, on every defense.
+        quick_attacks: attacks, with their options, that `--attack auto` adds for this model, on every defense.
     """
 
     domain: ClassVar[str]

@@ -69,6 +69,11 @@ class ResNet(NamedCuts):
     cut: str = "stage1"
 
     @property
+    def quick_attacks(self) -> tuple[str, ...]:
+        """Behind the pooling, an attack that identifies more images than the black box; see `ModelSpec`."""
+        return ("posterior_mean:repeats=4,contrast=1,mirror=true",) if self.cut == "pool" else ()
+
+    @property
     def cuts(self) -> tuple[str, ...]:
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]))), "pool")
 

@@ -89,7 +89,8 @@ class Lines(Progress):
         if done == total or now - self._heard > _SILENCE:
             steps = f"{total}" if done == total else f"{done} of {total}"
             shown = "" if value is None else f"{value:.4f}, "
-            self.note(f"{self._name}: {steps} {self._unit}, {shown}{now - self._start:.1f} s")
+            unit = self._unit.removesuffix("s") if total == 1 else self._unit
+            self.note(f"{self._name}: {steps} {unit}, {shown}{now - self._start:.1f} s")
 
 
 class _Bar(Lines):

@@ -44,7 +44,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
     ('jigsaw', 'jigsaw_white_box', 'adaptive')
     >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
-    'auto has not measured patch_shuffle:positions=keep: all quick attacks are mounted'
+    'auto has not measured patch_shuffle:positions=keep: its general list of attacks is mounted'
     >>> choose(parse("defenses", "gaussian_noise:sigma=3"), "images").remark  # the registry has it
     ''
     >>> choose(parse("defenses", "patch_shuffle"), "tokens").attacks
@@ -66,7 +66,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
         return Chosen(attacks=tuple(dict.fromkeys((*identifying, *known, *linked))))
     return Chosen(
         attacks=tuple(dict.fromkeys((*known, *KINDS[domain].general, *linked))),
-        remark=f"auto has not measured {defense.label}: all quick attacks are mounted",
+        remark=f"auto has not measured {defense.label}: its general list of attacks is mounted",
     )
 
 

@@ -310,8 +310,8 @@ def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ..
     from privkit.parts.threats import threat
 
     named = getattr(model.spec, "quick_attacks", ()) or getattr(protocol.spec, "quick_attacks", ())
-    reads = {name: threat(name)[1] for name in named}
-    return tuple(name for name, domains in reads.items() if not domains or {domain, "any"} & {*domains})
+    reads = {attack: threat(attack.partition(":")[0])[1] for attack in named}
+    return tuple(attack for attack, domains in reads.items() if not domains or {domain, "any"} & {*domains})
 
 
 def _automatic(

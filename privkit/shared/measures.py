@@ -64,7 +64,7 @@ class Records:
     note: str  # note below a table of these measures
     model: str  # default model of a run
     baseline: str  # the attack that `auto` mounts on an undefended model
-    general: tuple[str, ...]  # attacks that `auto` mounts where nothing was measured: all quick ones
+    general: tuple[str, ...]  # attacks that `auto` mounts where nothing was measured
     passive: tuple[str, ...] = ()  # those that `auto` mounts where the release alone was recorded
     perceived: tuple[Measure, ...] = ()  # measures by networks, with a column only in runs that have them
     pictures: bool = False  # whether records are shown as pictures
@@ -111,12 +111,20 @@ IMAGES = Records(
     baseline="black_box:epochs=5",
     general=(
         "black_box",
+        "ridge",
+        "posterior_mean",
         "seen_tokens",
+        "mixture_posterior",
+        "ridge:order=recognized",
+        "fingerprints",
         "jigsaw",
         "white_box",
         "jigsaw_white_box",
         "adaptive",
         "unmix",
+        "union",
+        "mixture_posterior:passes=8",
+        "jigsaw:passes=8",
         "white_box:passes=8",
     ),
     passive=("fora",),

@@ -142,6 +142,7 @@ def test_an_import_path_stands_where_a_name_does(kind: str, given: str) -> None:
 
 
 BAD = [
+    ({"defense": "nowhere_.py:Squash"}, r"write nowhere_ instead of nowhere_\.py, and run the command in the folder"),
     ({"defense": "nowhere_:Squash"}, r"No module named 'nowhere_'; run the command in the folder that holds nowhere_"),
     (
         {"defense": "broken_:Squash"},

@@ -14,10 +14,12 @@ def test_a_stage_is_counted_in_its_own_unit(capsys: pytest.CaptureFixture[str]) 
     progress.stage("controls of black_box", unit="experiments")
     progress.step(1, 2)
     progress.step(2, 2)
+    progress.step(1, 1)
     progress.stage("train none")
     progress.step(3, 3, 0.5)
-    controls, training = capsys.readouterr().err.splitlines()
+    controls, one, training = capsys.readouterr().err.splitlines()
     assert controls.startswith("controls of black_box: 2 experiments, ")
+    assert one.startswith("controls of black_box: 1 experiment, ")
     assert training.startswith("train none: 3 epochs, 0.5000, ")
 
 
