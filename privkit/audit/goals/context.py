@@ -162,7 +162,8 @@ class AttackContext:
                 return checks
         except DamagedFile:
             self.progress.note(f"{path} is damaged; these control experiments are done again")
-        self.progress.stage(f"controls of {self.cell.attack.label}", unit="experiments")
+        through = " through the defense" if "defense" in of else ""
+        self.progress.stage(f"controls of {self.cell.attack.label}{through}", unit="experiments")
         before = self.spent.controls
         with self.spent.controlling():
             done = mount()
