@@ -32,7 +32,7 @@ def differences(there: Provenance, here: Provenance, *, seed: int | None = None)
 
 def _change(section: str, key: str, before: str | None, after: str | None, seed: int | None) -> str:
     if section == "data":
-        return "the images" if seed is None else f"the images of seed {seed}"
+        return "the records" if seed is None else f"the records of seed {seed}"
     if section == "code":
         return f"the source of {key}"
     if section == "files" and key.startswith("$"):

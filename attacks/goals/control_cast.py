@@ -47,7 +47,7 @@ class Cast:
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
         """Divide the auxiliary records into attacked ones and the adversary's own; errors are those of `controls`."""
         if observation.auxiliary is None or not observation.views:
-            raise NotApplicable("controls need auxiliary images, and a view whose form the noise takes")
+            raise NotApplicable("controls need auxiliary records, and a view whose form the noise takes")
         auxiliary, batch_size = observation.auxiliary, observation.batch_size
         labels = observation.auxiliary_labels
         if labels is None:
@@ -58,7 +58,7 @@ class Cast:
         auxiliary, longer = small(auxiliary, mounting.control_side, observation.views[0].smashed)
         quarter = played_by(len(auxiliary), batch_size)
         if quarter == 0:
-            raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary images, got {len(auxiliary)}")
+            raise NotApplicable(f"controls need at least {4 * batch_size} auxiliary records, got {len(auxiliary)}")
         own, own_labels = auxiliary[:-quarter], labels[:-quarter]
         texts = not own.is_floating_point() and not observation.columns
         mean = own.mode(0).values if texts else own.float().mean(0)

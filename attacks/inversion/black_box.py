@@ -113,8 +113,8 @@ class BlackBox(ReconstructingAttack):
         batch = observation.batch_size
         if len(auxiliary) < 2 * batch:
             raise NotApplicable(
-                f"black_box trains on messages as large as the victim's ({batch} images) and holds one out: it needs "
-                f"at least {2 * batch} auxiliary images, got {len(auxiliary)}"
+                f"black_box trains on messages as large as the victim's ({batch} records) and holds one out: it needs "
+                f"at least {2 * batch} auxiliary records, got {len(auxiliary)}"
             )
         held_out = max(batch, len(auxiliary) // 10)  # a smaller message would be mixed less than the victim's
         root, own = torch.randint(2**48, (2,), generator=generator).tolist()  # own: draws of the modules themselves

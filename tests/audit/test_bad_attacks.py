@@ -53,7 +53,7 @@ def test_too_few_images_for_one_attack_are_no_matter_of_the_others(tmp_path: Pat
     found = rows(run)
     assert found["canaries"][0] == "done"
     assert found["black_box"][0] == "not_applicable"
-    assert "need at least 100 auxiliary images, got 60" in found["black_box"][1]
+    assert "need at least 100 auxiliary records, got 60" in found["black_box"][1]
 
 
 @pytest.mark.usefixtures("no_controls")

@@ -206,7 +206,7 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str, str]] = {
     ),
     "images": (
         lambda home: pictures(home, shift=1),
-        "the images of seed 0, the images of seed 1;",
+        "the records of seed 0, the records of seed 1;",
         "4 of 4 models, 8 of 8 cells",
     ),
 }
@@ -228,7 +228,7 @@ def test_other_images_under_another_root_are_refused_and_the_same_ones_are_not(h
     shutil.move(home / "photos", home / "gone")
     assert len(command(home, data_root=str(home / "elsewhere" / "photos")).rows) == len(rows)
     pictures(home, shift=1)
-    assert "the images of seed 0, the images of seed 1;" in refused(home)
+    assert "the records of seed 0, the records of seed 1;" in refused(home)
 
 
 def test_versions_and_privkits_own_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_images_replaced_between_two_seeds(home: Path, tmp_path: Path) -> None:
     pending(home, 1)
     pictures(home, shift=1)
     said = refused(home)
-    assert "the images of seed 0;" in said
+    assert "the records of seed 0;" in said
     assert "2 of 4 models, 4 of 8 cells" in said
     rows = command(home, again=True).rows
     assert rows == command(home, out=tmp_path / "straight").rows

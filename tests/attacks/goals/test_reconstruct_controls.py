@@ -175,7 +175,7 @@ def test_the_probe_needs_no_more_memory_than_images_squared() -> None:
 
 def test_controls_say_what_they_lack() -> None:
     x, y = digits(20)
-    with pytest.raises(NotApplicable, match="at least 40 auxiliary images, got 20"):
+    with pytest.raises(NotApplicable, match="at least 40 auxiliary records, got 20"):
         controls(WhiteBox(epochs=1), observed(x, y, torch.zeros(1, 9)), 0)
     with pytest.raises(NotApplicable, match="a view whose form"):
         controls(WhiteBox(epochs=1), replace(observed(x, y, torch.zeros(1, 9)), views=[]), 0)

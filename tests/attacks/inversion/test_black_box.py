@@ -180,7 +180,7 @@ def test_says_what_it_lacks() -> None:
 def test_auxiliary_images_of_another_shape_or_too_few() -> None:
     with pytest.raises(NotApplicable, match="same shape"):
         BlackBox(epochs=1).run(replace(knowledge(auxiliary=torch.rand(90, 3, 8, 8)), views=views()), Generator())
-    with pytest.raises(NotApplicable, match=r"as large as the victim's.*at least 40 auxiliary images, got 39"):
+    with pytest.raises(NotApplicable, match=r"as large as the victim's.*at least 40 auxiliary records, got 39"):
         BlackBox(epochs=1).run(replace(knowledge(auxiliary=torch.rand(39, 1, 8, 8)), views=views()), Generator())
 
 

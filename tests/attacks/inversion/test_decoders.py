@@ -252,7 +252,7 @@ def test_a_tenth_of_the_auxiliary_images() -> None:
     victims = len(VICTIMS) // BATCH
     assert every - victims == len(AUXILIARY) // BATCH
     assert len(asked) - victims == len(AUXILIARY) // 10 // BATCH
-    with pytest.raises(NotApplicable, match="at least 40 auxiliary images, got 8"):
+    with pytest.raises(NotApplicable, match="at least 40 auxiliary records, got 8"):
         run(BlackBox(epochs=1, fraction=0.01), identity)
     for bad in (0.0, 1.1, float("nan")):
         with pytest.raises(ValueError, match="fraction must be a finite number > 0 and <= 1"):
