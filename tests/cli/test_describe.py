@@ -22,7 +22,7 @@ def test_every_option_has_a_meaning(kind: str) -> None:
 def test_a_part_in_words() -> None:
     done = runner.invoke(app, ["describe", "batch_shuffle"])
     text = " ".join(done.stdout.split())
-    assert "batch_shuffle (defenses) Shuffling, occlusion and mixture over a batch" in text
+    assert "batch_shuffle (defenses) Exchanges tokens among the images of a batch at random" in text
     assert "keep=0.4: a finite number >= 0 and <= 1 k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens." in text
     assert "Source: Yao et al." in text
     assert "batch_shuffle (accountants)" in text

@@ -25,8 +25,8 @@ def test_the_command_prints_what_the_ledger_proves(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--delta", "1e-5"], "there is no ledger"),
-        ([], "give --delta"),
-        (["--delta", "1e-5", "--epsilon", "1"], "give --delta"),
+        ([], "give one of two: --delta"),
+        (["--delta", "1e-5", "--epsilon", "1"], "give one of two: --delta"),
     ],
 )
 def test_the_command_refuses_in_a_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_folder_says_what_becomes_of_grey_pictures_and_of_other_sizes(tmp_path
     assert batch.x.shape == (2, 3, 8, 8)
     assert torch.equal(batch.x[:, 0], batch.x[:, 2])
     told = " ".join(text(Folder()).split())
-    for words in ("become RGB with three equal channels", "a picture of any size gives its centre square"):
+    for words in ("become RGB with three equal channels", "the centre square of each picture"):
         assert words in told
     grey = opened(Folder(path=str(tmp_path), size=8, grey=True)).train.take(np.arange(2))
     assert torch.equal(grey.x, batch.x[:, :1])
