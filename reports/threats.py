@@ -16,6 +16,7 @@ from privkit.reports.strongest import (
     distance,
     falls,
     grade,
+    identified,
     metric_of,
     powerless,
     sound,
@@ -157,7 +158,7 @@ def _verdict(
             sentence="; ".join((f"{before}: {found}", *kept)),
             measured=found,
             remarks=kept,
-            identified=over.get(IDENTIFIED.name, best[0].recovered["unaligned"].get(IDENTIFIED.name)),
+            identified=over.get(IDENTIFIED.name, identified(best[0].recovered)),
             undefended=_share(bare),
         )
 
@@ -327,8 +328,7 @@ def _likeness(rows: Sequence[Row]) -> float:
 
 def _share(rows: Sequence[Row]) -> float | None:
     """The mean share of identified records; None if they were not counted."""
-    found = (row.recovered.get("unaligned", {}).get(IDENTIFIED.name) for row in rows)
-    values = [one.value for one in found if one is not None]
+    values = [one.value for row in rows if (one := identified(row.recovered)) is not None]
     return sum(values) / len(values) if values else None
 
 
@@ -386,8 +386,7 @@ def threats_table(verdicts: Sequence[ThreatVerdict]) -> Table | None:
         (one.defense, threat_name(one.threat_model), one.sentence, ", ".join(one.against), ", ".join(one.untried))
         for one in verdicts
     )
-    idle = tuple(one.outcome in ("not_tried", "no_number") for one in verdicts)
-    return Table(headers=HEADERS, rows=lines, floor=idle)
+    return Table(headers=HEADERS, rows=lines, floor=tuple(v.outcome in ("not_tried", "no_number") for v in verdicts))
 
 
 def threats_csv(verdicts: Sequence[ThreatVerdict]) -> str:

@@ -14,7 +14,7 @@ from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, 
 from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen, quiet
-from privkit.attacks.inversion.word_means import WordMeans, check_words, drawn_texts
+from privkit.attacks.inversion.word_means import WordMeans, check_tokens, check_words, drawn_texts
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count, Whole
@@ -98,12 +98,7 @@ class TokenSearch(ReconstructingAttack):
         check_rows(self, observation)
         length, device = observation.image_shape[0], views[0].smashed.device
         released = torch.cat([view.smashed for view in views]).float()
-        if released.ndim != 3 or released.shape[1] != length:
-            shape = list(released.shape[1:]) if released.ndim > 2 else "one vector"
-            raise NotApplicable(
-                f"{self.name} needs a token for each of the {length} words of a text, but a row's release is "
-                f"{shape}: cut a transformer behind its embedding or a block"
-            )
+        check_tokens(self.name, released, length)
         lower = frozen(given(observation.lower), device)
         own = None if observation.auxiliary is None else observation.auxiliary.to(device)
         if own is not None:

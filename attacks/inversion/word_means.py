@@ -32,16 +32,21 @@ def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tenso
     check_rows(attack, observation)
     own, batch = given(observation.auxiliary), observation.batch_size
     released = torch.cat([view.smashed for view in observation.views]).float()
-    if own.ndim != 2 or released.ndim != 3 or released.shape[1] != own.shape[1]:
-        shape = list(released.shape[1:]) if released.ndim > 2 else "one vector"
-        raise NotApplicable(
-            f"{attack.name} needs a token for each of the {own.shape[1]} words of a text, but a row's release is "
-            f"{shape}: cut a transformer behind its embedding or a block"
-        )
+    check_tokens(attack.name, released, own.shape[1] if own.ndim == 2 else 0)
     if len(own) < batch:
         raise NotApplicable(f"{attack.name} sends {batch} own texts a round, got {len(own)}")
     check_words(attack, own)
     return released
+
+
+def check_tokens(attack: str, released: Tensor, words: int) -> None:
+    """Raise `NotApplicable` if a release [N, ...] has no token [D] for each word of a text."""
+    if released.ndim != 3 or released.shape[1] != words:
+        shape = list(released.shape[1:]) if released.ndim > 2 else "one vector"
+        raise NotApplicable(
+            f"{attack} needs a token for each of the {words} words of a text, but a row's release is {shape}: cut a "
+            "transformer behind its embedding or a block"
+        )
 
 
 def check_words(attack: ImageAttack, own: Tensor) -> None:

@@ -122,8 +122,8 @@ def _linked(rows: Tensor, rounds: Tensor) -> Tensor:
     [1.0, 1.0, 1.0]
     """
     numbers, of = rounds.unique(return_inverse=True)
-    means = nn.functional.normalize(_group_means(rows, rounds), dim=1)
-    linked = torch.stack([means[of == number][0] for number in range(len(numbers))])
+    linked = rows.new_empty(len(numbers), rows.shape[1])
+    linked[of] = nn.functional.normalize(_group_means(rows, rounds), dim=1)  # one value for all rows of a round
     before = linked[0].clone()
     for number in range(1, len(numbers)):
         linked[number] *= -1 if float(linked[number] @ before) < 0 else 1

@@ -25,7 +25,7 @@ from privkit.audit.own_behavior import made_by, must_keep_no_state
 from privkit.audit.recorded import recorded_context
 from privkit.audit.seed_data import SeedData
 from privkit.audit.spent import Spent
-from privkit.audit.standing import certified
+from privkit.audit.standing import certified, fewest_orders
 from privkit.audit.tuning import tuned
 from privkit.defenses.base import stages_with
 from privkit.defenses.chain import stages_of
@@ -230,7 +230,7 @@ def _trained(start: AttackContext) -> TrainedContext:
     recording = record_rounds(
         model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
     )
-    receipt = max(recording.receipts, key=lambda one: one.log10_alike)  # of the round with the fewest different orders
+    receipt = fewest_orders(recording.receipts)
     often, certificate = certified(config, model.edge, seed_data, receipt, times)
     if not cell.defense.spec.position_embedding and model.known["hides_places"] is False:
         told = (

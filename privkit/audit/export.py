@@ -14,7 +14,7 @@ from privkit.accountants.spec.records import to_json
 from privkit.audit.assembled import assemble
 from privkit.audit.defended import defended_model
 from privkit.audit.seed_data import prepare
-from privkit.audit.standing import certified
+from privkit.audit.standing import certified, fewest_orders
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.errors import RunFolderError, UsageError, unknown
@@ -84,7 +84,7 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
         )
     wire = record_rounds(edge, victims, batch_size=batch, seed=cell.seed, passes=passes)
     each = len(wire.views) // passes
-    receipt, own = max(wire.receipts, key=lambda one: one.log10_alike), seed_data.auxiliary
+    receipt, own = fewest_orders(wire.receipts), seed_data.auxiliary
     often, certificate = certified(config, edge, seed_data, receipt, 1)
     # A claim about labels that the server holds is none about this release.
     proven = certificate.kind == "differential_privacy" and certificate.covers == "release"

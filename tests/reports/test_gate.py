@@ -396,6 +396,5 @@ def test_a_gate_on_recovery_is_not_met_by_images_of_a_wrong_contrast() -> None:
     found = metric(0.02, 0.0, 0.07, worst=1.0, closer=True)
     row = made(recovered={"unaligned": {"identified": found}, "matched": {}})
     shown = Check(name=BY_PATTERN, passed=False, detail="50 of 50 images are identified by correlation", decisive=False)
-    gate = Gate.parse("identified<=.2")
-    assert not gate.failures([row])
+    assert not (gate := Gate.parse("identified<=.2")).failures([row])
     assert "50 of 50 images are identified" in gate.failures([row.model_copy(update={"checks": (shown,)})])[0]
