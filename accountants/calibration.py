@@ -159,7 +159,7 @@ def scaled(mechanism: SplitMechanism, factor: float) -> SplitMechanism:
     if noise.distribution.answers:
         raise ValueError(
             "randomized response has no sigma: its noise is the noise_parameter, so calibrate noise_parameter instead "
-            "(randomized_response.noise_for gives that of one answer)"
+            "(randomized_response.noise_for gives it for one answer)"
         )
     labels = None if noise.labels is None else noise.labels * factor
     return replace(mechanism, noise=replace(noise, smashed=noise.smashed * factor, labels=labels))
@@ -178,7 +178,8 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
         if high > _LOUDEST:
             most = mechanism.noise.smashed * _LOUDEST
             raise ValueError(
-                f"no noise up to {most:.0e} reaches {target}: something else than the noised releases costs more"
+                f"no noise up to {most:.0e} reaches {target}: something other than the noisy releases exceeds the "
+                f"target"
             )
         _, high = _halved(misses, low, high, tolerance)
     else:
@@ -189,7 +190,7 @@ def _sigma(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 def _noise_parameter(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
     """Smallest probability of a uniform answer. At probability 1 an answer reveals nothing, so every target is met."""
     if not mechanism.noise.distribution.answers:
-        raise ValueError("noise_parameter is that of randomized response: for other noise calibrate sigma")
+        raise ValueError("noise_parameter belongs to randomized response: for other noise calibrate sigma")
 
     def of(parameter: float) -> SplitMechanism:
         return replace(mechanism, noise=replace(mechanism.noise, smashed=parameter))
@@ -207,8 +208,8 @@ def _least_noise(misses: Callable[[float], bool], target: Target, name: str, sta
     while low > _QUIETEST and not misses(low):
         if low == _QUIET and _meets_quietest(misses):
             raise ValueError(
-                f"any noise meets {target}, even {name}={start * _QUIETEST:.1g}: there is no smallest; give a smaller "
-                "target"
+                f"even very little noise, {name}={start * _QUIETEST:.1g}, meets {target}: no smallest value was "
+                f"found; give a smaller target"
             )
         low, high = low / 2, low
     return _halved(misses, low, high, tolerance)[1]
@@ -241,8 +242,8 @@ def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[flo
     low, high = doubled(within, 1, 2, most=most)
     if high > most:
         raise ValueError(
-            f"any number of rounds up to {low * unit:,} meets {target}: there is no largest; give a smaller target, or "
-            "less noise"
+            f"every number of rounds up to {low * unit:,} meets {target}: no largest one was found; give a smaller "
+            f"target, or less noise"
         )
     low, _ = narrowed(within, low, high)
     return float(low * unit), replace(mechanism, rounds=low * unit)

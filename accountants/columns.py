@@ -59,7 +59,7 @@ def _whole(least: int = 1) -> Callable[[str, Any], int]:
     def parsed(name: str, value: Any) -> int:
         if isinstance(value, str) and fullmatch(r"\s*[1-9]\d{0,2}\.000\s*", value):
             few = value.strip().removesuffix(".000")
-            raise ValueError(f"{name} may be {few} or {few}000, got {value!r}; write one of them")
+            raise ValueError(f"{name}={value!r} may mean {few} or {few}000; write one of them")
         number = _number(name, value) if isinstance(value, str) else value
         if isinstance(number, float) and isfinite(number) and number == int(number):
             number = int(number)
@@ -128,7 +128,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "sigma_labels",
         _positive,
-        "the same on labels; the value of sigma if labels are released",
+        "the same for noise on labels; by default sigma, if labels are released",
         belongs="labels = one_hot or box",
     ),
     Column(
@@ -140,7 +140,8 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "dimensions",
         _whole(),
-        "coordinates of one record's smashed data, with clip_high; answers in a release, for randomized_response",
+        "number of coordinates of one record's smashed data, with clip_high; for randomized_response, of answers in a "
+        "release",
         belongs="clip_high, or mechanism = randomized_response",
     ),
     Column("clip_low", _decimal(), "lower end of the coordinate clamp", 0.0, belongs="clip_high"),
@@ -157,7 +158,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "group",
         _whole(),
-        "clients that are mixed, k; for dp_sl clients drawn a round",
+        "k, number of clients that are mixed; for dp_sl, of clients drawn in a round",
         belongs=f"{_MIXES}, or sampling = without_replacement",
     ),
     Column("clients", _whole(), "n, for sampling = without_replacement", belongs="sampling = without_replacement"),
@@ -185,7 +186,8 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "records",
         _whole(2),
-        "n, one client's records, for sampling = shuffled_epochs with a secret uniform order and each record alone in "
+        "n, number of one client's records, for sampling = shuffled_epochs with a secret uniform order and each "
+        "record alone in "
         "a row; empty gives no credit for the order",
         belongs="sampling = shuffled_epochs",
     ),
@@ -193,11 +195,11 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "rounds",
         _whole(),
-        "T; with a record as the unit, how often it is released (k of n: in how many rounds it would be released if "
+        "T; if the unit is a record, how often it is released (k of n: in how many rounds it would be released if "
         "its client were drawn; shuffled_epochs: all batches of the run)",
         1,
     ),
-    Column("releases", _whole(), "one client's releases in a round", 1),
+    Column("releases", _whole(), "number of releases of a client in a round", 1),
     Column("delta", _decimal(above=0, below=1), "in (0, 1); --delta where empty"),
     _one_of("relation", ("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
     Column("unit", _word("record", "client"), "record or client", "record"),
@@ -224,11 +226,12 @@ COLUMNS: tuple[Column, ...] = (
         "N, for dp_cutmixsl, hidden_mask and clip_patch",
         belongs="mechanism = dp_cutmixsl or hidden_mask, or clip_patch",
     ),
-    Column("kept", _whole(), "patches that a hidden mask keeps, for hidden_mask", belongs="mechanism = hidden_mask"),
+    Column("kept", _whole(), "number of patches that a mask keeps, for hidden_mask", belongs="mechanism = hidden_mask"),
     _one_of(
         "noise_site",
         ("mixer", "client"),
-        "who adds the noise: once to the mix, or each client before it, which mixing weakens; the defense dp_cutmixsl "
+        "who adds the noise: the mixer, once to the mixture, or each client, before mixing weakens it; the defense "
+        "dp_cutmixsl "
         "has site=client by default",
         "mixer",
         belongs=_OTHERS,
@@ -236,7 +239,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "colluding",
         _word("no", "yes"),
-        "yes if other clients may tell the server their data, their noise and who took part",
+        "yes if other clients may reveal to the server their data, their noise and who took part",
         "no",
         belongs=_OTHERS,
     ),

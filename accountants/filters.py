@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from privkit.accountants.ledger import PrivacyBudget
 
 ADAPTIVE = (
-    "each charge may depend on everything that was released before it, and on nothing else of the data; the budget was "
-    "fixed before the first release, and nothing is released after a refused charge but what is charged"
+    "each charge may depend on earlier releases, but on nothing else of the data; the budget was fixed before the "
+    "first release; after a refused charge, only charged releases follow"
 )
 """Assumption of a filter."""
 FIXED = (
-    "what is charged, and when the run ends, was fixed before the first release, or does not depend on releases: "
-    "otherwise keep the ledger with adaptive=True"
+    "the charges and the end of the run were fixed before the first release, or do not depend on releases (otherwise "
+    "keep the ledger with adaptive=True)"
 )
 """Assumption of composition without a filter."""
 _ROUNDING = 1e-12  # part of the limit that is left unspent, above the rounding of the sums

@@ -120,10 +120,10 @@ class Ledger:
             raise ValueError(f"budget must be a PrivacyBudget(epsilon=…, delta=…) or None, got {budget!r}")
         if adaptive and (budget is None or tight):
             raise ValueError(
-                "charges that depend on releases need a budget that is fixed before: give budget=PrivacyBudget(…)"
+                "charges that depend on releases need a budget that is fixed beforehand: give budget=PrivacyBudget(…)"
                 if budget is None
-                else "numerical composition needs parameters that were fixed in advance, so no loss distribution of "
-                "charges that depend on releases is proven: leave out tight"
+                else "numerical composition needs parameters that were fixed in advance, not charges that depend on "
+                "releases: leave out tight"
             )
         self.path, self.budget, self.tight, self.rounds = Path(path), budget, tight, 0
         self.adaptive = adaptive
@@ -164,7 +164,9 @@ class Ledger:
             raise ValueError(f"a specification holds tuples, not lists or arrays: {error}") from None
         count = validate.whole("rounds", mechanism.rounds if rounds is None else rounds)
         if mechanism.joint and count != mechanism.rounds:
-            raise ValueError(f"the ratios are those of {mechanism.rounds} rounds, so rounds={count} has no meaning")
+            raise ValueError(
+                f"the ratios are for {mechanism.rounds} rounds, so they cannot be charged for rounds={count}"
+            )
         if count % (together := mechanism.charged_together):
             raise ValueError(
                 f"a random allocation or a shuffled run is charged in epochs of {together} rounds, got rounds={count}"
@@ -177,8 +179,8 @@ class Ledger:
             self._check_kind(one)
             if one.drawn_once and any(kept.drawn_once for kept in self._counts):
                 raise ValueError(
-                    "ratios that were drawn once are the same in every charge, so that their costs do not add up: "
-                    "charge all their rounds at once, or the ratios that were drawn (RealizedRatios)"
+                    "ratios that were drawn once are shared by all charges, so the charges cannot be added: charge "
+                    "all rounds at once, or charge the drawn ratios (RealizedRatios)"
                 )
             kept = ""
             if self.adaptive and self.budget is not None:
@@ -231,7 +233,7 @@ class Ledger:
         d = validate.delta(delta)
         if not self.adaptive:
             told = "for charges that were fixed in advance, epsilon(delta) is what they have spent"
-            raise ValueError(f"an odometer reads a ledger with adaptive=True; {told}")
+            raise ValueError(f"an odometer needs a ledger with adaptive=True; {told}")
         if self._filter is None:
             return Reading(epsilon=0.0, delta=d)
         return reading(self._filter, self._total + self._rest, d)
@@ -281,7 +283,7 @@ class Ledger:
                 one, rounds, budget = charge_of_line(line)
             except ValueError as error:
                 raise LedgerError(
-                    f"line {number} of the ledger {self.path} is none that this version of privkit can charge: {error}"
+                    f"this version of privkit cannot charge line {number} of the ledger {self.path}: {error}"
                 ) from None
             counts[one] = plus(counts.get(one), units_and_charges(one, rounds))
             budgets.add(budget)
@@ -293,8 +295,8 @@ class Ledger:
             self._book(one, units, charges)
         if self._filter is not None and not self._filter.covers(self._total + self._rest):
             raise LedgerError(
-                f"the charges of the ledger {self.path} exceed the filter that its first line fixes, so that no budget "
-                "holds for them: it was changed by hand, or written by another version; restore it from a copy"
+                f"the charges of the ledger {self.path} exceed the filter that its first line fixes, so no budget "
+                f"holds: the file was changed by hand, or written by another version; restore it from a copy"
             )
 
     def _keep_filter(self, budgets: set[tuple[float, float] | None], first: SplitMechanism) -> None:
@@ -302,8 +304,8 @@ class Ledger:
         if budgets == {None}:
             if self.adaptive:
                 raise LedgerError(
-                    f"the charges of the ledger {self.path} were made without a filter, so that none holds for them: "
-                    "keep a new ledger with adaptive=True"
+                    f"the charges of the ledger {self.path} were made without a filter, so no filter bounds them: "
+                    f"keep a new ledger with adaptive=True"
                 )
             return
         if len(budgets) > 1 or (self.budget and budgets != {(self.budget.epsilon, self.budget.delta)}):

@@ -113,7 +113,7 @@ class LedgerFile:
         self._size += len(data)
 
     def _lock(self) -> None:
-        alone = "see to it that one process alone writes to this ledger"
+        alone = "make sure that only one process writes to this ledger"
         try:
             import fcntl
         except ImportError:
@@ -144,7 +144,7 @@ class LedgerFile:
                 raise LedgerError(self._damage())
             os.ftruncate(self._file.fileno(), self._size)
             os.fsync(self._file.fileno())
-            torn = f"line {self.lines + 1} was torn by a kill and dropped: what it announced had not been released"
+            torn = f"line {self.lines + 1} was cut off by a kill and dropped: its release had not been made"
             self.remarks += (torn,)
         if not self._size:
             _sync_folder(self.path.parent)
@@ -162,8 +162,8 @@ class LedgerFile:
         if not self.lines:
             return f"{self.path} is not a ledger, or is damaged in its first line: name another file"
         return (
-            f"the ledger {self.path} is damaged in line {self.lines + 1}: restore it from a copy, since without it "
-            "nobody can tell what was released"
+            f"the ledger {self.path} is damaged in line {self.lines + 1}, and only this line says what was released: "
+            f"restore the file from a copy"
         )
 
 

@@ -32,8 +32,8 @@ class Reading:
         """The reading in one sentence."""
         return (
             f"for any two neighboring data sets, with probability at least 1 − {self.delta:g}, the privacy loss of all "
-            f"releases so far is at most {rounded_up(self.epsilon, 4)}, and at every other moment it is at most its "
-            "own reading"
+            f"releases so far is at most {rounded_up(self.epsilon, 4)}, and at every other moment it is at most the "
+            f"reading of that moment"
         )
 
 
@@ -57,7 +57,7 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
     1.89
     """
     if not kept.covers(total):
-        raise ValueError(f"an odometer reads what its filter covers, got {total[kept.at]:g} of {kept.limit:g}")
+        raise ValueError(f"an odometer needs charges within its filter, got {total[kept.at]:g} of {kept.limit:g}")
     share = delta / LEVELS
     if not share * _SHARES[-1] > 0:
         raise ValueError(f"delta = {delta:g} is too small to be shared among {LEVELS} filters; use 1e-300 or more")

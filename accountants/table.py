@@ -236,8 +236,8 @@ def _participation_of_row(get: _Row) -> EveryRound | ShuffledEpochs | WithoutRep
     if way == "shuffled_epochs":
         if get("rate") is not None:
             raise ValueError(
-                "rate belongs to sampling = poisson, which a loader that shuffles epochs does not draw: leave rate "
-                "empty, or let the loader draw each record by a coin of its own"
+                "rate belongs to sampling = poisson, but a loader that shuffles epochs does not sample that way: "
+                "leave rate empty, or let the loader draw each record independently"
             )
         return ShuffledEpochs(epoch_rounds=get("epoch_rounds") or get("rounds"), records=get("records"))
     if way == "random_allocation":
@@ -248,6 +248,6 @@ def _participation_of_row(get: _Row) -> EveryRound | ShuffledEpochs | WithoutRep
         why = "sampling = without_replacement"
         group, clients = get.needed("group", why), get.needed("clients", why)
         if group > clients:
-            raise ValueError(f"group must be at most clients = {clients}, of whom it is drawn, got {group}")
+            raise ValueError(f"group must be at most clients = {clients}, got {group}")
         return WithoutReplacement(chosen=group, clients=clients)
     return ALWAYS

@@ -30,17 +30,17 @@ _NEIGHBORS = {
 _SITES = {
     "answers": "local: the client randomizes each answer before it leaves; the server is not trusted",
     "alone": "local: the client clips and adds noise before anything leaves it; the server is not trusted",
-    "client": "distributed: each client clips and adds noise, and the guarantee is that of the mixture; whoever mixes "
-    "is trusted, the server is not",
+    "client": "distributed: each client clips and adds noise, and the guarantee holds for the mixture; the mixer is "
+    "trusted, the server is not",
     "mixer": "a trusted mixer, or a sum under encryption: the noise is added to the mixture; the server is not trusted",
 }
 
 
 DP_SGD_TERMS = {
-    "mechanism": "DP-SGD, if the row's words are right: the gradient of each record is clipped, and their sum gets "
+    "mechanism": "DP-SGD, as the row states: the gradient of each record is clipped, and their sum gets "
     "Gaussian noise in every step; privkit does not check this",
-    "sampling": "an independent secret coin puts each record into a batch if there is a sample rate, else every batch "
-    "has it",
+    "sampling": "with a sample rate, an independent secret coin puts each record into a batch; without one, every "
+    "batch has every record",
     "trust model": "central: whoever trains holds the records and is trusted; whoever reads the model is not",
     "lower model": "none: the whole model is what is released",
 }
@@ -85,7 +85,10 @@ def _trust(mechanism: SplitMechanism) -> str:
     secret = isinstance(mechanism.sampling, Poisson | WithoutReplacement) and mechanism.sampling.rate < 1
     if not secret and not isinstance(mechanism.participation, RandomAllocation):
         return site
-    return f"{site}; whoever draws who takes part, and carries messages without a name, is trusted to keep it secret"
+    return (
+        f"{site}; whoever draws the participants and forwards their anonymous messages is trusted to keep the draw "
+        f"secret"
+    )
 
 
 def _sensitivity(mechanism: SplitMechanism) -> str:

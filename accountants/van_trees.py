@@ -24,16 +24,16 @@ Along = Callable[[Array, Array], NDArray[Any]]
 """(record [d], directions [d, k]) -> derivatives [m, k] of the m released numbers along each direction."""
 
 _ASSUMPTIONS = (
-    "records are drawn from the stated Gaussian prior, which may leave the range of real records; real records are no "
-    "such draws, and an attack on them may have a smaller error",
-    "the attacker sees nothing else that depends on the record, such as its label or an update that it moved",
-    "each release has fresh, independent Gaussian noise, and the same map, which was chosen without the record",
+    "records are drawn from the stated Gaussian prior, which may leave the range of real records; real records do not "
+    "follow it, and an attack on them may have a smaller error",
+    "the attacker sees nothing else that depends on the record, such as its label or a model update",
+    "every release uses the same map, chosen without the record, and fresh, independent Gaussian noise",
 )
 _AFFINE = "the map is affine, as stated"
 _SMOOTH = "the map is absolutely continuous with derivatives of finite mean square, as clips, rectifiers and norms are"
 _STUDENT = (
-    "the draws show how steep the map is: Student's limit knows nothing of records that are rarer than the draws and "
-    "move the release more"
+    "the map's derivatives are estimated from drawn records: Student's limit ignores rarer records that move the "
+    "release more"
 )
 
 
@@ -192,8 +192,8 @@ def error_floor(
         slopes = np.array([np.sum(one * one) for one in other])
         if not point.any() and not slopes.any():
             raise ValueError(
-                f"the release moved at none of {draws:,} drawn records, so that they show nothing of where it does: "
-                "take more draws, or affine=True if it never moves"
+                f"all derivatives are 0 at the {draws:,} drawn records, so nothing can be estimated: take more draws, "
+                f"or affine=True if they are 0 everywhere"
             )
         values = (offset - scale * slopes) / size
         value, spread = float(values.mean()), float(values.std(ddof=1))

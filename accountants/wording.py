@@ -68,7 +68,7 @@ def _said_of_clip(smashed: object) -> str:
     if isinstance(smashed, Known):
         apart = f"{rounded_down(smashed.value, 6)} apart in {smashed.norm.upper()}"
         apart += f" under {smashed.relation.replace('_', '-')}"
-        return f"neighbors' smashed data are at most {apart}, as was stated; no clip is known that holds it"
+        return f"neighbors' smashed data are at most {apart}, as stated by the user; no clip is known that ensures it"
     return f"smashed data are clipped by the client before noise to {_spec(smashed)}"
 
 
@@ -155,8 +155,8 @@ def _said_of_mixing(mechanism: SplitMechanism) -> list[str]:
         said.append("ratios are hidden, but accounted for as if published: other clients' data can reveal them")
     if mechanism.seated and mechanism.noise.distribution.attained(mechanism):
         said.append(
-            "the drawn clients take seats uniformly at random, anew in every round and once for all its releases; a "
-            "ratio belongs to a seat, and the mean over the seats is charged"
+            "in every round, the drawn clients take seats (places in the mixture) uniformly at random, the same for "
+            "all its releases; a ratio belongs to a seat, and the mean over the seats is charged"
         )
     if isinstance(ratio, RealizedRatios):
         said.append("ratios are public; the number is for the ratios that were realized")
@@ -214,8 +214,8 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
             "dealt by a permutation that does not depend on the data",
             _said_of_order(part.records)
             if part.records is not None
-            else "the server is taken to know which batch that is, since the units that a place displaces can show it: "
-            "nothing is credited to the shuffle",
+            else "the server is assumed to know which batch, since the other units can reveal it: nothing is credited "
+            "to the shuffle",
         ]
     elif isinstance(part, RandomAllocation):
         said = [
@@ -235,8 +235,8 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
         ]
     if mechanism.relation == "add_or_remove_one":
         said.append(
-            "a unit that is absent leaves its place in the batch to a dummy, zeros with the same noise, and no other "
-            "unit moves up: a removal that deals all batches anew is not covered"
+            "a dummy (zeros with the same noise) takes an absent unit's place in the batch, and no other unit moves: "
+            "a removal that deals all batches anew is not covered"
             if isinstance(part, ShuffledEpochs)
             else "an absent unit counts as zeros with the same noise: noise is added once to a sum, or a dummy of "
             "noise alone arrives in the unit's place; a missing message, or a sum with less noise, is not covered"
@@ -246,8 +246,9 @@ def _said_of_sampling(mechanism: SplitMechanism) -> list[str]:
 
 def _said_of_order(records: int) -> str:
     return (
-        f"in every epoch the client's {records:,} records are dealt by a uniform order that the server does not learn; "
-        "each is alone in a row, and nothing that leaves beside its noisy row differs between records"
+        f"in every epoch the client's {records:,} records are dealt by a uniform order that the server does not "
+        f"learn; each is alone in a row, and apart from this noisy row, all that is released is the same for every "
+        f"record"
     )
 
 
@@ -259,7 +260,7 @@ def _composition(mechanism: SplitMechanism) -> list[str]:
             "their replace-one sensitivity and are charged here"
         ]
         if lower.rate < 1:
-            said.append("batches of the updates are secret and drawn apart from those of the releases")
+            said.append("batches of the updates are secret and drawn separately from those of the releases")
         return said
     if lower == "frozen":
         return ["the lower model is frozen and does not depend on the private data"]

@@ -33,8 +33,8 @@ def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tens
             examples.append(start + torch.arange(len(part), device=part.device))
     if not parts:
         raise NotApplicable(
-            f"{attack} reads the gradient that comes back across the cut, and no view holds one: record rounds of "
-            "training, of a protocol that sends it, with a lower segment that learns"
+            f"{attack} reads the gradient that comes back across the cut, but no view holds one: record training "
+            f"rounds of a protocol that sends it, with a lower segment that learns"
         )
     if len({part.shape[1] for part in parts}) > 1:
         raise NotApplicable(f"{attack} needs gradients of one size: attack views of different forms one by one")
@@ -61,7 +61,7 @@ def weight_gradients(
         lower.load_state_dict(state)
     weights = {name: weight.detach() for name, weight in lower.named_parameters()}
     if not weights:
-        raise NotApplicable("the lower segment has no weights, so that no gradient of them tells anything")
+        raise NotApplicable("the lower segment has no weights, so there is no gradient of weights to read")
 
     def inner(state: dict[str, Tensor], image: Tensor, back: Tensor) -> Tensor:
         released: Tensor = functional_call(lower, state, (image.unsqueeze(0),))

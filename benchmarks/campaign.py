@@ -67,7 +67,7 @@ def _seated(spec: dict[str, Any]) -> bool:
 SAID = (
     (lambda s: s["participation"]["kind"] == "poisson" and not _shows(s), "secret coin"),
     (lambda s: _drawn(s) and not _shows(s), "secretly"),
-    (_seated, "take seats uniformly at random, anew in every round"),
+    (_seated, "take seats (places in the mixture) uniformly at random"),
     (lambda s: isinstance(s["lower_model"], dict), "updates"),
     (lambda s: s["mixing"].get("ratio", {}).get("published") is False, "hidden"),
     (lambda s: s["mixing"].get("ratio", {}).get("kind") == "realized", "realized"),

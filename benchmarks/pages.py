@@ -86,7 +86,7 @@ def covered(name: str) -> str:
     made = table(*coverage_table(list(coverage(name).covered())))
     if not (unlike := deviations(name)):
         return made
-    return f"{made}\n\nPrinted settings that the experiments do not take:\n\n{table(*deviations_table(unlike))}"
+    return f"{made}\n\nPrinted settings that the experiments do not use:\n\n{table(*deviations_table(unlike))}"
 
 
 def coverage_counts() -> str:

@@ -119,7 +119,7 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
             return f"Without a defense, {found}"
         return f"{what} does not protect {these}: {found}"
     if most.outcome == "class":
-        return f"{what} gives away the class of {these}, and no record to the attacks mounted here{behind}"
+        return f"{what} gives away the class of {these}, but no record to the attacks mounted here{behind}"
     if most.outcome == "holds":
         return f"{what} holds against the attacks mounted here, which win without it{behind}"
     if most.outcome == "not_shown":

@@ -122,7 +122,7 @@ def _audited(rows: Sequence[Row], defenses: Sequence[str], manifest: Manifest, v
     )
     return Audited(
         data=f"{_distinct(row.dataset for row in rows)}, {first.records}: {', '.join(counts) or 'not counted'}; "
-        f"{first.attacked} ones are attacked, and the adversary's own are {first.auxiliary}"
+        f"{first.attacked} ones are attacked, and the adversary's own records are {first.auxiliary}"
         + (", with the attacked ones among them" if hold_attacked(first.auxiliary, first.attacked) else ""),
         network="; ".join(network),
         defenses=tuple(defenses),

@@ -18,7 +18,7 @@ from privkit.reports.threats import MEANING, Outcome
 from privkit.shared.interval import Interval
 
 Standing = Literal["proven", "declared", "nothing", "refuted", "no proof", "not recorded"]
-COVERED, NOT_COVERED = "the rows below say something of it", "not covered by this run"
+COVERED, NOT_COVERED = "rows below cover a part of it", "not covered by this run"
 
 
 class Audited(Frozen):

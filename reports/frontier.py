@@ -18,8 +18,9 @@ from privkit.shared.rounding import rounded_up
 
 NOTE = (
     "One line per setting, with its strongest attack; brackets are 95 % intervals, over seeds or (of one seed) over "
-    "records. Dominated: another defended setting is at least as good in three things (accuracy, what it gives away, "
-    "proven ε if either has one) and better in one: its ε is smaller, or intervals of one of the others do not overlap."
+    "records. Dominated: another defended setting is at least as good in accuracy, in what it gives away and in "
+    "proven ε (if either has one), and better in one: its ε is smaller, or the intervals of one of the others do not "
+    "overlap."
 )
 
 

@@ -21,7 +21,7 @@ REGISTRY = Path(__file__).with_suffix(".csv")
 """One line for each setting, adversary and seed, as `python benchmarks/run.py registry` measured it."""
 NOTE = (
     "Identified: share of the attacked records whose guess is nearer to them than to any other attacked one, under the "
-    "mounted attack that identifies most. Places go by means over seeds. Two shares whose intervals overlap may have "
+    "mounted attack that identifies most. Places are by means over seeds. Two shares whose intervals overlap may have "
     "either order. At least as good: no less accurate, and no more identified."
 )
 

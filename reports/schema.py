@@ -99,9 +99,9 @@ class Tuned(Frozen):
         """A sentence on what was tuned, on which records, and with what result."""
         failed = f", {self.failed} of them without a result" if self.failed else ""
         return (
-            f"tuned {', '.join(self.fields)} in {self.trials} trials{failed} on own records alone: {self.played} "
-            f"played victims, {self.own} were the adversary's; {self.metric} {self.given:.4f} as given, "
-            f"{self.best:.4f} as {self.chosen}"
+            f"tuned {', '.join(self.fields)} in {self.trials} trials{failed} on the adversary's own records alone, "
+            f"{self.played} of them as victims and {self.own} as its own; {self.metric} was {self.given:.4f} as given "
+            f"and is {self.best:.4f} with {self.chosen}"
         )
 
 

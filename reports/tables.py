@@ -167,7 +167,8 @@ def summary_note(summaries: Sequence[Summary]) -> str:
     if seeds >= _FEW_SEEDS:
         return _SUMMARY_NOTE
     return (
-        f"{_SUMMARY_NOTE} An interval over {seeds} seeds is wide and rests on the assumed shape of their law; use "
+        f"{_SUMMARY_NOTE} An interval over {seeds} seeds is wide and depends on the assumed distribution over seeds; "
+        f"use "
         f"{_FEW_SEEDS} seeds or more before you call a difference real."
     )
 

@@ -37,8 +37,9 @@ HEADERS = ("defense", "threat model", "verdict", "other attacks mounted", "not t
 MEANING = (
     "A defense falls if an attack comes closer to the records than every constant guess and than the mean of each "
     "record's true class (the 99 % interval of the mean difference over records, in MSE for images, lies above 0), or "
-    "if it identifies more records than any guess by the label does. An attack that beats the constant guesses alone "
-    "gives away the class. A defense holds against an attack that fails on it, although the same attack with the same "
+    "if it identifies more records than any guess by the label does. If an attack beats only the constant guesses, "
+    "the defense gives away the class. A defense holds against an attack that fails on it, although the same attack "
+    "with the same "
     "seed and budget wins on the undefended model, and more training would not improve it. In all other cases nothing "
     "is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A threat model "
     "counts every attack that its adversary could mount; --attack all mounts what was not tried."
@@ -236,14 +237,14 @@ def _elsewhere(model: ThreatModel, known: Sequence[KnownOutcome]) -> str:
 def _by_start(rows: Sequence[Row]) -> str:
     """A remark if the untrained attack counts instead of the finished one, or identifies more (mean over seeds)."""
     if times := sum(map(began, rows)):
-        return f"as it began, before its first step{f', in {times} of {len(rows)} seeds' if len(rows) > 1 else ''}"
+        return f"counted before its first step{f', in {times} of {len(rows)} seeds' if len(rows) > 1 else ''}"
     shares = [
         [found[IDENTIFIED.name].value for found in (row.recovered["unaligned"], row.floors[START]["unaligned"])]
         for row in rows
         if all(IDENTIFIED.name in known.get("unaligned", {}) for known in (row.recovered, row.floors.get(START, {})))
     ]
     after, before = (sum(each) / len(shares) for each in zip(*shares, strict=True)) if shares else (0.0, 0.0)
-    return f"its start alone identifies more, {before:.2f}" if before > after else ""
+    return f"before its first step it identifies more, {before:.2f}" if before > after else ""
 
 
 def _uncompared(rows: Sequence[Row]) -> str:
@@ -313,7 +314,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
     row, best = found[min(found)]
     what = measure(metric_of(row))
     return (
-        f"but {row.records} are recovered, and not whose they are: after matching, {row.attack} has {what.title} "
+        f"but {row.records} are recovered, but not their owners: after matching, {row.attack} has {what.title} "
         f"{best.value:.{what.digits}f}"
     )
 
@@ -359,7 +360,7 @@ def _narrowly(rows: Sequence[Row]) -> str:
     if falls(row.model_copy(update={"ahead": {}})):
         return ""
     least = min((row.ahead[guess][metric_of(row)] for guess in row.floors if guess != START), key=lambda one: one.low)
-    return f"closer by {interval(least, 4)} record by record"
+    return f"closer by {interval(least, 4)}, compared record by record"
 
 
 def told(verdicts: Sequence[ThreatVerdict]) -> list[str]:

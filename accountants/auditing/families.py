@@ -135,7 +135,7 @@ class Approximate(Family):
         if delta != self.delta:
             raise ValueError(
                 f"a family of (ε, δ)-DP has one δ: got delta={delta:g} and Approximate(delta={self.delta:g}); leave "
-                "family out, which takes the δ of the bound"
+                f"family out to use the δ of the bound"
             )
         return strength
 
@@ -159,7 +159,8 @@ class ScaledNoise(Family):
     mechanism: SplitMechanism  # the claimed one, at strength 1
     tight: bool = True  # whether to compose numerically if no closed form is exact
     assumption = (
-        "the mechanism is the claimed one with more or less noise; its ε and its trade-off curve are the accountant's"
+        "the mechanism is the claimed one with more or less noise; the accountant computes its ε and its trade-off "
+        "curve"
     )
     assumed = "the curve of the claimed mechanism, with more or less noise"
     precision = 1e-4

@@ -83,7 +83,7 @@ def epsilon_independent(
         assumptions=(
             curves.assumption,
             COINS,
-            "canaries are independent: a score depends on its own coin and on noise of its own alone",
+            "canaries are independent: each score depends only on its own coin and its own noise",
             NEIGHBORS,
             "the threshold and the test were fixed before the coins were known",
             ALONE,

@@ -80,8 +80,8 @@ def epsilon_clopper_pearson(
         assumed=curves.assumed,
         assumptions=(
             curves.assumption,
-            "the scores of members are independent draws of one law, and so are those of non-members: one run of the "
-            "mechanism each; canaries of one run are not independent (use epsilon_one_run)",
+            "members' scores are independent and identically distributed, and so are non-members': each comes from "
+            "its own run of the mechanism (canaries of one run are not independent: use epsilon_one_run)",
             "members and non-members come from neighboring data sets of the relation for which ε is claimed",
             chosen,
         ),
@@ -136,5 +136,7 @@ def tried(members: Array, others: Array, error: float, threshold: float | None) 
     for_missed, for_alarms = (
         np.repeat([error / (4 * h), error / (4 * group.size)], [h, c]) for group in (members, others)
     )
-    chosen = "the threshold may have been chosen from these scores: the correction covers every cut that was tried"
-    return fixed + corners, for_missed, for_alarms, chosen, f"{_METHOD} at {h} fixed ranks and at every cut"
+    chosen = (
+        "the threshold may have been chosen from these scores: the correction covers every threshold that was tried"
+    )
+    return fixed + corners, for_missed, for_alarms, chosen, f"{_METHOD} at {h} fixed ranks and at every threshold"

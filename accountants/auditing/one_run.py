@@ -18,13 +18,13 @@ from privkit.shared.empirical_bound import EmpiricalBound
 _UNLIKELY_COINS = 1e-9
 """Probability under fair coins below which `epsilon_one_run` refuses a split into members and non-members."""
 NEIGHBORS = (
-    "data with and without a canary are neighbors under the claimed relation: a canary that is left out is replaced "
-    "by nothing under add-or-remove, and by a counterpart that was fixed before the coins under replace-one"
+    "data with and without a canary are neighbors under the claimed relation: under add-or-remove, a canary is "
+    "present or absent; under replace-one, it is replaced by a counterpart that was fixed before the coins"
 )
 """Both relations are covered: the proof turns one coin, and asks only that the two sides of it are neighbors."""
 COINS = (
-    "each canary was a member by an independent fair coin of its own, which the mechanism used and the attack did not "
-    "see"
+    "an independent fair coin decided whether each canary was a member; the mechanism used the coins, and the attack "
+    "did not see them"
 )
 SCORED = f"{COINS}; every canary is scored, also those on which the attack abstains"
 ALONE = "the confidence is for this bound alone: of twenty bounds at 95 %, one may be expected to fail"

@@ -66,8 +66,8 @@ def epsilon_one_run_curve(
     for cut in {bottom, canaries - top} - {0, canaries}:
         if ranked[cut - 1][0] == ranked[cut][0]:
             raise ValueError(
-                f"scores tie at {ranked[cut][0]:g}, a border of the guesses, so that what is guessed depends on more "
-                "than the scores; add a little noise to all of them, or choose other numbers of guesses"
+                f"scores tie at {ranked[cut][0]:g}, where guesses end, so the scores alone do not decide what is "
+                f"guessed; add a little noise to all scores, or choose other numbers of guesses"
             )
     right = sum(coin for _, coin in ranked[canaries - top :]) + sum(not coin for _, coin in ranked[:bottom])
     curves = stated(family, d)

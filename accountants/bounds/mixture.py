@@ -25,7 +25,7 @@ _MANY = 1 << 20  # elements of ε × nodes from which polynomials on panels are 
 _BLOCK = 1 << 20  # orders × nodes that are in memory at a time
 _MOST_NODES = 4_000
 """Nodes of a law above which a grid of its profile takes minutes; smaller ones are then raised to a few."""
-_MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if they were told"
+_MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if the adversary knew them"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

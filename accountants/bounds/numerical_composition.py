@@ -90,7 +90,7 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
     pairs = _all(some or step.pairs(count) for some, (step, count) in zip(joined, steps, strict=True))
     if pairs is None:
         return None
-    how = ComposedBound.method + ", the third record of a round chosen before it"
+    how = ComposedBound.method + ", with the third record of each round chosen in advance"
     return ComposedBound(pairs=pairs, method=how, source=f"{ComposedBound.source}; derived: third_record.py")
 
 

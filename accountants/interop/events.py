@@ -89,9 +89,8 @@ def _gaussian_event(mechanism: SplitMechanism) -> DpEvent:
     constant = float(law.mu.max()) if only_seats else law.constant
     if constant is None:
         raise ValueError(
-            "dp_accounting has no event for a shift that is drawn at random and told with the release, such as random "
-            "ratios, or a participation that shows (its mixture of Gaussians hides the draw): use fixed or realized "
-            "ratios, and everyone in every round"
+            "dp_accounting has no event for random ratios or a random participation that the release reveals (its "
+            "mixture of Gaussians hides the draw): use fixed or realized ratios, and every client in every round"
         )
     event = GaussianDpEvent(_multiplier(constant))
     part = mechanism.sampling
@@ -108,8 +107,7 @@ def _laplace_event(mechanism: SplitMechanism) -> DpEvent:
     shift, one = laplace_shift(mechanism)
     if not one:
         raise ValueError(
-            "dp_accounting prices its Laplace event as one coordinate, and this mechanism has several: its ε would be "
-            "that of another mechanism"
+            "dp_accounting's Laplace event has one coordinate, but this mechanism has several: its ε would be wrong"
         )
     if isinstance(mechanism.sampling, WithoutReplacement):
         raise ValueError(

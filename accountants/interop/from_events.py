@@ -52,7 +52,7 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
     _check_relation(relation, {_kind(one) for one in others})
     if len(others) > 1 or not counts:
         found = f"{len(others)} kinds of releases" if others else "no release"
-        raise ValueError(f"the event holds {found}, and a mechanism has one: charge each in a ledger")
+        raise ValueError(f"the event holds {found}, but a mechanism has one kind: charge each in a ledger")
     given: dict[str, Any] = {"smashed": _ONE, "unit": unit, "lower_model": "frozen"}
     given["relation"] = "replace_one" if relation.name == "REPLACE_ONE" else "add_or_remove_one"
     if plain:
@@ -95,7 +95,7 @@ def _check_relation(relation: NeighboringRelation, kinds: set[str]) -> None:
     else:
         needed = ("REPLACE_SPECIAL", "ADD_OR_REMOVE_ONE")
     if relation.name not in needed:
-        why = "" if drawn else " (about REPLACE_ONE dp_accounting's two accountants disagree)"
+        why = "" if drawn else " (for REPLACE_ONE, dp_accounting's two accountants disagree)"
         raise ValueError(f"this event is meant for {' or '.join(needed)}, got {relation.name}{why}")
 
 
@@ -121,7 +121,9 @@ def _one_kind(event: Any, rounds: int) -> dict[str, Any]:
 
 def _updates(event: Any, steps: int) -> PrivateUpdates:
     if _kind(event) != "SampledWithoutReplacementDpEvent":
-        raise ValueError("unsampled releases are derived beside samples without replacement: charge each in a ledger")
+        raise ValueError(
+            "unsampled releases can only be joined with samples without replacement: charge each in a ledger"
+        )
     size, records = event.sample_size, event.source_dataset_size
     return PrivateUpdates(noise_multiplier=_noise(event.event), steps=steps, chosen=size, records=records)
 

@@ -32,16 +32,15 @@ NO_POSTERIOR = (
 )
 
 _ONE_ORDER = (
-    "nothing is claimed: an image has a single token, or equal tokens alone, so it has one order, which is no secret; "
-    "use more tokens per image (images whose side is not a prime number); no differential privacy"
+    "nothing is claimed: an image has a single token, or all its tokens are equal, so it has only one order; use more "
+    "tokens per image (images whose side is not a prime number); no differential privacy"
 )
 
 _FEW_ORDERS = (
-    "nothing is claimed: a batch has so many equal tokens that no secret order of different ones is left; no "
-    "differential privacy"
+    "nothing is claimed: so many tokens of a batch are equal that its order is no secret; no differential privacy"
 )
 
-_ONCE = "equal patches, which no order can tell apart, are counted once; other records may have more of them"
+_ONCE = "exchanging equal patches counts as no change of order; other records may have more equal patches"
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
@@ -159,7 +158,8 @@ def batch_shuffle(
             READ_AS[variant],
             f"{distinct}, {'' if even else 'but not '}equally likely: the best guess is right once in {_ten_to(worth)}",
             "Proposition 2, σ-privacy over all patches of the batch, is false as soon as a patch is kept",
-            "two patches of one image share an output more often than strangers, and every round shows it anew",
+            "two patches of one image are in one output more often than patches of two images, and every round shows "
+            "this again",
             NO_POSTERIOR,
         ),
         source="Yao et al., patch shuffling, Eq. 7, Eq. 8, Algorithm 2",

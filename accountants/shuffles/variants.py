@@ -55,7 +55,7 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
     if (value := _log10_outcomes(tokens, batch, kept, variant)) is None:
         raise ValueError(
             f"the outcomes of tokens={tokens}, batch={batch}, kept={kept} are neither few enough to count nor "
-            "concentrated enough to integrate; there are at least as many as log10_best_guess says"
+            "concentrated enough to integrate; log10_best_guess bounds their number from below"
         )
     return value
 

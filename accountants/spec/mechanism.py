@@ -81,8 +81,8 @@ class SplitMechanism(Checked):
             validate.choice("patches of the clip set", str(self.smashed.patches), (str(self.mixing.patches),))
         if (self.labels is None) != (self.noise.labels is None):
             raise ValueError(
-                "labels and their noise go together: give both where labels are released, neither where they are not "
-                "(a label that is released without noise has no finite ε)"
+                "labels and their noise go together: give both if labels are released, neither if not (a label that "
+                "is released without noise has no finite ε)"
             )
         self._check_composition()
         self._check_participation()
@@ -95,8 +95,8 @@ class SplitMechanism(Checked):
             raise ValueError(f"releases must be 1 with a record as the unit, got {self.releases}; rounds counts them")
         if self.unit == "record" and self.lower_model in ("trained", "averaged"):
             raise ValueError(
-                "record-level accounting does not hold with a lower model trained on raw data: later releases of other "
-                "records carry this record through the weights. Sound are lower_model='frozen', unit='client' with "
+                "record-level accounting does not hold with a lower model trained on raw data: its weights carry a "
+                "record into later releases of other records. Use lower_model='frozen', unit='client' with "
                 "lower_model='trained', or differentially private updates of the lower model (PrivateUpdates)"
             )
         if isinstance(self.lower_model, PrivateUpdates) and (self.unit, self.relation) != ("record", "replace_one"):
@@ -106,8 +106,8 @@ class SplitMechanism(Checked):
             )
         if self.unit == "client" and self.lower_model == "averaged":
             raise ValueError(
-                "averaging lower models sends out what a client's raw data did to them, which no noise here covers: "
-                "keep lower models local, freeze them, or train them with PrivateUpdates"
+                "averaging sends out lower models that were trained on raw data, and no noise here covers this: keep "
+                "lower models local, freeze them, or train them with PrivateUpdates"
             )
 
     def _check_participation(self) -> None:
@@ -116,19 +116,21 @@ class SplitMechanism(Checked):
         if kind == "poisson":
             if self.relation != "add_or_remove_one":
                 raise ValueError(
-                    "poisson sampling is accounted for under add_or_remove_one: name it as the relation (of "
-                    "privkit epsilon: --relation add_or_remove_one), or sample k of n (without_replacement)"
+                    "poisson sampling needs relation='add_or_remove_one' (in privkit epsilon: --relation "
+                    "add_or_remove_one); or sample k of n (without_replacement)"
                 )
             if ratio is not None:
                 raise ValueError("a Poisson subset has no fixed group to mix; sample k of n (without_replacement)")
         elif self.relation != "replace_one" and ratio is not None:
-            raise ValueError("in a mixed group one client's share is another's gap, so use relation='replace_one'")
+            raise ValueError(
+                "in a mixed group, removing a client changes the others' shares, so use relation='replace_one'"
+            )
         if isinstance(self.participation, WithoutReplacement):
             if self.relation != "replace_one":
                 raise ValueError("sampling k of n fixes the number of clients, so use relation='replace_one'")
             if self.drawn_once and self.participation.rate < 1:
                 raise ValueError(
-                    "ratios that are drawn once need a group that stays together, and k of n clients are drawn anew: "
+                    "ratios that are drawn once need a fixed group, but k of n clients are drawn anew in every round: "
                     "use every_round, or ratios that are drawn in every round"
                 )
             if ratio is not None and self.participation.chosen != ratio.group:
@@ -138,13 +140,15 @@ class SplitMechanism(Checked):
                 )
         if isinstance(ratio, RealizedRatios):
             if kind != "every_round":
-                raise ValueError("realized ratios show who took part, so no sampling amplifies; use every_round")
+                raise ValueError(
+                    "realized ratios show who took part, so sampling gives no amplification; use every_round"
+                )
             if ratio.rounds != self.rounds:
                 raise ValueError(f"realized ratios hold {ratio.rounds} rounds, but rounds={self.rounds}")
         if kind == "shuffled_epochs" and self.joint:
             raise ValueError(
-                "ratios that are realized or drawn once belong to rounds, and a shuffled epoch deals those to units: "
-                "use every_round with the rounds of one unit, or ratios that are drawn in every round"
+                "ratios that are realized or drawn once are fixed to rounds, but a shuffled epoch draws each unit's "
+                "round: use every_round with the rounds of one unit, or ratios that are drawn in every round"
             )
         if one_patch(self) and self.drawn_once:
             raise ValueError(

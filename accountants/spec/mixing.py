@@ -98,7 +98,7 @@ class FixedRatio(_Fixed):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.ratios:
-            raise ValueError("ratios must hold at least one client's, got none")
+            raise ValueError("ratios must hold at least one client's ratio, got none")
         if not isclose(sum(self.ratios), 1, abs_tol=1e-9):
             raise ValueError(f"mixing ratios must sum to 1, got {sum(self.ratios):g} from {self.ratios}")
 

@@ -128,7 +128,7 @@ def _check_alone(mechanism: SplitMechanism, name: str) -> None:
         raise ValueError(f"no bound is derived for {name} with releases={mechanism.releases} a round: use releases=1")
     if mechanism.lower_model != "frozen":
         raise ValueError(
-            f"no bound is derived for {name} with a lower model that learns, which shows later what was secret: use "
+            f"no bound is derived for {name} with a lower model that learns and later reveals the secret: use "
             "lower_model='frozen'"
         )
 
@@ -157,8 +157,8 @@ def _check_order(mechanism: SplitMechanism) -> None:
     for name, (given, allowed) in needed.items():
         if given != allowed:
             raise ValueError(
-                f"the order of shuffled records hides nothing known with {name}={given!r}: use {name}={allowed!r}, or "
-                "leave out records, and the place is charged as if it were told"
+                f"no bound is derived for a secret order of records with {name}={given!r}: use {name}={allowed!r}, or "
+                f"leave records out, which gives no credit for the order"
             )
 
 

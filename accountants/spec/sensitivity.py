@@ -181,7 +181,7 @@ N patches keeps at most N_i/N of it. A global norm bound is not: all of it may l
 
 def _ball(radius: float, nonnegative: bool, relation: Relation, norm: Norm) -> float:
     if norm != "l2":
-        raise ValueError("an L2 ball bounds no L1 distance without its dimensions; clamp coordinates for Laplace noise")
+        raise ValueError("an L2 clip without dimensions bounds no L1 distance; clamp coordinates for Laplace noise")
     if relation == "add_or_remove_one":
         return radius
     return radius * (sqrt(2) if nonnegative else 2)

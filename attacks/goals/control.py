@@ -48,7 +48,7 @@ def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor
         Control(
             name="wins_on_a_planted_leak",
             passed=detected >= _PLANTED_AUC,
-            detail=f"where the answer is planted the attack's AUC is {detected:.3f}",
+            detail=f"with a planted leak the attack's AUC is {detected:.3f}",
         ),
         Control(
             name="fails_on_noise",

@@ -47,7 +47,7 @@ class Cast:
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
         """Divide the auxiliary records into attacked ones and the adversary's own; errors are those of `controls`."""
         if observation.auxiliary is None or not observation.views:
-            raise NotApplicable("controls need auxiliary records, and a view whose form the noise takes")
+            raise NotApplicable("controls need auxiliary records, and a view that gives the noise its shape")
         auxiliary, batch_size = observation.auxiliary, observation.batch_size
         labels = observation.auxiliary_labels
         if labels is None:

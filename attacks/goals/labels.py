@@ -99,7 +99,7 @@ def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scor
     """
     labels = of_labels.shape[1]
     if positive >= labels:
-        raise NotApplicable(f"the attack tells labels 0..{labels - 1} apart, not positive={positive}")
+        raise NotApplicable(f"positive={positive} is none of the labels 0..{labels - 1} that the attack distinguishes")
     others = torch.arange(labels, device=of_labels.device) != positive
     values = of_labels[:, positive] - of_labels[:, others].amax(1)
     return Scores(values=values, examples=examples, of_labels=of_labels)

@@ -92,7 +92,7 @@ def wins(
     plain = _won(attack, played, seed, Undefended(played.identity, played.batch_size), None)
     if defended is None:
         return (plain,)
-    detail = f"control not possible: {remark}; the attack was controlled without the defense"
+    detail = f"control not possible: {remark}; the control ran without the defense"
     return plain, Control(name="wins_through_the_defense", passed=None, decisive=False, detail=detail)
 
 
@@ -136,7 +136,7 @@ def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Cont
         name="fails_on_noise",
         passed=error >= (1 - _NOISE_SLACK) * mean_error or not told_apart,
         detail=f"on a release of pure noise the attack has {played.measure} {_told(error)}, "
-        f"the mean {played.what} {mean_error:.4f}; less than {1 - _NOISE_SLACK:g} of it is a leak",
+        f"the mean {played.what} {mean_error:.4f}; less than {1 - _NOISE_SLACK:g} of the latter is a leak",
     )
 
 
@@ -153,7 +153,7 @@ def _surely(gains: Tensor) -> float:
 def _hindrance(attack: ImageAttack, defended: Defended) -> str:
     """The reason why an attack's control does not include a defense; empty if it does."""
     if "clients" in attack.needs:
-        return f"{attack.name} leads clients in training, and its controls have small clients without {defended.name}"
+        return f"{attack.name} steers the clients' training, and its controls use small clients without {defended.name}"
     if defended.why_not:
         return defended.why_not
     if left := sorted(defended.undone - attack.mounting.undoes):
@@ -188,7 +188,10 @@ def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, 
     won = _WON if share >= _WHOLE else _WON_IN_PART
     if defended is not None:
         won = max(won, _WON_IN_ORDER if "permutes" in defended.undone else won)
-        through, held = f", through {defended.name},", f", both on the {100 * share:.0f} % that it contains"
+        through, held = (
+            f", through {defended.name},",
+            f", both measured on the {100 * share:.0f} % of it that the release contains",
+        )
     passed = error <= won * mean_error
     if sent is not None and _FAR * won * mean_error < error <= won * mean_error and (views := _swapped(sent[0])):
         without = wrong(guessed(views, sent[1]))
@@ -197,13 +200,13 @@ def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, 
     if not passed and defended is not None and defended.own:
         held += (
             f"; {defended.name} was given the {what} itself, numbers in [0, 1]: if its levels, bounds or steps are "
-            "made for other numbers, its scale may be the cause, and not the attack"
+            f"made for another range, this may be the cause, and not the attack"
         )
     return Control(
         name="wins_on_identity",
         passed=passed,
         detail=f"on a release that is the {what} itself{through} the attack has {played.measure} {_told(error)}, "
-        f"the mean {what} {mean_error:.4f}; {won:g} of it or less is a win{held}",
+        f"the mean {what} {mean_error:.4f}; at most {won:g} of the latter is a win{held}",
     )
 
 

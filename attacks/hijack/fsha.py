@@ -108,8 +108,8 @@ class FSHA(ReconstructingAttack):
         auxiliary, clients = given(observation.auxiliary), given(observation.clients)
         if len(auxiliary) < max(2, observation.batch_size):
             raise NotApplicable(
-                f"fsha sets as many images of its own against the {observation.batch_size} of a round and holds a "
-                f"tenth out: it needs at least {max(2, observation.batch_size)} auxiliary images, got "
+                f"fsha trains on as many own images as a round has ({observation.batch_size}), and holds out a tenth "
+                f"of all: it needs at least {max(2, observation.batch_size)} auxiliary images, got "
                 f"{len(auxiliary)}"
             )
         auxiliary = auxiliary.to(views[0].smashed.device)

@@ -103,7 +103,7 @@ class Adaptive(ReconstructingAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.align is not None and self.combine not in ("auto", "average"):
-            raise ValueError(f"align is about combine=average, got combine={self.combine}; leave it out")
+            raise ValueError(f"align belongs to combine=average, got combine={self.combine}; leave it out")
 
     @property
     def mounting(self) -> ImageMounting:
@@ -169,7 +169,8 @@ class Adaptive(ReconstructingAttack):
         try:
             own, geometry = _read(observation, draws, self.read, asked)
         except NotApplicable as refusal:
-            return None, f"own messages were sent anew in each epoch, since their tokens cannot be read: {refusal}"
+            return None, "the adversary's own messages were sent anew in each epoch, since their "
+            f"tokens cannot be read: {refusal}"
         size, pool = rows_a_message(observation.views[0]), plan.combine == "pool"
         found = SimulatedPasses(
             own=own, geometry=geometry, passes=self.passes, size=size, copies=plan.copies, pool=pool
@@ -182,7 +183,9 @@ class Adaptive(ReconstructingAttack):
         if masked([*once, *again]):
             if matches or self.align:
                 way = "align=True" if self.align else f"combine={self.combine}"
-                raise NotApplicable(f"{way} matches whole rows of tokens, but each pass masks others: take average")
+                raise NotApplicable(
+                    f"{way} matches whole rows of tokens, but each pass masks other tokens: take average"
+                )
             return in_place
         if once[0].smashed.ndim == 2:
             if matches:
@@ -351,13 +354,14 @@ def _read(
     own = own_tokens(view, observation, geometry, draws, most, asked=asked)
     if len(own.tokens) < least:
         raise NotApplicable(
-            f"{len(own.tokens)} own images could be read within the rules of the threat model, and training takes "
+            f"the tokens of only {len(own.tokens)} own images could be read within the rules of the threat model, and "
+            f"training needs "
             f"{least}"
         )
     if (shown := _explained_variance(own)) < _SHOWN:
         raise NotApplicable(
             f"a linear map of own tokens explains {100 * max(0.0, shown):.0f} % of the variance of their mean "
-            "patches, so that tokens may be beside wrong patches"
+            "patches, so tokens may be assigned to wrong patches"
         )
     return own, geometry
 

@@ -122,14 +122,17 @@ class Fingerprints(ReconstructingAttack):
             owners, places = tried.agreement(maps, shown, clients)
             if owners < 1 / first.mixed + _TOLD * (1 - 1 / first.mixed):
                 raise NotApplicable(
-                    f"fingerprints finds the owners of {100 * owners:.0f} % of own tokens, with {first.mixed} images a "
-                    "row: clients whose lower segments are alike leave no marks; take ridge, or union with its passes"
+                    f"fingerprints finds the owners of {100 * owners:.0f} % of own tokens, with {first.mixed} images "
+                    f"a row: clients with similar lower segments cannot be told apart; take ridge, or union with its "
+                    f"passes"
                 )
             truth, taken = own[tried.images].flatten(2).flatten(0, 1), tried.clients.flatten() >= 0
             ahead = (tried.decoded(clients, penalty) for penalty in PENALTIES)
             errors = [float((guess - truth)[taken].square().mean()) for guess in ahead]
             guess = victims.decoded(clients, PENALTIES[errors.index(min(errors))])
-        note = f"of own tokens, {100 * owners:.0f} % got their owner and {100 * places:.0f} % their place"
+        note = (
+            f"{100 * owners:.0f} % of own tokens were assigned to their owner, and {100 * places:.0f} % to their place"
+        )
         return Reconstruction(images=guess.view(-1, *observation.image_shape), curve=(min(errors),), note=note)
 
 
@@ -262,15 +265,15 @@ class _Wire:
             found.append((tokens, part[whole], whole // self.share))
         if (back := float(torch.cat(recurring).mean())) < _RECUR:
             raise NotApplicable(
-                f"fingerprints needs tokens that come back as they were, and {100 * (1 - back):.0f} % of own tokens "
-                "did not: noise was added, or a token depends on its company"
+                f"fingerprints needs tokens that stay the same if an image is sent again, but {100 * (1 - back):.0f} "
+                f"% of own tokens changed: noise was added, or a token depends on the other images of its batch"
             )
         tokens, image, client = (torch.cat(parts) for parts in zip(*found, strict=True))
         each = [client == number for number in range(self.batch // self.share)]
         if (fewest := min(int(at.sum()) for at in each)) < _FEWEST:
             raise NotApplicable(
-                f"fingerprints needs {_FEWEST} whole sets of each client's tokens, and of one {fewest} came back "
-                "whole: give it more with sets=…"
+                f"fingerprints needs {_FEWEST} whole sets of each client's tokens, but one client has only {fewest}: "
+                f"raise sets=…"
             )
         return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
 

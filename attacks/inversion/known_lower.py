@@ -96,18 +96,18 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
             given = lower(torch.zeros(1, *image_shape, device=view.smashed.device)).shape[1:]
     except (RuntimeError, ValueError, IndexError, TypeError, AssertionError) as error:
         raise NotApplicable(
-            f"the lower segment cannot read images of {list(image_shape)} ({error}): hand over one that takes the "
-            "images themselves, with whatever prepares them as its first layer"
+            f"the lower segment cannot read images of {list(image_shape)} ({error}): give one that takes the images "
+            f"themselves, with any preprocessing as its first layer"
         ) from error
     if given != view.smashed.shape[1:]:
         if not view.whole:
             raise NotApplicable(
-                f"the lower segment gives {given[0]} tokens per image, of which {view.smashed.shape[1]} were released, "
-                "and nobody knows which: take black_box, which reads any number of tokens"
+                f"the lower segment gives {given[0]} tokens per image, of which {view.smashed.shape[1]} were "
+                f"released, and it is not known which: take black_box, which reads any number of tokens"
             )
         raise NotApplicable(
-            f"the lower segment gives {list(given)} an image, but {list(view.smashed.shape[1:])} was released: "
-            "a defense that changes the form of the release must be part of the lower segment that is handed over"
+            f"the lower segment gives {list(given)} an image, but {list(view.smashed.shape[1:])} was released: a "
+            f"defense that changes the shape of the release must be part of the given lower segment"
         )
 
 

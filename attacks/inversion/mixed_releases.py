@@ -93,8 +93,8 @@ def records_of_rows(view: View) -> Tensor:
         return torch.where(view.clients >= 0, view.clients * batch + (rows % batch).unsqueeze(1), -1)
     if view.mixed > 1:
         raise NotApplicable(
-            f"each row holds {view.mixed} images, and the adversary does not know whose, because the coins of mixing "
-            "are hidden from it; use a defense with published=true"
+            f"each row holds {view.mixed} images, and the adversary does not know which, because the random draws of "
+            f"the mixing are hidden; use a defense with published=true"
         )
     return rows.unsqueeze(1)
 
@@ -103,8 +103,8 @@ def check_public(views: Sequence[View]) -> None:
     """Raise `NotApplicable` for mixed rows with hidden weights."""
     if any(view.weights is None for view in views):
         raise NotApplicable(
-            f"each released row holds {views[0].mixed} images with hidden weights: its members can only be told apart "
-            "where the coins of mixing are public"
+            f"each released row holds {views[0].mixed} images with hidden weights: they can only be separated if the "
+            f"mixing weights are public"
         )
 
 

@@ -96,8 +96,8 @@ class MixturePosterior(ReconstructingAttack):
         own = auxiliary[: len(auxiliary) // batch * batch].to(device)
         if len(own) < 3 * batch:
             raise NotApplicable(
-                f"mixture_posterior learns from rounds of the victim's size ({batch} images), and is judged on others: "
-                f"it needs at least {3 * batch} own images, got {len(auxiliary)}"
+                f"mixture_posterior learns from rounds of the victim's size ({batch} images), and is judged on "
+                f"further rounds: it needs at least {3 * batch} own images, got {len(auxiliary)}"
             )
         if (numbers := attacked[0].smashed[0].numel()) > _WIDEST:
             raise NotApplicable(

@@ -73,8 +73,8 @@ class PCAT(Checked):
             control=lambda steps: replace(self, epochs=_CONTROL_EPOCHS),
             passes=self.passes,
             control_side=8,
-            short_of_published="the pseudo-client meets the server's segment at some states of its training, where the "
-            "authors' takes a step in each round: not the published strength",
+            short_of_published="the pseudo-client is trained with some recorded states of the server's segment, while "
+            "the authors' takes a step in each round: not the published strength",
         )
 
     def run(

@@ -114,8 +114,8 @@ class PosteriorMean(ReconstructingAttack):
         own = auxiliary[: len(auxiliary) // batch * batch].to(device)
         if len(own) < 2 * batch:
             raise NotApplicable(
-                f"posterior_mean learns from rounds of the victim's size ({batch} images), and is judged on one: "
-                f"it needs at least {2 * batch} own images, got {len(auxiliary)}"
+                f"posterior_mean learns from rounds of the victim's size ({batch} images), and is judged on a further "
+                f"round: it needs at least {2 * batch} own images, got {len(auxiliary)}"
             )
         if self.mirror:
             own = torch.cat([own[:-batch].flip(-1), own])

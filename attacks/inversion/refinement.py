@@ -106,7 +106,10 @@ class Refinement:
                 tried = [(training.held((guesses[held] + one * added).clamp(0, 1)), one) for one in _SHARES]
                 share = min(tried)[1]
             guess = (guess + share * (refiner(guess) - guess)).clamp(0, 1)
-        note = f"{100 * share:.0f} % of the network's correction was taken, which guesses left-out images best"
+        note = (
+            f"{100 * share:.0f} % of the network's correction was applied, the share with the smallest error on "
+            f"held-out images"
+        )
         return Reconstruction(images=guess, curve=curve, note=note)
 
 

@@ -92,7 +92,9 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
     for same in rounds:
         if any(view.smashed.shape != same[0].smashed.shape or view.messages != same[0].messages for view in same):
             shapes = ", ".join(str(list(view.smashed.shape)) for view in same)
-            raise NotApplicable(f"passes of the same victims must have one shape and as many messages, got {shapes}")
+            raise NotApplicable(
+                f"passes of the same victims must have the same shape and number of messages, got {shapes}"
+            )
     if not mixed and any(view.mixed > 1 for view in views):
         raise NotApplicable(
             "rounds can be combined only if a row holds one image: each pass draws groups and weights anew, so no "

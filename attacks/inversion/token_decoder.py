@@ -95,8 +95,8 @@ class TokenDecoder(ReconstructingAttack):
         again, same, _ = text_tokens(query, words, texts[:batch], batch, draws)
         if not keeps_places(tokens[:batch][sent[:batch].argsort()], again[same.argsort()]):
             raise NotApplicable(
-                "it learns from tokens that come back in their places, and of the same texts sent twice no more did so "
-                "than by chance: they are moved (vocabulary reads those), or noise hides their words"
+                "it needs tokens that keep their places, but when texts were sent twice, no more tokens agreed than "
+                "by chance: tokens are moved (take vocabulary), or noise hides their words"
             )
         texts = texts[sent]
         start = Discriminant(tokens.flatten(0, 1), texts.flatten(), own.flatten().bincount(minlength=len(words)))
@@ -109,7 +109,7 @@ class TokenDecoder(ReconstructingAttack):
             )
             decoder.begin(weight * training.scale, bias + weight @ training.middle)
             curve = fit(training, self.epochs, session, objective=f"{self.name}: the held-out cross-entropy")
-        note = f"{len(words)} words are in own texts, {len(texts) // batch + 1:,} rounds"
+        note = f"own texts contain {len(words)} different words; {len(texts) // batch + 1:,} rounds were sent"
         return Reconstruction(
             images=words[training.read(released, lambda logits: logits.argmax(2))], curve=curve, note=note
         )

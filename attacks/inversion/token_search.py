@@ -113,7 +113,7 @@ class TokenSearch(ReconstructingAttack):
         if tokens.shape[1:] != released.shape[1:]:
             raise NotApplicable(
                 f"the lower segment gives {list(tokens.shape[1:])} for a text, and {list(released.shape[1:])} was "
-                "released: hand over the segment that the clients use"
+                "released: give the segment that the clients use"
             )
         means = WordMeans(tokens, texts, 0 if own is None else len(own), words)
         noise = means.noise(released)
@@ -126,11 +126,14 @@ class TokenSearch(ReconstructingAttack):
             released = take(released, order)
             guess = _read(means, released - means.places, noise)
         search = _Search(lower, released, means, guess, self.candidates, _causal(lower, texts[:1], words))
-        curve = fit(search, self.epochs, session, objective=f"{self.name}: the share that is not explained")
+        curve = fit(search, self.epochs, session, objective=f"{self.name}: the unexplained share of the release")
         exact = search.explained()
         converged = None if len(curve) < JUDGED_FROM else not gained(curve[len(curve) // 2 - 1], curve[-1])
         places = "tokens are in their places" if order is None else "places are guessed"
-        note = f"{exact} of {len(released)} texts give their release exactly, of {words:,} words; {places}"
+        note = (
+            f"for {exact} of {len(released)} texts, the found words give exactly their release ({words:,} words "
+            f"are possible); {places}"
+        )
         return Reconstruction(images=search.guess.clone(), curve=curve, converged=converged, note=note)
 
 
@@ -303,8 +306,8 @@ def _words(lower: nn.Module, length: int, own: Tensor | None, device: torch.devi
     if found:
         if own is not None and int(own.max()) >= found[0]:
             raise NotApplicable(
-                f"own texts have the word {int(own.max())}, and the lower segment's embedding has {found[0]} words: "
-                "hand over texts of the same vocabulary"
+                f"own texts have the word id {int(own.max())}, but the lower segment's embedding has {found[0]} "
+                f"words: give texts of the same vocabulary"
             )
         return found[0]
     if own is None:

@@ -84,8 +84,9 @@ class Union(ReconstructingAttack):
         recur = torch.cat([one.recurring for one in own_sets]).mean().item()
         if recur < _RECUR:
             raise NotApplicable(
-                f"union needs tokens that come back as they were, and {100 * (1 - recur):.0f} % of own tokens did not: "
-                "noise was added, or a token depends on its company; take adaptive or unmix"
+                f"union needs tokens that stay the same if an image is sent again, but {100 * (1 - recur):.0f} % of "
+                f"own tokens changed: noise was added, or a token depends on the other images of its batch; take "
+                f"adaptive or unmix"
             )
         typical = torch.cat([one.sizes for one in own_sets]).median()  # what fills an empty seat is nobody's token
         tokens = _places(int(typical), observation.image_shape)

@@ -118,8 +118,8 @@ def records_alone(
         typical, noise, left = fitting_noise(tried[:-1], tried[-1])
     if secret and left > _UNEXPLAINED:
         raise NotApplicable(
-            f"secret ratios that fit some passes leave {100 * left:.0f} % of another one's variance: a row is no "
-            "sum with one ratio for each record, or noise covers it"
+            f"secret ratios that fit some passes leave {100 * left:.0f} % of another pass's variance unexplained: a "
+            f"row is no sum with one ratio per record, or noise hides it"
         )
 
     def unmixed(same: Sequence[View]) -> View:
@@ -164,7 +164,7 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
     together = torch.bincount(pairs.flatten(), minlength=count * count).view(count, count)
     image: Tensor = together.argmax(1)
     if not torch.equal(image.sort().values, alone):
-        raise NotApplicable("the solved records are not the own images, one for one: record more passes")
+        raise NotApplicable("the solved records do not match the own images one to one: record more passes")
     return image
 
 

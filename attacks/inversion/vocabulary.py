@@ -116,7 +116,7 @@ class Vocabulary(ReconstructingAttack):
             if tokens.shape[1:] != released.shape[1:]:
                 raise NotApplicable(
                     f"the lower segment gives {list(tokens.shape[1:])} for a text, and {list(released.shape[1:])} was "
-                    "released: hand over the segment that the clients use"
+                    "released: give the segment that the clients use"
                 )
             labels, places = texts, torch.arange(own.shape[1], device=device).expand_as(texts)
         reader = Discriminant(tokens.flatten(0, 1), labels.flatten(), own.flatten().bincount(minlength=len(words)))
@@ -146,7 +146,7 @@ class Vocabulary(ReconstructingAttack):
             guess = guess.gather(1, likeliest_order(costs, guess, WordPairs(own, len(words))))
         order = "tokens come back in their places" if in_place else "places are guessed"
         via = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
-        note = f"{len(words)} words are in own texts, {via}; {order}"
+        note = f"own texts contain {len(words)} different words, sent in {via}; {order}"
         return Reconstruction(images=words[guess], curve=curve, note=note)
 
 

@@ -52,7 +52,7 @@ def check_tokens(attack: str, released: Tensor, words: int) -> None:
 def check_words(attack: ImageAttack, own: Tensor) -> None:
     """NotApplicable if the adversary's texts hold no word."""
     if not (own != PADDING).any():
-        raise NotApplicable(f"{attack.name} learns words from own texts, and these {len(own)} hold padding alone")
+        raise NotApplicable(f"{attack.name} learns words from own texts, but these {len(own)} contain only padding")
 
 
 def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:

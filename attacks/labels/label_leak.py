@@ -59,7 +59,7 @@ class LabelLeak(NamingAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.less_own and (self.score, self.reference) == ("cosine", "mean"):
-            raise ValueError("less_own=true takes the mean off, so that score=cosine needs reference=labeled")
+            raise ValueError("less_own=true subtracts the mean, so score=cosine needs reference=labeled")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -140,7 +140,7 @@ def _group_means(rows: Tensor, groups: Tensor) -> Tensor:
 def _own_part(rows: Tensor, rounds: Tensor, examples: Tensor, observation: LabelObservation) -> Tensor:
     """For each row, the mean of all rows of its round with the same own label."""
     if observation.own_labels is None:
-        raise NotApplicable("label_leak less_own needs the own label of every row (LabelObservation)")
+        raise NotApplicable("label_leak less_own needs the client's own label of every row (LabelObservation)")
     own = observation.own_labels.to(rows.device)[examples]
     return _group_means(rows, rounds * (int(own.max()) + 1) + own)
 

@@ -82,7 +82,9 @@ class ModelCompletion(NamingAttack):
         examples = torch.arange(total, device=records.device)
         seeds, labels = seeds_among(examples, observation, self.name)
         if int(labels.max()) >= len(shares):
-            raise NotApplicable(f"model_completion tells labels 0..{len(shares) - 1} apart, not {int(labels.max())}")
+            raise NotApplicable(
+                f"model_completion distinguishes labels 0..{len(shares) - 1}, got label {int(labels.max())}"
+            )
         training = _Completion(self, lower, records, (seeds, labels), len(shares), generator)
         fit(training, self.epochs, session, objective="model_completion's loss")
         return one_against_rest(training.logits(), self.positive, examples)

@@ -106,7 +106,7 @@ class ReleaseClustering(NamingAttack):
         sent = torch.cat([view.smashed for view in observation.views]) if sent is None else sent
         directions = rows if self.on == "smashed" else nn.functional.normalize(rows, dim=1)
         if len(directions.unique(dim=0)) < len(names):
-            raise NotApplicable(f"{len(names)} labels cannot be told apart by fewer different rows")
+            raise NotApplicable(f"{len(names)} labels need at least as many different rows")
         amid, of_row = _clusters(directions.double().cpu().numpy(), len(names), generator)
         named = _named(
             _layout(sent[examples].flatten(1).double().cpu().numpy(), of_row, len(names)),

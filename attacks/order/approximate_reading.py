@@ -210,9 +210,9 @@ def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, al
         shown.append(_explained(seen[:, :numbers], wanted.flatten(0, 1)[:, :numbers]))
     if not min(shown) >= _SOUND:
         raise NotApplicable(
-            "own tokens are read by queries, but the same images sent twice came back with other tokens, and these do "
-            f"not show the patches that were sent (at least {100 * _SOUND:.0f} % of their variance is asked for, and "
-            f"{100 * min(shown):.0f} % were found): only the lower segment would show them"
+            f"own tokens are read by queries, but the same images sent twice gave different tokens, which explain "
+            f"only {100 * min(shown):.0f} % of the variance of the sent patches (needed: {100 * _SOUND:.0f} %): give "
+            f"the attack the lower segment"
         )
 
 

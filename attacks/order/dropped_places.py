@@ -50,7 +50,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     whole = torch.cat([tokens[size == count, :count] for tokens, size in sets if tokens.shape[1] >= count])
     if len(whole) < max(2, _LEAST * len(some)):
         raise NotApplicable(
-            f"of {len(some)} own images {len(whole)} came back with all of {count} tokens: too few of each are left"
+            f"only {len(whole)} of {len(some)} own images kept all {count} tokens: too few tokens are left"
         )
     laws = PlaceLaws.fit(whole, max(_FEWEST, _COMPONENTS // count))
 
@@ -78,8 +78,8 @@ def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tenso
     sizes = new.sum(1)
     if float(new.float().mean()) > _NEW:
         raise NotApplicable(
-            f"{100 * float(new.float().mean()):.0f} % of the tokens in {len(releases)} releases of own images came for "
-            "the first time: noise was added, tokens depend on their company, or too few are left of each image"
+            f"{100 * float(new.float().mean()):.0f} % of the tokens in {len(releases)} releases of own images were "
+            f"new: noise was added, tokens depend on the other images of their batch, or too few are left of each image"
         )
     name = (new.cumsum(1) - 1).gather(1, first).unflatten(1, (-1, length))  # [N, R, L] in 0..m-1
     here = nn.functional.one_hot(name, int(sizes.max())).float()  # [N, R, L, m]
@@ -88,8 +88,8 @@ def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tenso
     both = (before & before.transpose(1, 2)).float().sum() / before.float().sum().clamp_min(1)
     if both > _CONTRADICTED:
         raise NotApplicable(
-            f"{100 * float(both):.0f} % of the pairs of own tokens came in both orders, so that order tells no place: "
-            "take union, or black_box, whose mask tokens need no places"
+            f"{100 * float(both):.0f} % of the pairs of own tokens came in both orders, so the order of tokens does "
+            f"not show their places: take union, or black_box, whose mask tokens need no places"
         )
     for _ in range(ceil(log2(max(2, before.shape[1])))):
         before |= (before.float() @ before.float()) > 0

@@ -155,8 +155,8 @@ def _tokens_of_rows(rows: Tensor, query: Query, batch: int, draws: Generator) ->
             or not torch.equal(members.sort().values.cpu(), torch.arange(len(part)))
         ):
             raise NotApplicable(
-                f"field_order needs a query that answers with {part.shape[1]} tokens for each record; hold the lower "
-                "segment (source=lower), or attack a defense that mixes no records"
+                f"field_order needs a query that answers with {part.shape[1]} tokens for each record; use the lower "
+                f"segment (source=lower), or attack a defense that mixes no records"
             )
         released = smashed.new_empty(len(whole), *smashed.shape[1:]) if released is None else released
         released[number * batch + members] = smashed

@@ -113,7 +113,7 @@ def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
     if (shown := _explained(coarse, last[1:].flatten(1))) < _SHOWN:
         raise NotApplicable(
             f"own images explain {100 * max(0.0, shown):.0f} % of the variance of tokens that were followed from image "
-            f"to image: tokens leave their image's row, more than the order is random, or {len(images)} own "
+            f"to image: tokens leave their image's row, something other than the order is random, or {len(images)} own "
             "images are too few"
         )
     return last[1:]

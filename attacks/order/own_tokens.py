@@ -41,7 +41,9 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
     if auxiliary is None or (observation.lower is None and observation.query is None):
         raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")
     if any(view.mixed > 1 for view in views):
-        raise NotApplicable(f"{name} puts whole tokens back, but each released row is a mixture of several images")
+        raise NotApplicable(
+            f"{name} puts whole tokens into their places, but each released row is a mixture of several images"
+        )
     geometry = replace(Geometry.of(views[0].smashed, observation.image_shape), class_tokens=0)  # it is no piece
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(
@@ -136,8 +138,8 @@ def _queried_tokens(
         return OwnTokens(tokens=own.flatten(0, 1), patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
     if not same and not approximate:
         raise NotApplicable(
-            "own tokens are read by queries, but the same images sent twice came back with other "
-            "tokens: more than the order is random; only the lower segment would show them"
+            "own tokens are read by queries, but the same images sent twice gave different tokens: something other "
+            "than the order is random; give the attack the lower segment"
         )
     if not same:
         near = read_approximately(asker, images, geometry, draws, read, once, again)
@@ -188,8 +190,8 @@ def _unmixed(
     rows, alike = asker.unmixed(images, scale)
     if alike.double().mean() < _COPIES_ALIKE:
         raise NotApplicable(
-            "own tokens are read from messages of copies of one image, but copies came back with other "
-            "tokens: a token depends on the other images of its message; only the lower segment would show them"
+            "own tokens are read from messages of copies of one image, but the copies gave different tokens: a token "
+            "depends on the other images of its message; give the attack the lower segment"
         )
     labels = labelled(chosen, asker.unmixed(repeated, scale)[0])
     return in_place(rows, patches[: len(images)], labels), alike

@@ -58,4 +58,6 @@ def cluster_accuracy(labels: Labels, guesses: Labels) -> Interval:
     first, second = halves
     best, apart = hits(first + second, first + second), hits(first, second) + hits(second, first)
     found, least = clopper_pearson(best, len(labels)), clopper_pearson(apart, len(labels))
-    return replace(found, low=min(found.low, least.low), method=f"{found.method}, the lower limit by halves")
+    return replace(
+        found, low=min(found.low, least.low), method=f"{found.method}, with the lower limit from halves of the examples"
+    )

@@ -16,7 +16,7 @@ from privkit.shared.interval import Interval, clopper_pearson
 
 _Direction = Literal["higher", "lower", "none"]
 _SURE = 3.5  # deviations of a batch's area from 1/2
-_DISJOINT = "Clopper–Pearson of disjoint pairs, which all are on one side"
+_DISJOINT = "Clopper–Pearson of disjoint pairs, since all scores lie on one side"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,7 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
     areas, counts = _areas(values, truth, members, len(numbers))
     kept = np.isfinite(areas)
     if not kept.any():
-        raise ValueError("no batch holds both positive and negative examples, so that none has an area; pool them")
+        raise ValueError("no batch holds both positive and negative examples, so none has an AUC; pool them")
     defined = areas[kept]
     auc, half = float(defined.mean()), np.inf
     if len(defined) > 1:
@@ -139,7 +139,7 @@ def opposed(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike) -> str:
         return ""
     return (
         f"rounds leak in opposite directions (AUC {areas[away.argmin()]:.2f} in one, {areas[away.argmax()]:.2f} in "
-        "another), so that their pooled AUC and its mean say too little"
+        f"another), so neither the pooled AUC nor the mean over rounds shows the leak"
     )
 
 
@@ -262,7 +262,7 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
     below = 1 - (ranks[n:] - _ranks(others)) / n
     variance = (above.var(ddof=1) / n if n > 1 else np.inf) + (below.var(ddof=1) / k if k > 1 else np.inf)
     if not np.isfinite(variance):
-        return 0.0, 1.0, "none: one example of a kind tells no variance"
+        return 0.0, 1.0, "none: one example of a kind shows no variance"
     if not 0 < auc < 1 or variance == 0:
         worst = float(((1 - confidence) / 2) ** (1 / min(n, k)))
         if auc == 1:

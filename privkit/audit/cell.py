@@ -234,8 +234,8 @@ def _trained(start: AttackContext) -> TrainedContext:
     often, certificate = certified(config, model.edge, seed_data, receipt, times)
     if not cell.defense.spec.position_embedding and model.known["hides_places"] is False:
         told = (
-            "this model's tokens tell of their places (patches overlap, or each field of a table has vectors of its "
-            "own): the count covers the order of tokens, not what one token gives away of its place"
+            "this model's tokens reveal something of their places (patches overlap, or each field of a table has its "
+            "own vectors): the count covers the order of tokens, not what one token reveals of its place"
         )
         certificate = replace(certificate, assumptions=(*certificate.assumptions, told))
     known = {

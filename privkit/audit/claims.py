@@ -79,7 +79,9 @@ def audit_one_run(
             f"({coins.dtype})"
         )
     if certificate.delta is not None and delta not in (None, certificate.delta):
-        raise ValueError(f"the certificate is for delta={certificate.delta:g}, so that delta={delta} compares nothing")
+        raise ValueError(
+            f"the certificate is for delta={certificate.delta:g}, so it cannot be compared at delta={delta}"
+        )
     if isinstance(family, Gaussian) and not _claims_a_curve(certificate):
         method = certificate.method or "none"
         raise ValueError(
@@ -146,7 +148,7 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
     if bound.claimed == inf:
         return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
     if charged:
-        found += f" of any mechanism; the scores leave only curves that are charged ε >= {bound.held:.4g}, which"
+        found += f" holds for any mechanism; the scores are compatible only with curves of ε >= {bound.held:.4g}, which"
     claim = f"the claimed ε = {bound.claimed:.4g} at δ = {delta:g}{' with its whole curve' if family else ''}"
     if bound.refuted:
         return f"{found} refutes {claim} {sure}"
@@ -203,7 +205,7 @@ def uncovered(certificate: Certificate, lower_model: object, known: frozenset[st
     """
     if certificate.kind != "differential_privacy" or lower_model != "trained":
         return ()
-    more = {"lower": "the lower segment itself", "query": "answers of the lower segment to inputs of its own"}
+    more = {"lower": "the lower segment itself", "query": "answers of the lower segment to the adversary's own inputs"}
     held = " and ".join(text for field, text in more.items() if field in known)
     if not held:
         return ()

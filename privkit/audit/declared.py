@@ -62,8 +62,8 @@ class Declared:
         """
         if self.quieter is not None:
             return (
-                "the recorded lower segment adds more noise than the release has: the last round's variance is "
-                f"{self.quieter:.2f} of that of its answers; record the segment with the release's own noise"
+                f"the recorded lower segment adds more noise than the release has: the last round's variance is only "
+                f"{self.quieter:.2f} of the variance of its answers; record the segment with the release's own noise"
             )
         first, last = self.rounds - self.rounds // self.passes * min(passes, self.passes), self.distance or 0.0
         read = {number: distance for number, distance in self.distances.items() if number >= first}
@@ -77,7 +77,8 @@ class Declared:
         return (
             f"the recorded lower segment does not reproduce the release: {which}, sent again in {self.mode} "
             f"mode, differs by {read[far] if cure else last:.2f} of its size (more than {FAR:g}), and no declared "
-            f"noise explains this; record the segment with its defense, in the mode and with the weights of then{cure}"
+            f"noise explains this; record the segment with its defense, in the mode and with the weights of that "
+            f"round{cure}"
         )
 
 
@@ -195,7 +196,7 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
     known = _Clients(plain=plain, weaker=weaker, variance=_variance(receipt))
     seen = all(_effects(stage) <= _SEEN for stage in sites.smashed)
     if not (plain and seen) or sites.images or any(_effects(stage) & {"mixes", "noises"} for stage in sites.server):
-        return replace(known, why=f"what {edge.defense.name} made of the records cannot be told from the recording")
+        return replace(known, why=f"the recording does not show what {edge.defense.name} made of the records")
     if edge.defense.group == 1:
         return replace(known, ask=seen_alone(edge, recording.round_rows))
     shared = shared_lower(edge)
@@ -266,8 +267,8 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
     if 2 * stayed <= told or not _unlikely(stayed - kept * rows, mean * rows):
         return ""
     return (
-        f"the recording declares {shuffle.name}, but {stayed} of {told} different tokens in {rows} rows lie where the "
-        f"recorded lower segment makes them; the shuffle leaves {(kept + mean) * rows} there in the mean"
+        f"the recording declares {shuffle.name}, but {stayed} of {told} different tokens in {rows} rows are still in "
+        f"their places; on average, this shuffle leaves {(kept + mean) * rows} there"
     )
 
 

@@ -195,7 +195,7 @@ def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
     estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
     peek = "the epoch was chosen as the best on the test images, so its accuracy is no estimate for new images"
     straight = [
-        f"{stage.name} trains straight through: its gradient is not the derivative of what it releases"
+        f"{stage.name} trains with a straight-through gradient, which is not the derivative of its release"
         for stage in stages_of(edge.defense)
         if stage.straight_through
     ]
@@ -211,7 +211,9 @@ def _clear(edge: Clients) -> list[str]:
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
     by = " and ".join(acts)
-    return [f"accuracy is measured on test images that cross without {by}; attacks read releases with it"] * bool(acts)
+    return [f"accuracy is measured on test images that are sent without {by}; attacks read releases with it"] * bool(
+        acts
+    )
 
 
 def _take(home: Path, edge: Clients, upper: nn.Module, finished: dict[str, Any], keep: str) -> None:

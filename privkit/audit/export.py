@@ -80,7 +80,8 @@ def _exported(config: AuditConfig, cell: Cell, home: RunFolder, folder: Path, pa
     edge, batch, victims = model.edge, config.training.batch_size, seed_data.victims
     if not holds_all(edge) or edge.protocol.upper == "own" or edge.protocol.labels == "kept":
         raise UsageError(
-            "a recording holds the whole release of clients that send one, and their labels; this run has less"
+            "a recording needs clients that send their release and labels, and an adversary that sees all parts; this "
+            "run differs"
         )
     wire = record_rounds(edge, victims, batch_size=batch, seed=cell.seed, passes=passes)
     each = len(wire.views) // passes

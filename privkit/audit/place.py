@@ -35,8 +35,8 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
     _, rows = finished_rows(run)
     if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):
         raise UsageError(
-            f"in {run} the adversary holds the attacked records among its own, and nothing of this kind is registered; "
-            "audit with --auxiliary disjoint"
+            f"in {run} the adversary holds the attacked records among its own, but the registry has no such run; "
+            f"audit with --auxiliary disjoint"
         )
     own, registered = settings(entries_of(rows)), settings(read_registry())
     if not own:

@@ -31,7 +31,7 @@ from privkit.wire.channel import record_rounds
 _LONG = 0.25  # seconds that a step of training takes at least if its time is scaled to a larger batch
 _FACTOR = 6
 """By how much a training grows if it was too short to be timed, and a round shrinks if an attack ends no epoch."""
-_IDLE = "at least; its first epoch takes longer than the estimate may"
+_IDLE = "at least; its first epoch takes longer than an estimate is allowed to"
 
 
 def check_shapes(config: AuditConfig, pools: Pools) -> None:

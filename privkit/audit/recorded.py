@@ -40,7 +40,7 @@ from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
 _ROUNDED = 2**-23  # share by which a quotient may miss that of a whole number of labels, if it is stored as float32
-_DECLARED = "ε is of the mechanism that the recording declares; privkit did not run it"
+_DECLARED = "ε holds for the mechanism that the recording declares; privkit did not run it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,9 @@ class _RecordedContext(AttackContext):
             told.append(EXEMPT)
         if rounds < recorded:
             which = "the last ones" if source.description.passes == 1 else "the last ones of each pass"
-            told.append(f"{rounds} of {recorded} recorded rounds were attacked, {which}, as the budget has victims")
+            told.append(
+                f"{rounds} of {recorded} recorded rounds were attacked, {which}, because the budget has no more victims"
+            )
         amounts = {"up": measured.bytes_up, "down": measured.bytes_down}
         sent = " and ".join(
             f"{value:g} bytes {way} {_a(source.record)}" for way, value in amounts.items() if value is not None
@@ -102,10 +104,10 @@ class _RecordedContext(AttackContext):
         told.append(f"not known from the recording: {', '.join(name for name, lacks in unknown.items() if lacks)}")
         repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
         if repeated:
-            told.append(f"as the recording says, unchecked: {', '.join(repeated)}")
+            told.append(f"taken from the recording without a check: {', '.join(repeated)}")
         if measured.bytes_up is None:
             one = source.views[-1].smashed[0]
-            told.append(f"a released row has {one.numel():,} numbers, {source.row_bytes:,} bytes as they were recorded")
+            told.append(f"a released row has {one.numel():,} numbers, {source.row_bytes:,} bytes in the recording")
         if source.description.schema_version == 1:
             told.append("an old recording, of schema version 1")
             told.append("its recording.json has no checksum, so that a change of it would not show")
@@ -118,7 +120,7 @@ class _RecordedContext(AttackContext):
             refuted = "what the recording declares is refuted by its own data"
             told.append(f"{refuted if compared.refuted else _DECLARED}; {compared.sentence}")
             if self.declared.own:
-                told.append("privkit wrote this recording of a run; nothing shows that its files are what they were")
+                told.append("privkit wrote this recording of a run; nothing proves that its files are unchanged")
             told += uncovered(self.certificate, source.mechanism.lower_model, known_to(self.attack))
         return tuple(told)
 
@@ -134,7 +136,10 @@ class _RecordedContext(AttackContext):
         what = " and ".join(name for name, lacks in absent.items() if lacks)
         lacks, data, nouns = what and f"; the recording lacks {what}", self.seed_data, source.domain.records
         if "auxiliary" in wanted and data.dropped and len(data.auxiliary) < 4 * self.round_size:
-            lacks += f"; {data.dropped} own {nouns} were left out, since they are true ones: record others as own"
+            lacks += (
+                f"; {data.dropped} own {nouns} were left out, since they are also the attacked ones: record "
+                f"others as own"
+            )
         return lacks
 
     def rounds(self) -> Transcript:
@@ -252,8 +257,8 @@ def _certificate(
     if source.left_out:
         made = nothing(
             f"this old recording (schema version {source.description.schema_version}) leaves out "
-            f"{' and '.join(source.left_out)} of its mechanism, which once took the most favorable value; write what "
-            "holds into recording.json"
+            f"{' and '.join(source.left_out)} of its mechanism, which old versions set to the most favorable value; "
+            f"write the true value into recording.json"
         )
     elif mechanism is None:
         return None

@@ -77,7 +77,7 @@ def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path
 
 def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]:
     if there is None or not there.packages:
-        return ["provenance that nobody knows, since its record is gone"]
+        return ["unknown provenance, since its record is missing"]
     return differences(there, here, seed=seed)
 
 

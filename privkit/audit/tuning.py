@@ -108,8 +108,8 @@ def _rehearsal(context: TrainedContext, share: float) -> tuple[TrainedContext, i
     own, seed = data.auxiliary, derive(context.cell.seed, "tune")
     if len(own) < 2 * size:
         raise NotApplicable(
-            f"tuning needs two rounds of own records ({2 * size}), one of them to play victims, and there are "
-            f"{len(own)}: bring more with --budget …:auxiliary=…, or leave --tune out"
+            f"tuning needs two rounds of own records ({2 * size}), one of them as victims, but there are {len(own)}: "
+            f"bring more with --budget …:auxiliary=…, or leave --tune out"
         )
     count = max(size, min(int(share * len(own)), len(data.victims)) // size * size)
     order = torch.randperm(len(own), generator=Generator().manual_seed(seed)).to(own.x.device)

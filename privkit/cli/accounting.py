@@ -30,7 +30,7 @@ _FORMATS = (".csv", ".json", ".md", ".tex")
 _NOISE = ("sigma", "noise_parameter")
 _SEARCHED = (*_NOISE, "rounds", "group", "delta")
 
-_Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows that name none.")]
+_Delta = Annotated[float | None, typer.Option(help="δ in (0, 1) for rows without one.")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable, on standard output.")]
 Fast = Annotated[bool, typer.Option("--fast", help="Closed forms and Rényi bounds only: no numerical composition.")]
 
@@ -50,14 +50,15 @@ def epsilon(
     ] = None,
     delta: _Delta = None,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Print the published ε and its ratio to ours, too.")
+        bool, typer.Option("--compare", help="Also print the published ε and its ratio to ours.")
     ] = False,
     fast: Fast = False,
     terms: Annotated[
         bool,
         typer.Option(
             "--terms",
-            help="The guarantee in the terms of NIST SP 800-226, with zCDP and Gaussian DP; --out takes .json then.",
+            help="Print the guarantee in the terms of NIST SP 800-226, with zCDP and Gaussian DP; --out then takes "
+            ".json.",
         ),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Write .csv, .json, .md or .tex.")] = None,
@@ -111,10 +112,14 @@ def calibrate(
     parameter: Annotated[str, typer.Argument(help="sigma, noise_parameter, rounds, group or delta.")],
     epsilon: Annotated[float | None, typer.Option(help="Target ε.")] = None,
     delta: Annotated[
-        float | None, typer.Option(help="δ in (0, 1), with --epsilon; not if δ itself is searched.")
+        float | None, typer.Option(help="δ in (0, 1) for --epsilon; leave it out if δ itself is searched.")
     ] = None,
-    advantage: Annotated[float | None, typer.Option(help="Target instead: largest TPR − FPR of any attack.")] = None,
-    tpr: Annotated[str | None, typer.Option(help="Target instead: TPR@FPR of any attack, such as .05@.01.")] = None,
+    advantage: Annotated[
+        float | None, typer.Option(help="Instead of --epsilon: the largest TPR − FPR of any attack.")
+    ] = None,
+    tpr: Annotated[
+        str | None, typer.Option(help="Instead of --epsilon: TPR@FPR of any attack, such as .05@.01.")
+    ] = None,
     fast: Fast = False,
     as_json: Json = False,
     **columns: str | None,

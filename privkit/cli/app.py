@@ -148,7 +148,10 @@ def report(
     quiet: Quiet = False,
     as_json: AsEvents = False,
     no_pictures: Annotated[
-        bool, typer.Option("--no-pictures", help="Leave private records and guesses out of RUN/report, to publish it.")
+        bool,
+        typer.Option(
+            "--no-pictures", help="Leave private records and guesses out of RUN/report, so that it can be published."
+        ),
     ] = False,
 ) -> None:
     """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate (a condition) failed, 3

@@ -120,11 +120,11 @@ def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> 
     settings += [name for name, value in flags.items() if value and name not in _RUN]
     if settings:
         raise UsageError(
-            f"--from reads a finished run, whose settings stand; leave out --{settings[0].replace('_', '-')}"
+            f"--from reads a finished run with its own settings; leave out --{settings[0].replace('_', '-')}"
         )
     rows = read_rows(run)
     if found(rows) is None:
         raise UsageError(
-            f"{run} has no frontier: that takes two defended settings with an accuracy and an attack that reconstructs "
-            "records; audit more settings with privkit frontier --defense … --vary …"
+            f"{run} has no frontier: it needs two defended settings, each with an accuracy and an attack that "
+            f"reconstructs records; audit more settings with privkit frontier --defense … --vary …"
         )

@@ -70,7 +70,8 @@ def check(
         str | None, typer.Option(help="defense, attack, dataset, model or metric. [what the object is]")
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Whose records a model reads, NAME or NAME:key=value,…. [images of usual sizes]")
+        str | None,
+        typer.Option(help="Dataset whose records the model reads: NAME or NAME:key=value,…. [images of usual sizes]"),
     ] = None,
     data_root: Annotated[Path | None, typer.Option(envvar=DATA_ROOT_VARIABLE, help=SETTINGS["data_root"].help)] = None,
     as_json: Json = False,

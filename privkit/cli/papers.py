@@ -128,7 +128,7 @@ def _print_coverage(chosen: Paper, as_json: bool) -> None:
         return
     print_table(*coverage_table(covered))
     if unlike:
-        say("", "printed settings that the experiments do not take:")
+        say("", "printed settings that the experiments do not use:")
         print_table(*deviations_table(unlike))
     say("printed numbers: " + "; ".join(f"{count} {_STATES[state]}" for state, count in counts.items()))
 
@@ -184,7 +184,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
         methods = list(chain(*sizes)) if results is None else measured(chosen.name, audit_rows(results))
     if results is not None and not any(one.values for one in methods):
         raise UsageError(
-            f"no row of {results} is of a method of {chosen.name}: audit one of its experiments "
+            f"no row of {results} belongs to a method of {chosen.name}: audit one of its experiments "
             f"({', '.join(path.name for path in chosen.experiments)})"
         )
     judged = on_record(chosen.name) if results is None else ordering_verdicts(chosen.name, methods)

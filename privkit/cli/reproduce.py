@@ -25,7 +25,7 @@ _OUT = Path("privkit-runs/reproduce")
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(metavar="PAPER", help="Its name, as privkit papers lists it.")],
+    name: Annotated[str, typer.Argument(metavar="PAPER", help="Name of the paper, as privkit papers lists it.")],
     table: Annotated[str, typer.Argument(help="A table or figure, such as 'Table 3'.")],
     scale: Annotated[
         str,

@@ -17,7 +17,9 @@ from privkit.cli.say import say, say_json, show
 from privkit.errors import UsageError, tell, unknown
 
 AsEvents = Annotated[bool, typer.Option("--json", help="JSON on standard output: one event per line, then the result.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no tables: failures and the exit code alone.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", help="Print only failures, without progress and tables; set the exit code.")
+]
 Junit = Annotated[Path | None, typer.Option(help="Write cells, checks and gates as JUnit XML.")]
 Annotations = Annotated[
     str | None, typer.Option(help="Failures as annotations: github or none. [github inside GitHub Actions]")

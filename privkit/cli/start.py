@@ -68,7 +68,7 @@ def main() -> NoReturn:
     with suppress(BrokenPipeError):
         sys.stdout.flush()
         if output.failed is not None:
-            tell(f"cannot write to standard output ({output.failed.strerror}); what was stored in files is whole")
+            tell(f"cannot write to standard output ({output.failed.strerror}); files that were written are complete")
             code = code or 3
         sys.exit(code)
     _reader_gone()

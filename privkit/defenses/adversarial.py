@@ -158,7 +158,7 @@ class Disco(Adversarial):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        return ("disco's filter learns by a sigmoid in place of its choice of channels, which has no derivative",)
+        return ("disco's filter learns through a sigmoid, since its choice of channels has no derivative",)
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module:
         """The channel filter, which maps [N, *smashed_shape] to the same shape.

@@ -46,8 +46,8 @@ class Blur(OnSmashed[Nothing]):
         images = self.public_transform(smashed.flatten(0, 1)).view_as(smashed)
         height, width = self._resolution(smashed)
         return images, Nothing(
-            reason=f"what {height}×{width} pixels tell of an image leaves the client; finer detail does not, but may "
-            "be guessed; no differential privacy",
+            reason=f"images leave the client at {height}×{width} pixels; finer detail stays there, but may be "
+            f"guessed; no differential privacy",
             quantities={"height": float(height), "width": float(width)},
             source="Ryoo et al. 2018 claim no bound",
         )

@@ -23,8 +23,8 @@ WORTH_COMPOSING = 1e3
 """ε from which on a tighter bound would still be not protection, and numerical composition takes seconds."""
 
 _IDEAL = (
-    "noise counts as real numbers from a secret seed: neither the low bits of floats nor an attack on the generator, "
-    "which keeps 32 bits of the seed on a CPU, is covered; smashed data are finite: a NaN passes the clip"
+    "noise is treated as real numbers from a secret seed: attacks on the low bits of floats or on the generator (32 "
+    "bits of seed on a CPU) are not covered; smashed data are finite: a NaN passes the clip"
 )
 GIVEN_LABELS = (
     "the server learns the labels without noise, directly or by gradients that follow from them: ε does not cover "
@@ -119,14 +119,14 @@ def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
 def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechanism, list[str]]:
     """The charged mechanism, and sentences about its mixing; a ValueError if nothing is proven."""
     if receipt.clip is None:
-        raise ValueError("the smashed data have no bound, so that no noise hides one of them; give clip= or bound=")
+        raise ValueError("the smashed data have no bound, so no noise can hide a record; give clip= or bound=")
     if receipt.added_by == "server":
         raise ValueError("the server adds the noise to smashed data that it already holds")
     mixing, said = _credited(receipt, release_count)
     client = release_count.lower_model in ("trained", "averaged")
     if not client and release_count.copies > 1 and _drawn_every_round(mixing):
         raise ValueError(
-            f"a client has fewer records than a batch, so that one record is in a message up to {release_count.copies} "
+            f"a client has fewer records than a batch, so one record is in a message up to {release_count.copies} "
             "times, under the same random ratios: no bound was derived; use smaller batches, or fixed ratios "
             "(concentration=inf)"
         )

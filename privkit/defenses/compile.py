@@ -102,8 +102,8 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
     if split is not None and main.kind == "differential_privacy" and main.covers == "release":
         held = _of_parts(steps, first, split, release_count)
         said.append(
-            "every holder of parts has at most this ε; epsilon_part_… is that of a holder of one part alone, who sees "
-            "no gradient"
+            "this ε holds against every holder of parts; epsilon_part_… holds against a holder of one part alone, who "
+            "sees no gradient"
         )
         quantities |= {f"epsilon_{name}": held.get(name, main.epsilon) for name in _parts(steps[split])}
     others = [step.stage for step in steps if step is not steps[first]]

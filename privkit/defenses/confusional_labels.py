@@ -62,7 +62,7 @@ class ConfusionalLabels(Defense):
         require_messages(self.name, smashed)
         soft = labels @ self.matrix(labels.shape[-1]).to(labels)
         return Release(smashed=smashed, labels=soft), Nothing(
-            reason=f"smashed data leave as they are, and gradients of one label stay alike {NOT_DP}",
+            reason=f"smashed data leave as they are, and gradients of one label stay similar {NOT_DP}",
             source="Zou et al. 2022 claim no bound",
         )
 

@@ -40,7 +40,7 @@ class RandomCutout(Defense):
     effects: ClassVar[frozenset[Effect]] = frozenset({"masks"})
     at_inference = False
     input_patch: ClassVar[int] = INPUT_PATCH
-    server_knows: ClassVar[str] = "the server sees which positions are zero, or is told one bit a position"
+    server_knows: ClassVar[str] = "the server sees which positions are zero, or is sent one bit per position"
 
     payload: Probability = 0.5
     stationary: bool = False
@@ -52,7 +52,9 @@ class RandomCutout(Defense):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.level == "input" and self.place != "client":
-            raise ValueError(f"level=input with place={self.place} would send the images away; use place=client")
+            raise ValueError(
+                f"level=input with place={self.place} would send the images to another party; use place=client"
+            )
 
     @property
     def side(self) -> int | None:
@@ -74,7 +76,7 @@ class RandomCutout(Defense):
         # Not a product: 0·x has the sign of x, and is NaN where x overflowed.
         kept = torch.where(spread(masks, smashed, self.side, leading=2), smashed, 0)
         release = Release(smashed=kept, labels=labels, weights=masks.to(smashed.dtype).unsqueeze(1))
-        again = "the same in every round: what they drop is never released"
+        again = "the same in every round: what they drop is never sent"
         fresh = "fresh every round: over the epochs the server sees more positions of one record"
         receipt = Nothing(
             reason=f"the positions that masks kept are released as they are, {NOT_DP}",
@@ -123,7 +125,7 @@ class VanillaCutout(RandomCutout):
 
     name: ClassVar[str] = "vanilla_cutout"
     input_patch: ClassVar[int] = 1
-    server_knows: ClassVar[str] = "the server sees which positions are zero, or is told the box in four numbers"
+    server_knows: ClassVar[str] = "the server sees which positions are zero, or is sent the box as four numbers"
 
     def masks(self, smashed: Tensor, generator: Generator) -> Tensor:
         rows, columns = box_grid(self.name, smashed, self.side, leading=2)

@@ -48,7 +48,7 @@ class Denoising(OnSmashed[Nothing]):
         super().__post_init__()
         if self.variant != "exact" and self.place != "server":
             raise ValueError(
-                f"variant={self.variant} is what a server does to itself, got place={self.place}; use place=server, or "
+                f"variant={self.variant} is a step of the server, got place={self.place}; use place=server, or "
                 "variant=exact"
             )
         if self.automatic and (self.place != "server" or self.on_logits or self.variant == "undone"):

@@ -61,7 +61,7 @@ class TokenDropping(OnSmashed[Nothing]):
         return released, Nothing(
             reason=f"the tokens that were not dropped are released as they are, {NOT_DP}",
             assumptions=(
-                "places are not sent, but a token with a position embedding tells its own",
+                "places are not sent, but a token with a position embedding reveals its place",
                 "tokens are dropped afresh every round: over the epochs the server sees more of one record",
             ),
             source="Liu et al. 2023 claim no bound",

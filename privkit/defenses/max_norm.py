@@ -38,7 +38,8 @@ class MaxNorm(OnSmashed[Nothing]):
     def defended(self, smashed: Tensor, generator: Generator) -> tuple[Tensor, Nothing]:
         require_messages(self.name, smashed)
         return smashed, Nothing(
-            reason=f"smashed data leave as they are, and the line of a returned gradient tells its label {NOT_DP}",
+            reason=f"smashed data leave as they are, and the direction of a returned gradient, up to its sign, "
+            f"reveals its label {NOT_DP}",
             source="Li et al. 2021 claim no bound for max_norm",
         )
 

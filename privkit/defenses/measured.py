@@ -48,8 +48,8 @@ def contradiction(
             return found
         if stages_with(stages[number + 1 :], "permutes") and marks_places(stage):
             return (
-                f"{stage.name} treats the places of tokens differently, so that they tell the order which a later "
-                "shuffle is to hide: its count of orders would be false"
+                f"{stage.name} treats the places of tokens differently, so tokens reveal the order that a later "
+                f"shuffle should hide: its count of orders would be false"
             )
     return exceeds_charge(stages, shape, image, batch)
 
@@ -154,7 +154,7 @@ def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
             continue
         a, b = released
         if a.smashed.shape != b.smashed.shape or not _same_coins(a, b):
-            return "publishes weights that depend on the data: coins are public only if they tell nothing of them"
+            return "publishes weights that depend on the data: public weights must not depend on the data"
         many = pair.replaced if charge.norm == "l1" else sqrt(pair.replaced)
         distance = _distance(a.smashed, b.smashed, charge.norm) / many
         moved.smashed = max(moved.smashed, distance)

@@ -154,14 +154,14 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
     trial = small or real
     if trial is None or (shape is not None and real is None):
         if shape is not None:
-            yield f"{stage.name} takes no data of the shape that it is given, so that no claim of it can be measured"
+            yield f"{stage.name} refuses data of the shape that it is given, so none of its claims can be measured"
         return
     first, again = (trial.play(trial.data(), trial.labels(), 0)[0].smashed for _ in range(2))
     if not bool(first.isfinite().all()):
-        yield f"{stage.name} releases NaN or infinity for finite data, so that nothing of it can be measured"
+        yield f"{stage.name} releases NaN or infinity for finite data, so none of its claims can be measured"
         return
     if not torch.equal(first, again):
-        yield f"{stage.name} draws from more than the generator that it is given, so that nothing of it can be measured"
+        yield f"{stage.name} draws from more than the generator that it is given, so none of its claims can be measured"
     receipt = trial.receipt()
     effect = next((effect for kind, effect in _SHOWN_BY.items() if isinstance(receipt, kind)), None)
     if isinstance(receipt, Noised) and receipt.covers == "labels":
@@ -173,7 +173,7 @@ def _refuted(stage: Defense, shape: tuple[int, ...] | None, image: tuple[int, ..
         )
     if type(receipt) not in _KNOWN and receipt.certificate().kind != "nothing":
         yield (
-            f"{stage.name} makes its certificate by itself ({type(receipt).__name__}), and nobody derived it; return "
+            f"{stage.name} makes its own certificate ({type(receipt).__name__}), which is not derived; return "
             "privkit's receipt of what was done (Noised, Permuted, Mixed or Nothing), and chain stages by +"
         )
     for where in filter(None, (small, real)):
@@ -271,7 +271,8 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
     if not isinstance(receipt.mixing, NoMixing):  # privkit's are held against their laws by its tests
         if is_own(stage):
             yield (
-                f"{stage.name} credits mixing whose ratios it draws by itself, and nobody measured their law; mix with "
+                f"{stage.name} credits mixing with ratios that it draws itself, and their law was not measured; mix "
+                f"with "
                 "one of privkit's stages"
             )
         return

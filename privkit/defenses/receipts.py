@@ -182,7 +182,7 @@ class Mixed(Receipt):
         quantities = {"own_share": own, "largest_ratio": largest, "payload_share": self.payload_share}
         if self.masks is None:
             how = f"a weighted sum of smashed data and labels is released {NOT_DP}"
-            known = "whoever knows the other members' data, or guesses them, subtracts them and reads this client's"
+            known = "whoever knows or guesses the other members' data can subtract them and read this client's"
         else:
             how = f"positions that masks kept are released as they are, and a sum of labels, {NOT_DP}"
             quantities |= {"positions_seen": 1 - (1 - own) ** release_count.epochs}

@@ -66,7 +66,7 @@ def _run(stages: Sequence[Defense]) -> Iterator[str]:
 
 def _once(stages: Sequence[Defense]) -> Iterator[str]:
     twice: dict[Effect, str] = {
-        "permutes": "permute tokens: nobody counted the orders of two shuffles; use one of them",
+        "permutes": "permute tokens: the orders of two shuffles are not counted; use one of them",
         "mixes": "mix clients, and a round has one set of groups; use one of them",
         "answers": "change the gradient that goes back: no ε was derived for two of them; use one of them",
         "splits": "split the release into parts; use one of them",
@@ -102,18 +102,18 @@ def _claims(stages: Sequence[Defense]) -> Iterator[str]:
             )
         for other in stages_with(trusted, "mixes"):
             yield (
-                f"{shuffle.name} counts the orders of one image's tokens, but {other.name} mixes several clients' into "
-                "a message: nobody counted those; use shuffled_cutmix, which counts none"
+                f"{shuffle.name} counts the orders of one image's tokens, but {other.name} mixes several clients' "
+                f"into a message: these orders are not counted; use shuffled_cutmix, which counts none"
             )
     for short, mixing in product(stages_with(stages, "shortens"), stages_with(stages, "mixes")):
         yield (
-            f"{short.name} leaves each image tokens of other places, which {mixing.name} would mix with one another; "
-            "mask positions with random_cutout, or use one of them"
+            f"{short.name} keeps tokens of other places in each image, so {mixing.name} would mix different places; "
+            f"mask positions with random_cutout, or use one of them"
         )
     for short, other in product(stages_with(stages, "shortens"), stages_with(stages, "masks")):
         receipt = receipt_of_trial(other)
         if not isinstance(receipt, Nothing) or receipt.masks is not None:
-            yield f"{short.name} and {other.name} both leave out positions, and places would no longer agree; use one"
+            yield f"{short.name} and {other.name} both leave out positions, so places would no longer agree; use one"
     for split in stages_with(trusted, "splits"):
         for late in trusted[trusted.index(split) + 1 :]:
             yield f"{late.name} would act on parts that lie in storages already; put {split.name} behind it"

@@ -320,7 +320,7 @@ LAWS: dict[str, Callable[[Defense], str]] = {
     "a row and a label for each record": _releases_a_row_for_each_record,
     "empty seats count nothing": _empty_seats_count_nothing,
     "receipts make certificates": _receipts_make_certificates,
-    "the receipt is what was done": _receipt_is_what_was_done,
+    "the receipt says what was done": _receipt_is_what_was_done,
     "no chain exceeds its charge": _no_chain_exceeds_its_charge,
     "bad shapes are refused in a sentence": _refuses_bad_shapes,
     "penalties train": _penalties_train,

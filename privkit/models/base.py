@@ -110,5 +110,5 @@ def check_class_token(positions: bool, remedy: str) -> None:
     if not positions:
         raise UsageError(
             "a shuffle moves every token that the client sends, and the server could not find the class token again: "
-            f"{remedy}, or name no defense that shuffles"
+            f"{remedy}, or choose a defense that does not shuffle"
         )

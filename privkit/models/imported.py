@@ -154,9 +154,9 @@ class _Imported(ABC):
             hidden, others = (None, 0) if positions else told_places(lower, domain)
         if hidden is False:
             raise UsageError(
-                f"{self.paths[0]} lets tokens tell their places, so that a shuffle would not hide their order: take "
-                "the keyword `positions`, embed no position where it is False, and mix no neighboring patches; or name "
-                "no defense that shuffles"
+                f"{self.paths[0]}'s tokens reveal their places, so a shuffle would not hide their order: accept the "
+                f"keyword `positions`, embed no position if it is False, and mix no neighboring patches; or choose a "
+                f"defense that does not shuffle"
             )
         return SplitModel(lower=lower, upper=upper, hides_places=hidden, other_tokens=others)
 

@@ -100,14 +100,13 @@ class HuggingFace(Checked):
         first = whole.base_model(input_ids=text[:, : (domain.length + 1) // 2], use_cache=False).last_hidden_state
         if not _close(first, states[:, : first.shape[1]]):
             raise UsageError(
-                f"hf: task=next_token needs a causal model, and a place of {self.path} sees the tokens behind it; use "
+                f"hf: task=next_token needs a causal model, but in {self.path} a token sees later tokens; use "
                 "task=label"
             )
         logits = whole(input_ids=text, use_cache=False).logits
         if not isinstance(own, nn.Linear) or not _close(own(states), logits):
             raise UsageError(
-                f"hf: task=next_token reads tokens by a last linear layer, and {self.path} does more behind it; use "
-                "task=label"
+                f"hf: task=next_token needs a last linear layer, but {self.path} does more behind it; use task=label"
             )
         head = nn.Linear(own.in_features, len(ids), bias=own.bias is not None)
         head.weight.copy_(own.weight[ids])
@@ -203,7 +202,7 @@ class HuggingFace(Checked):
             whole = base(input_ids=text, use_cache=False).last_hidden_state
             tokens = lower(text)
             if not _close(upper.states(tokens.detach()), whole):
-                raise ValueError("its segments give something else than the whole model")
+                raise ValueError("its segments do not give the outputs of the whole model")
             _freeze_unused(lower, tokens)
             _freeze_unused(upper, upper(tokens.detach()))
         except Exception as error:  # of an architecture that nobody tried

@@ -114,7 +114,9 @@ class Recorder:
             features: features [N, …], one entry for each released record.
         """
         if self._last is None:
-            raise UsageError("features come back in a round, and none was recorded: call the recorder on the release")
+            raise UsageError(
+                "features belong to a recorded round, and there is none yet: first call the recorder on the release"
+            )
         self._last.features = self._last.crossing(features, "sent_up")
         return features
 

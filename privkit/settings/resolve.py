@@ -144,7 +144,9 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
     """Refuse wrong names, options and domains, and settings without effect, without importing torch."""
     for text in asked.metric:
         if isinstance(text, str) and text in METRICS:
-            raise UsageError(f"{text} is measured wherever it means something; metric takes your own, module:object")
+            raise UsageError(
+                f"{text} is always measured where it applies; metric takes only a metric of your own, module:object"
+            )
     early.check_parts({**given, "model": settings.get("model")})  # the default model always fits
     if asked.recorded is not None:
         _check_recorded(settings)

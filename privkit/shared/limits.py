@@ -45,8 +45,8 @@ class Limits:
         found = ", ".join(f"{_up(self.at(rate))} at {rate:g}" for rate in PRIORS)
         return (
             f"no attack has an advantage above {_up(self.advantage)}, or a true positive rate above {found}. "
-            "The same holds for reconstruction, if the second number is the chance that a guess without the release is "
-            "right, by someone who knows unprotected labels and all other records"
+            "The same limits hold for reconstruction: the second number is then the chance of a right guess by an "
+            "adversary who does not see the release, but knows unprotected labels and all other records"
         )
 
 

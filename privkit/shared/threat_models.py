@@ -7,12 +7,12 @@ from typing import Literal
 ThreatModel = Literal["query", "weights", "many_passes", "weights_and_many_passes", "passive", "malicious"]
 
 THREAT_MODELS: dict[ThreatModel, str] = {
-    "query": "records of its own through the defended edge, and one pass of the attacked ones",
-    "weights": "the clients' lower segment beside queries, and one pass",
-    "many_passes": "queries, and several passes of the attacked records",
-    "weights_and_many_passes": "queries, the segment and several passes: the server that trains with the clients",
-    "passive": "what crosses the cut; it sends nothing and asks nothing",
-    "malicious": "a part in training: it answers clients or inserts records as it likes",
+    "query": "it sends its own records through the defended clients, and sees the attacked records once",
+    "weights": "as query, and it has the clients' lower segment",
+    "many_passes": "as query, and it sees several passes of the attacked records",
+    "weights_and_many_passes": "as query, with the lower segment and several passes, like a server in split learning",
+    "passive": "it sees what crosses the cut once, and sends nothing itself",
+    "malicious": "it takes part in training: it answers clients with any gradient, or inserts records",
 }
 """Threat model -> what its adversary has, in the order of every table."""
 

@@ -171,7 +171,7 @@ def test_sampled_releases_are_filtered_at_one_order(path: Path) -> None:
 
 
 def test_what_a_filter_is_not_proven_for_is_refused(path: Path) -> None:
-    with pytest.raises(ValueError, match="need a budget that is fixed before"):
+    with pytest.raises(ValueError, match="need a budget that is fixed beforehand"):
         Ledger(path, adaptive=True)
     with pytest.raises(ValueError, match="numerical composition needs parameters that were fixed in advance"):
         Ledger(path, budget=BUDGET, tight=True, adaptive=True)

@@ -72,7 +72,7 @@ def test_every_torn_end_is_dropped_and_nothing_else(path: Path) -> None:
             assert len(book) == len(lines) - 1
             assert book.rounds == 1 + 2 + 3
             (remark,) = book.remarks
-            assert "line 4 was torn by a kill and dropped" in remark
+            assert "line 4 was cut off by a kill and dropped" in remark
             assert path.read_bytes() == earlier
     with Ledger(path) as book:
         assert book.remarks == ()
@@ -117,7 +117,7 @@ def test_lines_that_are_missing_swapped_or_from_elsewhere_are_found(path: Path) 
             Ledger(path)
         assert path.read_bytes() == b"".join(lines)
     path.write_bytes(a + c + d)
-    with pytest.raises(LedgerError, match="damaged in line 2: restore it from a copy"):
+    with pytest.raises(LedgerError, match="damaged in line 2, and only this line says what was released"):
         Ledger(path)
 
 

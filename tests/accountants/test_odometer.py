@@ -76,7 +76,7 @@ def test_readings_grow_with_the_charges_and_stay_below_the_whole_budgets_price()
 
 @pytest.mark.parametrize("spent", [4.1, np.inf, np.nan])
 def test_what_the_filter_does_not_cover_is_refused(spent: float) -> None:
-    with pytest.raises(ValueError, match="reads what its filter covers"):
+    with pytest.raises(ValueError, match="needs charges within its filter"):
         reading(GAUSSIAN, cost(spent), DELTA)
 
 

@@ -110,7 +110,7 @@ def test_every_way_of_writing_a_row(cells: dict[str, Any], what: str, expected: 
         (PLAIN | {"sampling": "poisson"}, ["rate is empty"]),
         (
             PLAIN | {"sampling": "without_replacement", "group": 3, "clients": 2},
-            ["group must be at most clients = 2, of whom it is drawn, got 3"],
+            ["group must be at most clients = 2, got 3"],
         ),
         (PLAIN | {"sampling": "poisson", "rate": 0.1}, ["add_or_remove_one"]),
         (PLAIN | {"labels": "box"}, ["classes is empty"]),

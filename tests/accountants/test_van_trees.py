@@ -206,7 +206,7 @@ ONE = GaussianPrior(mean=np.zeros(2), directions=np.eye(2))
         ({"along": lambda x, ways: ways * np.nan}, "not finite"),
         ({"along": lambda x, ways: x[:, None] * ways, "affine": True}, "derivatives at two records differ"),
         ({"lipschitz": 0.9}, "derivatives at a drawn record exceed it"),
-        ({"along": lambda x, ways: 0 * ways}, "moved at none of 100 drawn records"),
+        ({"along": lambda x, ways: 0 * ways}, "all derivatives are 0 at the 100 drawn records"),
     ],
 )
 def test_what_is_not_covered_is_refused(change: dict[str, object], words: str) -> None:

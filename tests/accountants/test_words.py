@@ -69,7 +69,7 @@ def test_digits_of_an_assumption_are_rounded_away_from_a_stronger_claim() -> Non
 
 def test_a_stated_sensitivity_is_no_clip() -> None:
     said = answer.epsilon(one(smashed=Known(value=1.0, relation="replace_one", norm="l2")), 1e-5).assumptions[0]
-    assert said.startswith("neighbors' smashed data are at most 1 apart in L2 under replace-one, as was stated")
+    assert said.startswith("neighbors' smashed data are at most 1 apart in L2 under replace-one, as stated by the user")
     assert "clipped" not in said
 
 
@@ -77,11 +77,11 @@ def test_a_stated_sensitivity_is_no_clip() -> None:
     ("given", "words"),
     [
         ({}, "local: the client clips"),
-        ({"participation": WithoutReplacement(chosen=1, clients=10)}, "is trusted to keep it secret"),
+        ({"participation": WithoutReplacement(chosen=1, clients=10)}, "is trusted to keep the draw secret"),
         ({"smashed": Categories(classes=4), "noise": Noise(law="randomized_response", smashed=0.5)}, "randomizes each"),
         (
             {"mixing": Mixup(ratio=FixedRatio(ratios=(0.5, 0.5))), "noise": Noise(smashed=1, site="client")},
-            "whoever mixes is trusted",
+            "the mixer is trusted",
         ),
     ],
 )

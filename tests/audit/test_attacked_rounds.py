@@ -51,7 +51,10 @@ def test_an_attack_reads_the_last_rounds(tmp_path: Path) -> None:
         out=tmp_path / "run",
     )
     assert run.rows[0].recovered["unaligned"]["mse"].value < 0.01
-    assert "1 of 3 recorded rounds were attacked, the last ones, as the budget has victims" in run.rows[0].notes
+    assert (
+        "1 of 3 recorded rounds were attacked, the last ones, because the budget has no more victims"
+        in run.rows[0].notes
+    )
 
 
 def test_passes_are_read_from_the_last_one(tmp_path: Path) -> None:

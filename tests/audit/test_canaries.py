@@ -265,7 +265,7 @@ def test_canaries_are_dependent_if_the_lower_segment_learns_or_lets_images_meet(
     claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5, unit="record")
     for context.certificate, refuted in ((claim, True), (replace(claim, unit="client"), False)):
         sent = smashed(context, coins_of(4), Generator())
-        assert "images of a batch meet" in sent.shared
+        assert "images of a batch affect each other" in sent.shared
         assert bool(sent.refuted) == (sent.mechanism is None) == (sent.claim.kind == "nothing") == refuted
 
 
@@ -279,7 +279,7 @@ def test_a_dependent_canary_says_why_beside_a_claim_alone() -> None:
 def test_one_record_of_a_client_is_said_to_be_one() -> None:
     claim: Certificate = replace(no_protection(), kind="differential_privacy", epsilon=3.0, delta=1e-5, unit="client")
     found = audited(3.0)
-    assert "the claim is of a whole client" in of_one_record(found, claim).statement
+    assert "the claim is about a whole client" in of_one_record(found, claim).statement
     told = of_one_record(found, replace(claim, unit="record"))
     assert "whole client" not in told.statement
     assert told.ceiling == found.ceiling
@@ -339,5 +339,5 @@ def test_canaries_that_find_records_of_a_batch_together_take_the_claim_away(
     certificate = found.rows[1].certificate
     assert certificate is not None
     assert certificate.kind == "nothing"
-    assert "the lower segment lets the images of a batch meet" in certificate.statement
+    assert "in the lower segment, images of a batch affect each other" in certificate.statement
     assert (found.rows[1].limits, found.exit_code) == (None, 1)

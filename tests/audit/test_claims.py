@@ -176,7 +176,7 @@ def test_what_a_claim_charges_too_much_for_is_no_bound_on_what_is_lost() -> None
         assert found.refuted == refuted
         assert found.epsilon < log(told / (1 - told))
         assert (found.assumed, found.mu) == ("", None)
-        assert f"ε >= {rounded_down(found.epsilon, 4)} of any mechanism" in found.statement
+        assert f"ε >= {rounded_down(found.epsilon, 4)} holds for any mechanism" in found.statement
         same = audit_one_run(scores, coins, number, family=GAUSSIAN, independent=True)
         assert (same.refuted, same.held, same.ceiling) == (refuted, found.held, found.ceiling)
         assert "(assumed: a Gaussian curve)" in same.statement

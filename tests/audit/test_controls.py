@@ -104,8 +104,8 @@ def test_an_honest_attack_wins_through_the_defense_and_a_broken_one_does_not(fau
 def test_a_failed_control_says_its_limit_and_behind_a_users_stage_that_the_scale_may_be_the_cause() -> None:
     _, honest, broken = QUICK["guesses at other records"]
     (plain,), (own,) = (_positive(broken, name) for name in ("none", "privkit.templates.defense:Template"))
-    assert "; 0.5 of it or less is a win" in plain.detail
-    assert "its scale may be the cause" in own.detail
+    assert "; at most 0.5 of the latter is a win" in plain.detail
+    assert "this may be the cause" in own.detail
     assert "scale" not in plain.detail
     (won,) = _positive(honest, "privkit.templates.defense:Template")
     assert won.passed

@@ -67,7 +67,9 @@ def refuted(folder: Path) -> list[str]:
 @pytest.mark.parametrize("defense", SHUFFLES)
 def test_a_shuffle_that_moved_nothing_is_refuted_and_an_honest_one_is_not(defense: str, tmp_path: Path) -> None:
     (said,) = refuted(recorded(tmp_path / "lie", defense))
-    told = f"but {2 * ROWS * TOKENS} of {2 * ROWS * TOKENS} different tokens in {2 * ROWS} rows lie where the recorded"
+    told = (
+        f"but {2 * ROWS * TOKENS} of {2 * ROWS * TOKENS} different tokens in {2 * ROWS} rows are still in their places"
+    )
     assert told in said
     assert not refuted(recorded(tmp_path / "truth", defense, by=defense))
     assert not refuted(recorded(tmp_path / "class token", defense, by=defense, still=2))

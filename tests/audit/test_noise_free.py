@@ -51,5 +51,5 @@ class Straight(Template):
 @pytest.mark.usefixtures("no_report")
 def test_a_row_says_that_training_goes_straight_through(tmp_path: Path) -> None:
     run = privkit.run_audit(**SMALL, defense=f"{__name__}:Straight", attack="mean_image", out=tmp_path / "run")
-    told = "trains straight through: its gradient is not the derivative of what it releases"
+    told = "trains with a straight-through gradient, which is not the derivative of its release"
     assert [sum(told in note for note in row.notes) for row in run.rows] == [0, 1]

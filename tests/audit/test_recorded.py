@@ -211,7 +211,7 @@ def test_the_size_of_a_release_is_that_of_its_precision(precision: torch.dtype, 
     """Releases are read as float32, and each had the size of these."""
     sent = {name: value.to(precision) for name, value in recorded_tensors().items() if name.endswith("smashed")}
     (row,) = rows(written(tmp_path / "recording", {**sent}), tmp_path / "run", attack="mid_grey").values()
-    assert row.notes[-1] == f"a released row has 64 numbers, {size} bytes as they were recorded"
+    assert row.notes[-1] == f"a released row has 64 numbers, {size} bytes in the recording"
 
 
 def test_what_is_not_recorded_is_not_applicable_and_the_row_says_what_lacks(tmp_path: Path) -> None:
@@ -387,7 +387,10 @@ def test_too_few_own_images_are_explained_by_those_that_are_true_ones(tmp_path: 
     own = torch.cat([given["truth.images"], given["own.images"][:5]])
     found = rows(written(tmp_path / "r", {"own.images": own}, lower=HALF), tmp_path / "run", attack="black_box")
     assert found["black_box"].status == "not_applicable"
-    assert "; 12 own images were left out, since they are true ones: record others" in found["black_box"].reason
+    assert (
+        "; 12 own images were left out, since they are also the attacked ones: record others"
+        in found["black_box"].reason
+    )
 
 
 def test_own_records_of_rounds_that_are_not_attacked_are_left_out_too(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_recording_whose_data_refute_it_proves_nothing_and_is_not_clean(tmp_pa
     certificate = run.rows[0].certificate
     assert certificate is not None
     assert (certificate.kind, certificate.standing) == ("differential_privacy", "declared")
-    assert certificate.assumptions[-1].startswith("ε is of the mechanism that the recording declares")
+    assert certificate.assumptions[-1].startswith("ε holds for the mechanism that the recording declares")
     assert (run.exit_code, run.verdict.outcome) == (0, "clean")
 
 
@@ -93,7 +93,10 @@ def test_an_old_recording_that_leaves_something_out_claims_nothing(tmp_path: Pat
     (row,) = rows(tmp_path / "old", tmp_path / "b", attack="mid_grey").values()
     assert row.certificate is not None
     assert row.certificate.kind == "nothing"
-    assert "leaves out rounds of its mechanism, which once took the most favorable value" in row.certificate.statement
+    assert (
+        "leaves out rounds of its mechanism, which old versions set to the most favorable value"
+        in row.certificate.statement
+    )
 
 
 @pytest.mark.parametrize("known", ["labels", "cut_gradient", "features"])

@@ -71,7 +71,7 @@ def test_what_reads_one_label_a_record_says_so_and_the_rest_runs(tmp_path: Path)
         assert found[name].status == ("not_applicable" if reason else "done")
         assert found[name].reason.startswith(reason), (name, found[name].reason)
     notes = found["label_leak"].notes
-    assert "each record has 3 labels: the attack asked whether it has number 1" in notes
+    assert "each record has 3 labels: the attack asked whether label 1 is among them" in notes
     assert any(note.startswith("no class mean (records have several labels each)") for note in notes)
     assert "class_mean" not in found["nearest_record"].floors
 

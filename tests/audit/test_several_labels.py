@@ -80,7 +80,7 @@ def test_an_audit_with_several_labels_a_record(tmp_path: Path) -> None:
     assert leak.accuracy.value > 0.55
     assert set(leak.task) == {"mcc", "auc"}
     assert 0 <= leak.answers["auc"].value <= 1
-    assert "each record has 3 labels: the attack asked whether it has number 2" in leak.notes
+    assert "each record has 3 labels: the attack asked whether label 2 is among them" in leak.notes
     assert all(check.passed for row in rows.values() for check in row.checks if check.decisive)
 
 

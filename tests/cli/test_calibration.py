@@ -69,8 +69,11 @@ def test_calibrating_to_an_attacks_rates(privkit_cli: CLI) -> None:
 @pytest.mark.parametrize(
     ("command", "sentence"),
     [
-        ("sigma --advantage .5 --relation add_or_remove_one --sampling poisson --rate .01 --fast", "any noise meets"),
-        ("rounds --epsilon 1 --delta .5 --sigma 1e9", "any number of rounds up to 1,099,511,627,776"),
+        (
+            "sigma --advantage .5 --relation add_or_remove_one --sampling poisson --rate .01 --fast",
+            "even very little noise",
+        ),
+        ("rounds --epsilon 1 --delta .5 --sigma 1e9", "every number of rounds up to 1,099,511,627,776"),
         ("group --epsilon 1 --delta 1e-5 --sigma 1", "group needs mixing"),
         ("noise_parameter --epsilon 1 --delta 1e-5", "for other noise calibrate sigma"),
         ("sigma --epsilon 1 --delta 1e-5 --rate .01", "rate would be ignored"),

@@ -48,7 +48,7 @@ def test_an_attack_on_labels_that_does_not_apply_is_said_as_in_the_run() -> None
     given = {"defense": "none", "attack": "exploit", **SMALL}
     assert "not applicable" not in preview(resolve(given))
     text = preview(resolve({**given, "training": "batch_size=4,freeze_lower=true"}))
-    assert "not applicable: no gradient comes back to a client of its own: its lower segment does not learn" in text
+    assert "not applicable: no gradient comes back to a client: the lower segment does not learn" in text
 
 
 def seconds(line: str) -> list[int]:

@@ -74,7 +74,7 @@ def test_a_full_output_is_one_sentence_and_loses_no_verdict() -> None:
     done = started("print('x' * 100_000); return 0", ">/dev/full")
     assert done.returncode == 3
     assert done.stderr == (
-        "privkit: cannot write to standard output (No space left on device); what was stored in files is whole\n"
+        "privkit: cannot write to standard output (No space left on device); files that were written are complete\n"
     )
     assert started("print('x' * 100_000); return 1", ">/dev/full").returncode == 1
     assert started("privkit.cli.start.tell('x' * 100_000)", "2>/dev/full").returncode == 0

@@ -85,7 +85,7 @@ REFUSED = [
     ("batch_shuffle+scaling@client+gaussian_noise", "scaling would bound or change a row and not a record"),
     ("patch_shuffle+random_cutout", "counts the orders of all tokens of an image, but random_cutout drops some"),
     ("patch_shuffle+mixup", "mixes several clients' into a message"),
-    ("patch_shuffle+batch_shuffle", "nobody counted the orders of two shuffles"),
+    ("patch_shuffle+batch_shuffle", "the orders of two shuffles are not counted"),
     ("mixup+random_cutmix", "a round has one set of groups"),
     ("dp_sl+grad_perturb", "lets clients send them mixed or noised"),
     ("nopeek+mixup:level=input", "nopeek before it takes smashed data; put it first"),

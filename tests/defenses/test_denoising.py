@@ -206,7 +206,7 @@ def test_an_estimated_setting_is_trained_kept_and_left_out_of_noise_free_tests()
         ("scaling:factor=0", "factor must be a finite number > 0, or auto, got 0"),
         ("masking:keep=1.5", "keep must be a finite number >= 0 and <= 1, or auto, got 1.5"),
         ("masking:variant=undone", "a mask has none"),
-        ("scaling:variant=logits@client", "variant=logits is what a server does to itself, got place=client"),
+        ("scaling:variant=logits@client", "variant=logits is a step of the server, got place=client"),
         ("scaling:factor=auto,variant=undone", "variant exact or straight_through"),
         ("scaling:variant=undone+gaussian_noise@server", "put it behind all other stages"),
         ("bounded:bound=relu", "bound"),

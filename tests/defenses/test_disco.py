@@ -105,7 +105,7 @@ def test_says_what_it_proves_and_how_it_learns() -> None:
     receipt = edge.release(data.x.unflatten(0, (2, 4)), data.y.view(2, 4), generator()).receipt
     assert receipt.certificate().kind == "nothing"
     assert "its choice follows from the image" in receipt.certificate().statement
-    assert "sigmoid in place of its choice" in Disco().remarks[0]
+    assert "sigmoid, since its choice" in Disco().remarks[0]
     assert tuple(edge.lowers.copy(0)(IMAGES.zeros(2)).shape) == (2, 16, 96)
     with pytest.raises(ValueError, match="ratio must be a finite number >= 0 and < 1"):
         Disco(ratio=1.0)

@@ -152,7 +152,7 @@ def test_a_decoder_reads_any_number_of_tokens_and_others_refuse() -> None:
     with pytest.raises(NotApplicable, match="decoder=set reads one for each patch: take decoder=mae"):
         BlackBox(decoder="set", epochs=1).run(observation, generator())
     lower = nn.Sequential(nn.Flatten(1), nn.Unflatten(1, (4, 4)))
-    with pytest.raises(NotApplicable, match="gives 4 tokens per image, of which 3 were released, and nobody knows"):
+    with pytest.raises(NotApplicable, match="gives 4 tokens per image, of which 3 were released, and it is not known"):
         check_release(lower, observation.views[0], (1, 4, 4))
     with pytest.raises(NotApplicable, match="adaptive needs a token for each patch of an image: take black_box"):
         Adaptive(epochs=1).run(observation, generator())
@@ -162,7 +162,7 @@ def test_a_decoder_reads_any_number_of_tokens_and_others_refuse() -> None:
     ("name", "said"),
     [
         ("token_dropping+patch_shuffle", "token_dropping drops some: the count would be false; use one of them"),
-        ("token_merging+random_cutmix", "tokens of other places, which random_cutmix would mix"),
+        ("token_merging+random_cutmix", "tokens of other places in each image, so random_cutmix would mix"),
         ("token_dropping+random_cutout", "both leave out positions"),
         ("token_dropping:keep=0", "keep should be a finite number > 0 and <= 1|keep must be a finite number > 0"),
     ],

@@ -153,8 +153,8 @@ class Reordered(PatchShuffle):
         (InPlace, "global randomness and inputs stay as they are"),
         (Detached, "the gradient that reaches the client is the derivative"),
         (Taller, "a row and a label for each record"),
-        (Quieter, "the receipt is what was done"),
-        (Reordered, "the receipt is what was done"),
+        (Quieter, "the receipt says what was done"),
+        (Reordered, "the receipt says what was done"),
         (Unmoved, "what it permutes moves"),
     ],
 )

@@ -174,7 +174,7 @@ def test_cutsmashed_is_random_cutout_on_another_wire() -> None:
     assert torch.equal(ours[0].smashed, theirs[0].smashed)
     said = [receipt.certificate().assumptions[0] for _, receipt in (ours, theirs)]
     assert "shares the pseudo-random sequence" in said[0]
-    assert "one bit a position" in said[1]
+    assert "one bit per position" in said[1]
 
 
 @named

@@ -121,7 +121,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
             ),
             made[1],
         ),
-        "makes its certificate by itself (ChainReceipt)",
+        "makes its own certificate (ChainReceipt)",
     ),
 }
 

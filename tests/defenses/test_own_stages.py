@@ -251,11 +251,11 @@ def weighed(release: Release, receipt: Noised) -> Any:
 @pytest.mark.parametrize(
     ("change", "fields", "said"),
     [
-        (other(mixing=Mixup(ratio=FixedRatio.equal(2))), {}, "credits mixing whose ratios it draws by itself"),
+        (other(mixing=Mixup(ratio=FixedRatio.equal(2))), {}, "credits mixing with ratios that it draws itself"),
         (
             staticmethod(lambda release, receipt: (release, Sure(**vars(receipt)))),
             {},
-            "makes its certificate by itself",
+            "makes its own certificate",
         ),
         (other(), {"place": "server"}, "noise that a server adds to what it holds proves nothing"),
         (staticmethod(weighed), {"sigma": 1e-9}, "publishes weights that depend on the data"),
@@ -305,4 +305,4 @@ def test_a_stage_that_takes_no_usual_shape_is_measured_on_its_own() -> None:
     assert contradiction((Odd(),), (7, 3)) == ""
     assert "none" not in contradiction((Odd(noise="none"),), (7, 3))[:4]
     assert "is not what its receipt says" in contradiction((Odd(noise="none"),), (7, 3))
-    assert "so that no claim of it can be measured" in contradiction((Odd(),), (8, 3))
+    assert "so none of its claims can be measured" in contradiction((Odd(),), (8, 3))

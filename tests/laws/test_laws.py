@@ -152,7 +152,7 @@ class Undefined(defense.Template):
 def test_a_release_of_nan_is_called_so_and_is_no_other_fault() -> None:
     told = dict(laws(f"{__name__}:Undefined", "defenses"))
     assert "releases NaN" in told["a row and a label for each record"]
-    assert "releases NaN" in told["the receipt is what was done"]
+    assert "releases NaN" in told["the receipt says what was done"]
     assert told[UNSEEDED] == ""
 
 

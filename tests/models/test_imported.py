@@ -97,7 +97,7 @@ def test_a_lower_segment_that_shows_positions_to_a_shuffle_is_refused(write: Wri
 
     assert build("Lower", positions=True) is None
     assert build("Honest", positions=False) is True
-    with pytest.raises(UsageError, match=r"embedding\.Lower lets tokens tell their places.*`positions`"):
+    with pytest.raises(UsageError, match=r"embedding\.Lower.s tokens reveal their places.*`positions`"):
         build("Lower", positions=False)
 
 

@@ -263,7 +263,7 @@ def test_the_next_token_is_read_by_the_models_own_head(name: str, tmp_path: Path
 
 @needs
 def test_a_model_that_sees_what_follows_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"needs a causal model, and a place of .* sees the tokens behind it"):
+    with pytest.raises(UsageError, match=r"needs a causal model, but in .* a token sees later tokens"):
         build(folder(tmp_path, GPT2 | {"model_type": "bert", **SIZE, "is_decoder": False}), task="next_token")
 
 

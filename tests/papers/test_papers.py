@@ -286,7 +286,7 @@ def test_rows_of_another_dataset_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(rows(psl=0.1)[0] | {"dataset": "digits"}))
     done = command("dp_cutmixsl", "--results", str(file))
-    assert f"no row of {file} is of a method of dp_cutmixsl: audit one of its experiments" in str(done.exception)
+    assert f"no row of {file} belongs to a method of dp_cutmixsl: audit one of its experiments" in str(done.exception)
 
 
 @pytest.mark.parametrize("line", ["{", "[1]", '{"accuracy": 1}'])

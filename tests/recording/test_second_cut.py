@@ -76,7 +76,7 @@ def test_what_does_not_fit_is_refused(changed: dict[str, Tensor | None], sentenc
 
 def test_features_belong_to_every_round(tmp_path: Path) -> None:
     recorder = Recorder()
-    with pytest.raises(UsageError, match="features come back in a round, and none was recorded"):
+    with pytest.raises(UsageError, match="features belong to a recorded round, and there is none yet"):
         recorder.features(torch.rand(ROWS, 8))
     played(recorder)
     recorder(torch.rand(ROWS, 16), x=digits(ROWS).x)

@@ -141,7 +141,7 @@ def test_a_break_by_an_attack_that_failed_its_control_is_no_sentence_about_prote
         (
             [counted("black_box", "query", 0.0635, 0.1), BARE],
             "open",
-            "batch_shuffle gives away the class of these images, and no record to the attacks mounted here: 10 of 100",
+            "batch_shuffle gives away the class of these images, but no record to the attacks mounted here: 10 of 100",
         ),
         (
             [counted("black_box", "query", 0.0699, 0.04)],

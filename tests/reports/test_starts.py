@@ -11,8 +11,8 @@ from tests.reports.test_threats import alone, attacked, judged
 @pytest.mark.parametrize(
     ("before", "mse", "told"),
     [
-        (0.72, 0.05, ", identified 0.72 [0.72, 0.72]; as it began, before its first step"),
-        (0.72, 0.09, ", identified 0.56 [0.56, 0.56]; its start alone identifies more, 0.72"),
+        (0.72, 0.05, ", identified 0.72 [0.72, 0.72]; counted before its first step"),
+        (0.72, 0.09, ", identified 0.56 [0.56, 0.56]; before its first step it identifies more, 0.72"),
         (0.5, 0.05, ", identified 0.56 [0.56, 0.56]"),
     ],
 )
@@ -42,4 +42,4 @@ def test_a_defense_falls_to_what_an_attack_began_from() -> None:
     found = judged(*rows)["weights"]
     assert found.outcome == "falls"
     assert "SSIM 0.775" in found.measured
-    assert found.remarks[-1] == "as it began, before its first step, in 2 of 2 seeds"
+    assert found.remarks[-1] == "counted before its first step, in 2 of 2 seeds"

@@ -117,7 +117,7 @@ def test_the_differences_of_the_same_records_decide_where_a_row_has_them(mse: fl
     row = attacked("black_box", "query", mse, ahead=ahead)
     assert judged(row)["query"].outcome == outcome
     assert falls(row) == (outcome == "falls")
-    told = judged(row)["query"].sentence.endswith("[0.0001, 0.0400] record by record")
+    told = judged(row)["query"].sentence.endswith("[0.0001, 0.0400], compared record by record")
     assert told == (outcome == "falls")
     older = Row.model_validate(row.model_dump(exclude={"ahead"}))
     assert older.ahead == {}
@@ -219,7 +219,7 @@ def test_images_that_were_recovered_in_another_order_are_told() -> None:
         other = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
         sentence = judged(other)["many_passes"].sentence
         assert sentence.startswith("holds against unmix")
-        assert sentence.endswith(f"and not whose they are: after matching, unmix has MSE {error:.4f}") == told
+        assert sentence.endswith(f"but not their owners: after matching, unmix has MSE {error:.4f}") == told
 
 
 @pytest.mark.parametrize(("cells", "told"), [(1.0, True), (0.9, True), (0.6, False)])
@@ -235,7 +235,7 @@ def test_table_rows_that_were_recovered_in_another_order_are_told(cells: float, 
     won = row.model_copy(update={"defense": "none", "recovered": {"unaligned": of(1.0), "matched": of(1.0)}})
     sentence = alone(row, won)["query"].sentence
     assert sentence.startswith("holds against black_box")
-    remark = f"but table rows are recovered, and not whose they are: after matching, black_box has cells {cells:.3f}"
+    remark = f"but table rows are recovered, but not their owners: after matching, black_box has cells {cells:.3f}"
     assert sentence.endswith(remark) == told
 
 

@@ -300,7 +300,7 @@ def test_stored_weights_never_run_under_new_code(home: Path, tmp_path: Path) -> 
     edit(home / "mynets.py", "nn.Linear(12, classes)", "nn.Sequential(nn.Tanh(), nn.Linear(12, classes))")
     assert "the source of mynets;" in refused(home)
     (home / "run" / "models" / next(iter(trained(home))) / "made_of.json").unlink()
-    assert "its record is gone" in refused(home)
+    assert "its record is missing" in refused(home)
     assert command(home, again=True).rows == command(home, out=tmp_path / "straight").rows
 
 

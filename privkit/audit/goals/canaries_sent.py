@@ -27,7 +27,7 @@ _EXPECTED_FROM = 8
 """Releases without noise whose mean is what a canary's row is expected to hold; more than one for a shuffle's sake."""
 _CANDIDATES = 1_024  # auxiliary images, times clients that each must see them, among which counterparts are looked for
 
-_MEET = "the lower segment lets the images of a batch meet"
+_MEET = "in the lower segment, images of a batch affect each other"
 
 Look = Callable[[Tensor], Tensor]
 """Images [N, ...], whole rounds of them, to what is released of each without noise, [N, ...]."""

@@ -36,7 +36,7 @@ def ask(context: TrainedContext) -> Row:
     if attack.on == "gradient":
         must_get_gradients(context)
     if context.certificate.relation == "add_or_remove_one":
-        raise NotApplicable("the claim is of adding or removing a record, and these canaries replace one by another")
+        raise NotApplicable("the claim is about adding or removing a record, but these canaries replace one by another")
     checks = context.planted(lambda: controls(attack, seed))
     context.begin()
     draws = Generator().manual_seed(derive(seed, "canaries"))
@@ -87,13 +87,13 @@ def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
     """The bound with a sentence on why canaries depend on each other, if they do and there is a claim."""
     if not shared or found.claimed == inf:
         return found
-    weaker = f"; canaries are not independent trials ({shared}), so that this is the weaker bound of one run"
+    weaker = f"; canaries are not independent trials ({shared}), so this is the weaker bound from one run"
     return replace(found, statement=found.statement + weaker)
 
 
 def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
     """The bound for canaries that are single records; a sentence notes it if the claim protects a whole client."""
-    whole = "; one record is exchanged, and the claim is of a whole client" if claim.unit == "client" else ""
+    whole = "; one record is exchanged, but the claim is about a whole client" if claim.unit == "client" else ""
     return replace(found, statement=found.statement + whole)
 
 

@@ -161,7 +161,7 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
     clients = len(transcript.rounds[0].received) if transcript.rounds else 0
     read = transcript.rounds[0].received[0].cut_gradient is not None if clients else False
     if not clients or not (read or cut != "own" or not attack.mounting.gradients):
-        raise NotApplicable("no gradient comes back to a client of its own: images are mixed before its lower segment")
+        raise NotApplicable("no client gets a gradient of its own images: they are mixed before the lower segment")
     labels = [one_of(kept.labels, attack.positive).unflatten(0, (clients, -1)) for kept in transcript.rounds]
     return torch.cat(labels, 1), torch.arange(len(labels)).repeat_interleave(labels[0].shape[1])
 

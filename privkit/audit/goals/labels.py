@@ -72,7 +72,7 @@ def ask(context: AttackContext) -> Row:
             assert isinstance(context, TrainedContext)
             found, records = _each_epoch(cuts, attack, context, stage)
             if not found:
-                raise NotApplicable("the model was trained for no epoch, so that no gradient came back")
+                raise NotApplicable("the model was trained for 0 epochs, so no gradient came back")
         auc, by_epoch, (scores, truth, rounds) = best_cut(attack, cuts, found, records if pooled else None)
         answers = context.told(scores, truth == attack.positive, rounds)
         if not multiple:
@@ -94,7 +94,7 @@ def ask(context: AttackContext) -> Row:
     most = truth.bincount().max().item() / len(truth)
     notes = {
         went.sentence: bool(doublings and went.sentence),
-        f"each record has {many} labels: the attack asked whether it has number {attack.positive}": multiple,
+        f"each record has {many} labels: the attack asked whether label {attack.positive} is among them": multiple,
         asker: bool(asker),
         found.against: bool(found.against),
         short: bool(short),
@@ -103,7 +103,7 @@ def ask(context: AttackContext) -> Row:
         "each client knows its own labels, and attacks the label of the record that is mixed with its own": knows_own,
         "each epoch mixes a record with another one, so epochs cannot be pooled: the last one is read": regrouped,
         f"each record's scores in {len(by_epoch)} epochs are averaged": pooled and len(by_epoch) > 1,
-        f"the attack was asked in each of {len(curve)} epochs; the answers are of the last": every,
+        f"the attack ran in each of {len(curve)} epochs; the answers are from the last": every,
     }
     told = {"answers": answers, "auc_curve": curve, "checks": checks}
     said = tuple(note for note, holds in notes.items() if holds)

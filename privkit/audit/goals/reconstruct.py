@@ -226,17 +226,20 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
     accuracies = {name: accuracy for name, accuracy in measured.items() if accuracy is not None}
     told = {name: accuracy.share for name, accuracy in accuracies.items()}
     whose = "message" if found.tokens > truth.shape[1] else "image"
-    at_most = f"upper bound from a {100 * found.confidence:g} % limit of the direct share, over whole {found.unit}s"
+    at_most = (
+        f"upper bound from a {100 * found.confidence:g} % limit of the share of tokens in their places, over "
+        f"whole {found.unit}s"
+    )
     looks = f"orders of the tokens of one {whose} that look different"
     for name, bits, how in (("bits_before", found.bits_before, looks), ("bits_left", found.bits_left, at_most)):
         if bits is not None:
             told[name] = Interval(value=bits, low=bits, high=bits, n=found.units, method=how)
     right = {"direct": "in its place", "neighbor": "beside its neighbor", "membership": "in its image"}
     alone = ", ".join(f"{accuracy.left_alone:.3f} {right[name]}" for name, accuracy in accuracies.items())
-    sentence = f"order: without an attack, the share of tokens is {alone}"
+    sentence = f"order: if tokens are left as they came, the share is {alone}"
     if found.bits_left is None:
         so_few = f"so few {found.unit}s ({found.units})"
-        sentence += f"; from {so_few} no attack could show that the order of one {whose} has lost any bit"
+        sentence += f"; with {so_few}, no attack could show that the order of one {whose} has lost any bit"
     return told, sentence
 
 
@@ -259,7 +262,9 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
     at = f"{who} would have noticed the hijack at round {guard.noticed + 1} of {guard.rounds}"
     if honest.guard.noticed is None:
         return f"{at}; {honest.guard.rounds} rounds of honest training do not alarm it"
-    return f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: that tells nothing"
+    return (
+        f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: so the alarm shows nothing"
+    )
 
 
 def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageObservation:

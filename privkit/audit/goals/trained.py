@@ -122,7 +122,7 @@ class TrainedContext(AttackContext):
         if not texts_return(self.config, self.model.edge):
             return ""
         return (
-            "the server also got the gradient of each place's next token, and this attack reads smashed data alone; "
+            "the server also got the gradient of each place's next token, but this attack reads only smashed data; "
             "mount an attack on labels that reads it"
         )
 
@@ -202,6 +202,8 @@ def must_get_gradients(context: TrainedContext) -> None:
     """Raise `NotApplicable` if clients get no gradient back, or one gradient for many messages."""
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
-        raise NotApplicable("updates=message mixes every record several times per round, and one message would be read")
+        raise NotApplicable(
+            "updates=message mixes every record several times per round, but this attack would read only one message"
+        )
     if context.config.training.freeze_lower or not learns(context.model.edge):
-        raise NotApplicable("no gradient comes back to a client of its own: its lower segment does not learn")
+        raise NotApplicable("no gradient comes back to a client: the lower segment does not learn")

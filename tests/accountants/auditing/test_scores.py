@@ -219,7 +219,7 @@ def test_bounds_carry_what_they_rest_on() -> None:
     fixed = many_runs.epsilon_clopper_pearson(members, others, confidence=0.9, delta=1e-5, threshold=100.0)
     assert (fixed.confidence, fixed.delta, fixed.threshold) == (0.9, 1e-5, 100.0)
     assert any("fixed before the scores were seen" in line for line in fixed.assumptions)
-    assert any("independent draws" in line for line in fixed.assumptions)
+    assert any("independent and identically distributed" in line for line in fixed.assumptions)
     run = one_run.epsilon_one_run(members, others, confidence=0.9, delta=1e-5, guesses=(50, 50))
     assert run.guesses == (50, 50)
     assert any("fixed before the coins were known" in line for line in run.assumptions)

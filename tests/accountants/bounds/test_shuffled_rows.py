@@ -250,7 +250,7 @@ def test_more_records_hide_more_and_larger_shifts_less() -> None:
     ],
 )
 def test_what_no_bound_was_derived_for_is_refused(changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=f"hides nothing known with {said}="):
+    with pytest.raises(ValueError, match=f"a secret order of records with {said}="):
         credited(**changes)
 
 

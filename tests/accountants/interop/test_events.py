@@ -133,7 +133,7 @@ def test_uneven_secret_seats_cost_at_least_the_mean_over_the_seats(clients: int,
     ids=["colluders know who took part", "masks decide what is kept"],
 )
 def test_seats_are_all_that_may_be_random(mechanism: SplitMechanism) -> None:
-    with pytest.raises(ValueError, match="drawn at random"):
+    with pytest.raises(ValueError, match="random ratios or a random participation"):
         to_dp_event(mechanism)
 
 
@@ -185,8 +185,14 @@ def test_updates_of_the_lower_model_are_a_part_of_the_event(secret: bool) -> Non
 @pytest.mark.parametrize(
     ("mechanism", "because"),
     [
-        (gaussian(mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=2))), "drawn at random"),
-        (gaussian(mixing=CutMix(ratio=DirichletCounts(concentration=2, clients=3), patches=16)), "drawn at random"),
+        (
+            gaussian(mixing=Mixup(ratio=DirichletRatio(concentration=2, clients=2))),
+            "random ratios or a random participation",
+        ),
+        (
+            gaussian(mixing=CutMix(ratio=DirichletCounts(concentration=2, clients=3), patches=16)),
+            "random ratios or a random participation",
+        ),
         (
             SplitMechanism(
                 smashed=Ball(radius=1),
@@ -195,7 +201,7 @@ def test_updates_of_the_lower_model_are_a_part_of_the_event(secret: bool) -> Non
                 mixing=CutMix(ratio=FixedRatio.equal(2), patches=16),
                 random_masks=True,
             ),
-            "drawn at random",
+            "random ratios or a random participation",
         ),
         (
             SplitMechanism(

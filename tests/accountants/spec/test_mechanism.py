@@ -19,7 +19,7 @@ EQUAL = FixedRatio.equal(2)
 
 def test_record_level_composition_over_raw_training_is_refused_with_three_ways_out() -> None:
     for lower in ("trained", "averaged"):
-        with pytest.raises(ValueError, match="carry this record through the weights") as caught:
+        with pytest.raises(ValueError, match="its weights carry a record into later releases") as caught:
             one_release(lower_model=lower, rounds=10)
         said = str(caught.value)
         assert "lower_model='frozen'" in said
@@ -33,7 +33,7 @@ def test_record_level_composition_over_raw_training_is_refused_with_three_ways_o
 LABELS = {"labels": OneHot(), "noise": Noise(smashed=1.0, labels=1.0)}
 LAPLACE = Noise(law="laplace", smashed=1.0)
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"unit": "client", "lower_model": "averaged"}, "averaging lower models"),
+    ({"unit": "client", "lower_model": "averaged"}, "averaging sends out lower models"),
     ({"lower_model": "raw"}, "lower_model must be one of frozen, trained, averaged"),
     ({"lower_model": None}, "lower_model must be one of"),
     ({"labels": OneHot()}, "labels and their noise go together"),
@@ -46,12 +46,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rounds": nan}, "rounds must be a whole number"),
     ({"relation": "add_remove"}, "relation must be one of"),
     ({"unit": "user"}, "unit must be one of"),
-    ({"participation": Poisson(rate=0.1)}, "accounted for under add_or_remove_one: name it as the relation"),
+    ({"participation": Poisson(rate=0.1)}, "poisson sampling needs relation='add_or_remove_one'"),
     (
         {"participation": Poisson(rate=0.1), "relation": "add_or_remove_one", "mixing": Mixup(ratio=EQUAL)},
         "no fixed group to mix",
     ),
-    ({"relation": "add_or_remove_one", "mixing": Mixup(ratio=EQUAL)}, "one client's share is another's gap"),
+    ({"relation": "add_or_remove_one", "mixing": Mixup(ratio=EQUAL)}, "removing a client changes the others' shares"),
     (
         {"relation": "add_or_remove_one", "participation": WithoutReplacement(chosen=1, clients=2)},
         "fixes the number of clients",

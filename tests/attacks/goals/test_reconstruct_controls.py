@@ -177,5 +177,5 @@ def test_controls_say_what_they_lack() -> None:
     x, y = digits(20)
     with pytest.raises(NotApplicable, match="at least 40 auxiliary records, got 20"):
         controls(WhiteBox(epochs=1), observed(x, y, torch.zeros(1, 9)), 0)
-    with pytest.raises(NotApplicable, match="a view whose form"):
+    with pytest.raises(NotApplicable, match="a view that gives the noise its shape"):
         controls(WhiteBox(epochs=1), replace(observed(x, y, torch.zeros(1, 9)), views=[]), 0)

@@ -335,8 +335,11 @@ def test_views_that_are_no_passes() -> None:
         with pytest.raises(NotApplicable, match=words):
             Adaptive(passes=2, epochs=1).run(replace(knowledge(identity), views=seen[:count]), Generator())
     for strange, words in (
-        (replace(seen[3], smashed=torch.rand(19, 4, 32)), r"one shape and as many messages, got \[20, 4, 32\], \[19"),
-        (replace(seen[3], messages=2), "as many messages"),
+        (
+            replace(seen[3], smashed=torch.rand(19, 4, 32)),
+            r"the same shape and number of messages, got \[20, 4, 32\], \[19",
+        ),
+        (replace(seen[3], messages=2), "number of messages"),
         (replace(seen[3], mixed=2), "no row is the same sum twice"),
         (replace(seen[3], weights=torch.ones(20, 1, 4)), "public in all passes or in none"),
         (replace(seen[3], smashed=seen[3].smashed / 0), "NaN or infinity"),
@@ -374,5 +377,5 @@ def test_bad_specifications() -> None:
     ):
         with pytest.raises(ValueError, match="must be"):
             Adaptive(**bad)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="align is about combine=average, got combine=pool"):
+    with pytest.raises(ValueError, match="align belongs to combine=average, got combine=pool"):
         Adaptive(combine="pool", align=True)

@@ -104,25 +104,25 @@ def test_a_shuffle_within_rows_is_read_too() -> None:
 
 def test_the_note_counts_owners_and_places() -> None:
     found = Fingerprints().run(seen(mixed(networks(0)))[0], Generator().manual_seed(0))
-    assert found.note == "of own tokens, 100 % got their owner and 100 % their place"
+    assert found.note == "100 % of own tokens were assigned to their owner, and 100 % to their place"
 
 
 def test_what_it_cannot_read_is_refused() -> None:
     lower = networks(0)
     for query, why in (
-        (mixed(networks(0, alike=True)), "clients whose lower segments are alike leave no marks"),
+        (mixed(networks(0, alike=True)), "clients with similar lower segments cannot be told apart"),
         (mixed(lower, noise=1.0), "noise was added"),
-        (mixed(lambda images: torch.randn(*images.shape[:2], 4, WIDTH)), "100 % of own tokens did not"),
+        (mixed(lambda images: torch.randn(*images.shape[:2], 4, WIDTH)), "100 % of own tokens changed"),
     ):
         with pytest.raises(NotApplicable, match=why):
             Fingerprints().run(seen(query)[0], Generator().manual_seed(0))
     observed, _ = seen(mixed(lower), OWN[:199])
     with pytest.raises(NotApplicable, match="at least 200 own images, got 160"):
         Fingerprints().run(observed, Generator().manual_seed(0))
-    with pytest.raises(NotApplicable, match="came back whole: give it more with sets=…"):
+    with pytest.raises(NotApplicable, match=r"one client has only .*: raise sets=…"):
         Fingerprints(sets=1).run(seen(mixed(lower))[0], Generator().manual_seed(0))
     for change, why in (
-        ({"clients": None}, "does not know whose"),
+        ({"clients": None}, "does not know which"),
         ({"smashed": torch.zeros(20, 8)}, "needs tokens"),
         ({"smashed": torch.zeros(20, 6, 8)}, "not a square grid"),
     ):

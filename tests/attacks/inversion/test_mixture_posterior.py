@@ -179,7 +179,7 @@ def test_goes_on_after_a_kill_bit_for_bit() -> None:
     assert torch.equal(resumed.images, whole.images)
     assert resumed.curve == whole.curve
     assert len(whole.curve) == 5
-    assert "of the network's correction was taken" in whole.note
+    assert "of the network's correction was applied" in whole.note
 
 
 def test_its_controls_refine_with_few_steps() -> None:
@@ -220,7 +220,7 @@ def test_what_it_cannot_read_is_refused() -> None:
     wide = [replace(view, smashed=view.smashed.repeat(1, 500)) for view in known.views]
     for changed, why in (
         (replace(known, views=hidden), "hidden weights"),
-        (replace(known, views=[replace(known.views[0], clients=None)]), "does not know whose"),
+        (replace(known, views=[replace(known.views[0], clients=None)]), "does not know which"),
         (replace(known, views=wide), "at most 8192 of them, and here are 10000"),
         (replace(known, auxiliary=OWN[:119]), "at least 120 own images, got 119"),
         (replace(known, query=Linear(float("nan")).query), "hold NaN"),

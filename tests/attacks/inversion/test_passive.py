@@ -188,7 +188,7 @@ def test_refusals(attack: Any) -> None:
             run(attack, views, replace(knowledge, **{lacking: None}))  # type: ignore[arg-type]
     few = replace(knowledge, auxiliary=split()[2][:9], auxiliary_labels=split()[3][:9])
     for message, seen, knows in (
-        ("each row holds 2 images, and the adversary does not know whose", [replace(views[0], mixed=2)], knowledge),
+        ("each row holds 2 images, and the adversary does not know which", [replace(views[0], mixed=2)], knowledge),
         ("views of one form", [views[0], View(round=1, smashed=torch.rand(2, 8, 5, 5))], knowledge),
         (f"{attack.name} holds a tenth of the auxiliary images out: it needs 10, got 9", views, few),
     ):

@@ -141,7 +141,7 @@ def test_the_network_draws_what_no_line_gives_and_spoils_nothing_where_a_line_gi
     errors = [(guess.images - victims).square().mean() for guess in (alone, refined)]
     assert refined.curve[0] == alone.curve[0]
     assert (errors[1] < 0.98 * errors[0]) if helps else (errors[1] < 1.02 * errors[0] + 1e-4)
-    assert "of the network's correction was taken" in refined.note
+    assert "of the network's correction was applied" in refined.note
 
 
 @pytest.mark.slow(but=1)

@@ -172,7 +172,7 @@ def test_not_applicable() -> None:
             run(QUICK, views, replace(knowledge, **{lacking: None}))  # type: ignore[arg-type]
     refusals = {
         "sdar needs lower": (replace(QUICK, simulator="known"), views, knowledge),
-        "adversary does not know whose": (QUICK, [replace(views[0], mixed=2)], knowledge),
+        "adversary does not know which": (QUICK, [replace(views[0], mixed=2)], knowledge),
         "views of one form": (QUICK, [views[0], View(round=1, smashed=torch.rand(2, 8, 5, 5))], knowledge),
         "bring auxiliary data": (QUICK, views, replace(knowledge, image_shape=(3, 8, 8))),
         "there are 5 auxiliary labels for 160": (QUICK, views, replace(knowledge, auxiliary_labels=split()[3][:5])),

@@ -178,7 +178,7 @@ def test_what_it_cannot_read_is_refused() -> None:
 
     for release, why in (
         (mixture, "a sum of several images"),
-        (noisy, "came for the first time: noise was added"),
+        (noisy, "were new: noise was added"),
         (shuffled, "came in both orders"),
         (broken, "hold NaN"),
         (vectors, "releases are vectors"),

@@ -93,9 +93,9 @@ def test_tokens_that_show_their_places_are_read() -> None:
 @pytest.mark.parametrize(
     ("release", "rounds", "why"),
     [
-        (noisy_shuffled, 2, "sent twice came back with other tokens"),
-        (noise, 2, "sent twice came back with other tokens"),
-        (spectral, 22, "so that tokens may be beside wrong patches"),
+        (noisy_shuffled, 2, "sent twice gave different tokens"),
+        (noise, 2, "sent twice gave different tokens"),
+        (spectral, 22, "so tokens may be assigned to wrong patches"),
     ],
 )
 def test_tokens_that_cannot_be_read_are_sent_anew(release: Release, rounds: int, why: str) -> None:

@@ -52,7 +52,7 @@ def test_it_reads_nothing_from_noise() -> None:
 def test_behind_a_shuffle_another_attack_is_named() -> None:
     private = texts(20, 5)
     for shuffle in (within_rows, noise):
-        with pytest.raises(NotApplicable, match=r"vocabulary reads those.*or noise hides their words"):
+        with pytest.raises(NotApplicable, match=r"take vocabulary.*or noise hides their words"):
             read(TokenDecoder(), private, shuffle)
 
 

@@ -86,7 +86,7 @@ def test_a_causal_model_is_read_exactly_from_left_to_right() -> None:
     private, lower = texts(40, 5), TwoBlocks(causal=True, size=0.4)
     found = read(lower, lower(private), epochs=1, candidates=1)
     assert torch.equal(found.images, private)
-    assert found.note.startswith("40 of 40 texts give their release exactly")
+    assert found.note.startswith("for 40 of 40 texts, the found words give exactly their release")
 
 
 def test_no_own_text_is_needed() -> None:
@@ -172,8 +172,13 @@ class Codes(nn.Module):
         ((ROWS, 8), TwoBlocks(), None, "a token for each of the 6 words"),
         ((ROWS, LENGTH, 8), TwoBlocks(), None, r"gives \[6, 24\] for a text, and \[6, 8\] was released"),
         ((ROWS, LENGTH, 8), Codes(), None, "has no torch.nn.Embedding"),
-        ((ROWS, LENGTH, 8), TwoBlocks(), texts(9, 3) * 0, "these 9 hold padding alone"),
-        ((ROWS, LENGTH, 8), TwoBlocks(), texts(9, 3) * 0 + 80, "own texts have the word 80, and .* embedding has 80"),
+        ((ROWS, LENGTH, 8), TwoBlocks(), texts(9, 3) * 0, "these 9 contain only padding"),
+        (
+            (ROWS, LENGTH, 8),
+            TwoBlocks(),
+            texts(9, 3) * 0 + 80,
+            "own texts have the word id 80, but .* embedding has 80",
+        ),
     ],
 )
 def test_refusals(released: tuple[int, ...], lower: nn.Module, own: Tensor | None, why: str) -> None:

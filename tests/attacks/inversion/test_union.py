@@ -71,7 +71,7 @@ def test_several_passes_show_what_one_does_not(defense: Defense) -> None:
 
 
 def test_noise_is_refused_since_no_token_comes_back() -> None:
-    with pytest.raises(NotApplicable, match="100 % of own tokens did not: noise was added"):
+    with pytest.raises(NotApplicable, match="100 % of own tokens changed: noise was added"):
         run(GaussianNoise(sigma=0.1, clip=None), Union(epochs=1))
 
 

@@ -255,7 +255,7 @@ BAD: dict[str, tuple[LabelAttack, Callable[[LabelObservation], LabelObservation]
         lambda seen: replace(seen, known_rows=torch.tensor([0]), known_labels=torch.tensor([1])),
         "two labels or more, got \\[1\\]",
     ),
-    "no such label": (ReleaseClustering(positive=4), lambda seen: seen, r"labels 0\.\.3 apart, not positive=4"),
+    "no such label": (ReleaseClustering(positive=4), lambda seen: seen, r"positive=4 is none of the labels 0\.\.3"),
     "no gradient": (
         ExPLoit(),
         lambda seen: replace(seen, views=[replace(view, cut_gradient=None) for view in seen.views]),

@@ -298,7 +298,7 @@ def test_matching_says_what_it_lacks() -> None:
     mixed = [View(round=0, smashed=v.smashed, mixed=2, cut_gradient=v.cut_gradient) for v in views]
     with pytest.raises(NotApplicable, match="mixed rows"):
         GradientMatching().run(replace(knows(upper(0)), views=mixed), Generator())
-    with pytest.raises(NotApplicable, match=r"0\.\.9 apart, not positive=10"):
+    with pytest.raises(NotApplicable, match=r"positive=10 is none of the labels 0\.\.9"):
         GradientMatching(positive=10).run(replace(knows(upper(0)), views=views), Generator())
     with pytest.raises(NotApplicable, match="cannot take"):
         GradientMatching().run(replace(knows(nn.Linear(5, 2)), views=views), Generator())

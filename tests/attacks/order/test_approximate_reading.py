@@ -135,7 +135,7 @@ def test_says_that_tokens_do_not_show_their_patches(share: float) -> None:
         drawn = torch.randn(smashed.shape, generator=draws) * smashed.std()
         return replace(answer, view=replace(answer.view, smashed=share * smashed + 3 * drawn))
 
-    with pytest.raises(NotApplicable, match="do not show the patches that were sent"):
+    with pytest.raises(NotApplicable, match="of the variance of the sent patches"):
         read(replace(observation, query=noisy))
 
 

@@ -118,7 +118,7 @@ def test_places_that_share_a_law_stay_unknown() -> None:
     "release", [shuffled(own_maps(0), messages=1), shuffled(own_maps(0), noise=5.0)], ids=["other rows", "noise"]
 )
 def test_tokens_that_cannot_be_followed_are_refused(release: Release) -> None:
-    with pytest.raises(NotApplicable, match="tokens leave their image's row, more than the order is random"):
+    with pytest.raises(NotApplicable, match="tokens leave their image's row, something other than the order is random"):
         error(release)
 
 

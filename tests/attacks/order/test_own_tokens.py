@@ -216,5 +216,5 @@ def test_says_that_tokens_cannot_be_read() -> None:
         return tokens + torch.randn(tokens.shape, generator=draws)
 
     noisy = answering(drowned)
-    with pytest.raises(NotApplicable, match="sent twice came back with other tokens"):
+    with pytest.raises(NotApplicable, match="sent twice gave different tokens"):
         run(Jigsaw(epochs=0), views, replace(knowledge, query=noisy))

@@ -144,5 +144,5 @@ def test_says_what_it_lacks(attack: Any) -> None:
     with pytest.raises(NotApplicable, match=f"{attack.name} needs auxiliary images, and the lower segment or a query"):
         attack.run(replace(observation, lower=None), Generator().manual_seed(0))
     mixed = replace(observation, views=[replace(observation.views[0], mixed=2)])
-    with pytest.raises(NotApplicable, match=f"{attack.name} puts whole tokens back"):
+    with pytest.raises(NotApplicable, match=f"{attack.name} puts whole tokens into their places"):
         attack.run(mixed, Generator().manual_seed(0))
