@@ -19,7 +19,7 @@ class RenyiCurve:
     unit: Unit  # what one neighbor differs in
     assumptions: tuple[str, ...]
     source: str
-    versions: dict[str, str]  # of the libraries that took part
+    versions: dict[str, str]  # versions of the libraries that took part
 
 
 def no_protection() -> Certificate:

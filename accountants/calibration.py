@@ -19,7 +19,7 @@ Parameter = Literal["sigma", "noise_parameter", "rounds", "group"]
 _TOLERANCE = 1e-6
 _NUMERICAL_TOLERANCE = 1e-4
 _LARGEST, _LOUDEST = 2**40, 2.0**120
-"""Of rounds, and of a factor on the noise: ε = 1e-12 at δ = 1e-30 takes 8e12 sensitivities."""
+"""Largest number of rounds, and largest factor on the noise: ε = 1e-12 at δ = 1e-30 takes 8e12 sensitivities."""
 _QUIET, _QUIETEST = 2.0**-8, 2.0**-120
 """A factor on the noise at which the smallest one is tried, too: below it numerical composition takes seconds."""
 
@@ -272,7 +272,7 @@ def _group(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[floa
 def _regrouped(mixing: Mixup | CutMix, group: int) -> Mixup | CutMix:
     ratio = mixing.ratio
     if isinstance(ratio, DirichletRatio | DirichletCounts):
-        regrouped: Any = replace(ratio, clients=group)  # of the mixing's own kind
+        regrouped: Any = replace(ratio, clients=group)  # a ratio of the mixing's own kind
         return replace(mixing, ratio=regrouped)
     if isinstance(ratio, FixedRatio) and len(set(ratio.ratios)) == 1:
         return replace(mixing, ratio=FixedRatio.equal(group))

@@ -21,7 +21,7 @@ _MECHANISMS = ("gaussian", "laplace", "dp_sl", "dp_mixsl", "dp_cutmixsl", "hidde
 class Column:
     """One column of a parameter table."""
 
-    name: str  # as in the header
+    name: str  # the column's name in the header
     parse: Callable[[str, Any], Any]  # text or JSON value -> value; raises ValueError with what is allowed
     what: str  # description for `privkit epsilon --schema`
     default: Any = None  # the value if the cell is empty or the column absent

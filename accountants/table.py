@@ -49,7 +49,7 @@ class TableEntry:
     mechanism: SplitMechanism | None = None  # None if the row was refused
     delta: float | None = None  # δ of the row, or the default
     error: str = ""  # why it was refused; empty otherwise
-    line: int = 0  # of the row in its file, as an editor counts; 0 if the file is no CSV
+    line: int = 0  # the row's line in its file, as an editor counts; 0 if the file is no CSV
 
     @property
     def where(self) -> str:

@@ -44,7 +44,7 @@ DP_SGD_TERMS = {
     "trust model": "central: whoever trains holds the records and is trusted; whoever reads the model is not",
     "lower model": "none: the whole model is what is released",
 }
-"""What takes the place of these terms if a row speaks of DP-SGD: the same number for another system."""
+"""Terms for a row in the words of DP-SGD; they replace those of split learning, with the same ε."""
 
 
 def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = True) -> dict[str, str]:

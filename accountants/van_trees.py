@@ -99,7 +99,7 @@ class ErrorFloor:
     value: float  # the estimate behind it; equal to `low` if it is exact
     prior: float  # the error of the prior's mean, which needs no release
     draws: int  # records at which derivatives were taken
-    confidence: float | None  # of `low`; None if it is exact
+    confidence: float | None  # confidence of `low`; None if it is exact
     proven: bool  # whether `low` is exact, or holds by a stated Lipschitz constant; else it is estimated
     assumptions: tuple[str, ...]  # what must hold, one sentence each
 

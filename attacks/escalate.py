@@ -22,8 +22,8 @@ class Escalation:
     # because it won, stopped improving for two doublings, reached the limit, trains nothing that could go on, or failed
     # in a further doubling, which does not count; "on" as long as it goes on
     ended: _Ended
-    errors: tuple[float, ...]  # its error ≥ 0 at its budget and after each doubling
-    epochs: int  # that it trained in all, over all its networks
+    errors: tuple[float, ...]  # the attack's error ≥ 0 at its budget and after each doubling
+    epochs: int  # number of trained epochs, over all networks
     why: str = ""  # a doubling failed
     unit: str = "epochs"  # what is counted instead of epochs
 

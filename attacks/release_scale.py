@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 _SMALL, _LARGE = 1 / 8, 8.0
-"""Standard deviations of a release as networks make it, which decoders read as it is."""
+"""Range of a release's standard deviation in which decoders read it unscaled."""
 _USUAL, _ZERO = 1e-12, 1e-30
-"""The most, of releases with usual numbers; and that of a release of zeros, whose inverse is still a float32."""
+"""Smallest standard deviation of a usual release; and the one assumed for zeros, whose inverse is still a float32."""
 
 
 def least_variance(release: Tensor) -> float:

@@ -38,7 +38,7 @@ class BudgetRow(Checked):
 
     row: int  # 1-based number in the parameter table
     name: str
-    line: int | None = None  # its line in a CSV file, as an editor counts
+    line: int | None = None  # the row's line in a CSV file, as an editor counts
     mechanism: str = ""  # empty if it could not be read
     status: Literal["ok", "error"] = "ok"
     error: str = ""  # why the row was refused, without the row's number; empty if it was computed
@@ -88,7 +88,7 @@ class BudgetRow(Checked):
 
 _APART = ("given", "terms")
 FIELDS = (*(field.name for field in fields(BudgetRow) if field.name not in _APART), "kind", "published_kind", "factor")
-"""Columns of CSV and keys of JSON; those of the parameter table follow that are none of them."""
+"""Columns of CSV and keys of JSON; further columns of the parameter table follow."""
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that a spreadsheet may read as one
 
 

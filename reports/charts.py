@@ -91,7 +91,7 @@ class Chart:
     y: Scale
     x_label: str
     y_label: str
-    width: int  # of the sheet
+    width: int  # width of the sheet
     height: int
     shapes: tuple[Shape, ...] = ()  # from back to front
     marks: tuple[Mark, ...] = ()  # above the shapes

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 START = "zero_steps"  # key of the attack's start among a row's floors
 CLAIM, DECLARATION = "claim_stands", "declaration_stands"
-"""Names of the checks that hold a claimed ε against canaries, and a declared mechanism against its data."""
+"""Names of the checks that compare a claimed ε with canaries, and a declared mechanism with its data."""
 LEARNED, CONVERGED, OWN_MATCH = "learned", "converged", "matched_beats_own_records"
 """Names of the checks whether a model learned its task, and whether more training would make an attack stronger."""
 BY_PATTERN = "not_identified_by_pattern"

@@ -39,7 +39,7 @@ _UNCONTROLLED = "Falls to an attack that failed its control under"
 class Conclusion(Frozen):
     """The conclusion on one defense, shown above all other results."""
 
-    defense: str  # its label
+    defense: str  # the defense's label
     tone: Literal["bad", "good", "open"]  # whether the conclusion is good or bad for the defense, or open
     sentence: str  # whether it protects, how many records are identified, and what it costs
     models: str  # the threat models under which it falls or holds, and those not tried

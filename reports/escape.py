@@ -30,7 +30,7 @@ _VISIBLE = {
 }
 _ONE_LINE = _VISIBLE | {ord("\n"): r"\n", ord("\t"): r"\t"}
 _CI_COMMAND = re.compile(r":(:)(?=[A-Za-z])|#(#)(?=[A-Za-z]*\[)")
-"""How a line begins that a CI system obeys: ::error, and anywhere in a line ##[error] or ##vso[."""
+"""Commands that a CI system obeys: ::error at the beginning of a line; ##[error] or ##vso[ anywhere in it."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # wide ones start formulas, too
 _SIGNS = (
     *("↑ uparrow", "↓ downarrow", "→ to", "× times", "∞ infty", "⌈ lceil", "⌉ rceil", "≥ geq", "≤ leq", "√ surd"),

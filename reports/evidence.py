@@ -54,7 +54,7 @@ RECORDED = (
     "What crossed the cut was recorded by whoever owns the system. privkit did not see the training; what it could not "
     "check is noted above."
 )
-"""The same of a recording."""
+"""A further limit, for recordings."""
 _UNMEASURED = ("not_tried", "not_applicable", "no_number")  # outcomes without a number
 _FALLEN = ("refuted", "no proof")  # standings of claims that are not to be repeated
 
@@ -254,7 +254,7 @@ def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) ->
     if epsilon is not None:
         only = " of the labels alone" if found.covers == "labels" else ""
         least = "no lower bound is known"
-        if found.lower is not None:  # of the worst network behind the clip, which need not be this one
+        if found.lower is not None:  # for the worst network before the clip, which need not be this one
             least = f"no proof from the clip and the noise alone gives less than ε = {found.lower!r}"
         remark = NO_USE if standing not in _FALLEN and all(row.remark for row in rows) else ""
         said = f"{standing}: ε = {epsilon!r} at δ = {found.delta!r}{only}"

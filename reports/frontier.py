@@ -28,7 +28,7 @@ NOTE = (
 class Point:
     """One setting of a defense: its accuracy, the recovery by the strongest attack, and the proven ε."""
 
-    defense: str  # its label
+    defense: str  # the defense's label
     family: str  # the label without options
     setting: str  # the options in which settings of this family differ; empty for defaults
     attack: str  # the strongest attack
@@ -38,7 +38,7 @@ class Point:
     accuracy: Interval  # accuracy of the task
     recovered: Interval  # what the strongest attack recovers, in the deciding measure of these records
     epsilon: float | None  # the proven ε, the largest over seeds; None without one
-    protocol: str = ""  # its protocol
+    protocol: str = ""  # the setting's protocol
     # guess without the release -> what it recovers of the attacked records
     floors: dict[str, float] = field(default_factory=dict)
     # whether another defended setting is at least as good in accuracy, recovery and proven ε, and better in one beyond

@@ -36,8 +36,8 @@ class Pictures:
 @dataclass(frozen=True, kw_only=True)
 class _Strip:
     name: str  # the defense, "original", or the name of a floor
-    attack: str = ""  # its name; empty for originals and floors
-    cell: str = ""  # its id; likewise
+    attack: str = ""  # the attack's name; empty for originals and floors
+    cell: str = ""  # the cell's id; likewise
     found: str = ""  # the measured metrics in words
     columns: int  # number of images
     source: str  # the picture as a data URI

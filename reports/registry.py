@@ -33,10 +33,10 @@ class Entry(Frozen):
     model: str  # the network
     defense: str  # with the options that differ from their defaults
     threat_model: ThreatModel  # what the adversary may do
-    seed: int  # of the run
+    seed: int  # the run's seed
     # the verdict of this seed; "not_shown" if it stands, and a stronger attack is known and was not mounted
     outcome: Outcome
-    attack: str  # of those on which the verdict rests, the one that identifies most records
+    attack: str  # the attack that identifies most records, among those on which the verdict rests
     victims: int  # number of attacked records, among which a guess must name the right one
     identified: float  # share of them, in [0, 1]
     chance: float  # the largest share that a guess without the release identifies
@@ -44,15 +44,15 @@ class Entry(Frozen):
     # attacked
     undefended: float | None
     likeness: float | None  # SSIM, or the likeness of other records
-    accuracy: float  # of the task
-    bare_accuracy: float | None  # of the undefended model; None if it was not trained
+    accuracy: float  # accuracy of the task
+    bare_accuracy: float | None  # accuracy of the undefended model; None if it was not trained
     claim: str  # what is proven or declared, as in a table's cell
     # bytes of a record both ways, as a multiple of the undefended model's; None if either was not counted
     traffic: float | None
     own: int  # number of the adversary's own records
     queries: int  # rounds of them that the attack sent
-    seconds: float  # of the attack, on the CPU
-    commit: str  # of privkit, or "unknown"
+    seconds: float  # the attack's seconds on the CPU
+    commit: str  # privkit's commit, or "unknown"
 
 
 class MeasuredSetting(Frozen):

@@ -43,9 +43,9 @@ class Seconds(Frozen):
     Several such experiments may share a model and an attack's control experiments, whose time is spent only once.
     """
 
-    training: float | None  # of the cell's model, with its evaluation and costs; None for a recording
-    attack: float  # of everything after the training but the control experiments
-    controls: float  # of the attack's control experiments
+    training: float | None  # seconds of the model's training, evaluation and costs; None for a recording
+    attack: float  # seconds of everything after the training except the control experiments
+    controls: float  # seconds of the attack's control experiments
 
 
 class Check(Frozen):
@@ -142,7 +142,7 @@ class Row(Frozen):
     data_range: float = 1.0  # largest minus smallest value of a pixel
     tuned: Tuned | None = None  # how the attack's fields were chosen, if they were tuned
     feature_networks: tuple[str, ...] = ()  # networks behind F-SIM, identification and LPIPS, and own metrics
-    accuracy: Interval | None = None  # of the task, on the test records
+    accuracy: Interval | None = None  # accuracy of the task, on the test records
     task: dict[str, Interval] = {}  # MCC and AUC, on the test records, and accuracies of the last and the best epoch
     certificate: Certificate | None = None  # what is proven or declared
     limits: Limits | None = None  # what the proven trade-off curve leaves to any attack on what is covered

@@ -14,7 +14,7 @@ from privkit.shared.grouped import grouped
 from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
 _Grade = Literal["nothing", "class", "record"]
-"""What guesses give away: no more than constant guesses, no more than the class mean, or their records."""
+"""What guesses reveal: no more than constant guesses, no more than the class mean, or their records."""
 BEFORE = ", before its first step"  # behind the name of an attack whose start counts
 NOT_ATTACKED = "the undefended model was not attacked"
 OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
@@ -184,7 +184,7 @@ def falls(row: Row) -> bool:
 
 
 Twins = Mapping[tuple[str, str, int], Row]
-"""Protocol, attack and seed -> the row of that attack on the undefended model, its twin."""
+"""Protocol, attack and seed -> the row of that attack on the undefended model (its twin)."""
 
 
 def lost(row: Row) -> bool:

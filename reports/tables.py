@@ -59,7 +59,7 @@ HEADERS = (
     "kB up",
 )
 _PERCEIVED = {one.name: one.heading for kind in KINDS.values() for one in kind.perceived}
-"""Measures by networks, which have columns where a run has them."""
+"""Measures by networks, which have columns only if a run has them."""
 _UNDECLARED_NOTE = (
     "Arrows show which direction is better for the defender. A floor is a guess that ignores the smashed data."
 )
@@ -67,7 +67,7 @@ _PICTURED = {
     IDENTIFIED.name,
     *(one.name for kind in KINDS.values() if kind.pictures for one in (*kind.measures, *kind.perceived)),
 }
-"""Measures that say nothing of whether records are pictures, or that they are."""
+"""Measures that do not show that records are pictures, with those that do."""
 
 
 def table(rows: Sequence[Row]) -> Table:

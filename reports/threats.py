@@ -47,7 +47,7 @@ MEANING = (
 NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
 FAILED_CONTROL = "failed its control, so its guesses may come from elsewhere than the release"
-"""What is said of the attack to which a defense falls, where no attack that passed its controls gives away a record."""
+"""The remark on the attack to which a defense falls, if no attack that passed its controls reveals a record."""
 STRONGER = "a stronger attack is known and was not mounted"  # how the remark on such an attack begins
 _UNCOMPARED = "compared with constant guesses alone"  # the remark on rows without the class mean
 _SEEN = 0.9  # SSIM of a single guess from which on its image is recovered
@@ -68,7 +68,7 @@ class KnownOutcome(NamedTuple):
 class ThreatVerdict(Frozen):
     """The verdict on one defense under one threat model."""
 
-    defense: str  # its label
+    defense: str  # the defense's label
     threat_model: str  # one of `THREAT_MODELS`, or `OTHERS`
     # it falls to `attack`, which reveals records; it gives away the class only; it holds against all mounted attacks;
     # it is not shown to hold, because a failed attack also fails on the undefended model, was still learning, or did

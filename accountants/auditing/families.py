@@ -206,7 +206,7 @@ def stated(family: Family | None, delta: float) -> Family:
 
 
 _NOTHING = 1e-6
-"""Strengths below are taken for none: what does not scale, such as private updates, keeps its share at all of them."""
+"""Smaller strengths count as 0. (What does not scale, such as private updates, keeps its share at every strength.)"""
 
 
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:

@@ -21,14 +21,15 @@ NEIGHBORS = (
     "data with and without a canary are neighbors under the claimed relation: under add-or-remove, a canary is "
     "present or absent; under replace-one, it is replaced by a counterpart that was fixed before the coins"
 )
-"""Both relations are covered: the proof turns one coin, and asks only that the two sides of it are neighbors."""
+"""Both relations are covered: the proof flips one coin, and needs only that the two resulting data sets are
+neighbors."""
 COINS = (
     "an independent fair coin decided whether each canary was a member; the mechanism used the coins, and the attack "
     "did not see them"
 )
 SCORED = f"{COINS}; every canary is scored, also those on which the attack abstains"
 ALONE = "the confidence is for this bound alone: of twenty bounds at 95 %, one may be expected to fail"
-"""What no bound of one run can say of many."""
+"""A caution: the confidence does not cover several bounds together."""
 
 
 def epsilon_one_run(
@@ -108,7 +109,7 @@ def ceiling_one_run(
 class _Trial:
     correct: int
     asked: tuple[int, int]  # "member", "non-member"
-    threshold: float | None  # of the "member" guesses
+    threshold: float | None  # score from which on the attack guesses "member"
 
 
 def _trial(members: Array, others: Array, top: int, bottom: int) -> _Trial:

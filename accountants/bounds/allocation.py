@@ -25,7 +25,7 @@ from privkit.accountants.bounds.subsampling import finite_numbers
 from privkit.shared.array import Array
 
 _ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
-"""Orders at which curves of secret places are tried; the time grows with the square of the largest."""
+"""Orders that are tried for secret places; the time grows with the square of the largest."""
 _MOST_OVERLAPS = 1_024  # places up to which the exact overlap of two or three subsets is summed
 _LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to the square
 _MOST_PLACES = 4096  # places of the numerical profile; more places hide better, so that this number bounds them, too

@@ -26,7 +26,7 @@ class Limit:
 class Bound(ABC):
     """One theorem, applied to one run."""
 
-    method: str  # its name, for a certificate
+    method: str  # name of the method, for a certificate
     source: str  # paper and theorem
     exact: bool  # whether the limit is exact for a run that attains the losses that its specification allows
 

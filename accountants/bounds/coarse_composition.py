@@ -123,7 +123,7 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
 class _Runs:
     """R runs with S pieces in all, in one direction: a record is added, or a record is removed."""
 
-    losses: TruncatedLosses  # of the pieces
+    losses: TruncatedLosses  # the losses of the pieces
     rounds: Array  # [S] how often each is repeated
     owner: NDArray[np.int_]  # [S] the run of each piece; pieces of a run are neighbors
     deltas: Array  # [R] δ of each run

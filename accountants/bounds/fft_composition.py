@@ -28,7 +28,7 @@ class ComposedLosses:
 
     interval: float
     lowest: int
-    masses: Array  # of the composition itself, no longer tilted
+    masses: Array  # the composition's masses, no longer tilted
     above: Array  # sums of the masses from each node on
     infinity: float
     top: int  # the largest loss that is finite, in nodes

@@ -45,11 +45,11 @@ from privkit.shared.array import Array
 _LARGEST_WINDOW = 2**19
 """Nodes of a sum's window."""
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
-"""Mean excess of a term above its grid, which is added to δ, and below it, which is moved up."""
+"""Mean excess of a term above its grid, which is added to δ; and below its grid, which is moved up."""
 _FINE, _COARSE = 4, 12
 """Nodes in a term's standard deviation near its mean, and in its distance to the mean far from it."""
 _FADES = 36.0
-"""Exponent after which what a sum exceeds its window by is lost in rounding, and is added."""
+"""Exponent from which on the part of a sum beyond its window is lost in rounding, and is added."""
 _MOST_TILT = 20.0
 """Largest exponent of a tilted term."""
 _STEP, _STEPS = 0.5, 128
@@ -66,7 +66,7 @@ def both_orders(found: list[Gram]) -> tuple[Gram, ...]:
 KINDS = both_orders(triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.6, 0.85, 0.95, 1.0)))
 """Matrices that exceed those of all triples, in both orders of x and x'."""
 FINE_KINDS = both_orders(triples(np.linspace(0, 1, 21).tolist(), (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 1.0)))
-"""More of them, which exceed by less."""
+"""More such matrices, which exceed by less."""
 Rows: TypeAlias = tuple[tuple[int, int], ...]
 """Weights in multiples of the lowest, which is first, and how many rows have each; they are scaled to sum to 1."""
 

@@ -21,9 +21,9 @@ SAMPLED_ORDERS = np.arange(2.0, 65.0)  # orders at which the curves of sampled r
 COARSE_ORDERS = tuple(
     map(np.array, ([2.0, 3.0, 4.0, 6.0, 9.0, 14.0], [14.0, 18.0, 22.0, 28.0, 36.0, 44.0, 54.0, 64.0]))
 )
-"""Those of `SAMPLED_ORDERS` that are tried first; a list follows if the last order of the one before is the best."""
+"""Orders of `SAMPLED_ORDERS` that are tried first; the next list follows if the last order of a list is the best."""
 BANDS = ((2.0, 9.0), (14.0, 22.0), (28.0, 36.0), (44.0, 64.0))
-"""Of coarse orders; if the best is in a band, all orders are tried between the coarse ones around the band."""
+"""Bands of coarse orders: if the best is in a band, all orders between the coarse ones around the band are tried."""
 HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 320.0, 448.0])))
 """Orders that are tried likewise if the last of `SAMPLED_ORDERS` is the best, as at small ε."""
 

@@ -71,14 +71,14 @@ _MOST_RECORDS = 1_000_000
 _TAIL = 1e-12
 """δ at the largest ε of a table."""
 _NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
-"""Values of ε, near and far, at which h_0 and other h_l are computed; between them they are linear in e^ε. Near are
-those up to so many standard deviations."""
+"""Numbers of values of ε, near and far, at which h_0 and other h_l are computed; between them, they are linear in e^ε.
+Near means up to this many standard deviations."""
 _REST = 0.01
 """θ."""
 _CASES = 9.0
 """Largest u_{s−1}/u_s."""
 TOLD = 1e-7
-"""Wanted probability that a row is told in some epoch of a run; δ far below it gains nothing from the order."""
+"""Probability that a row is recognized in some epoch of a run; at δ far below it, the secret order does not lower ε."""
 
 
 @dataclass(frozen=True, kw_only=True)

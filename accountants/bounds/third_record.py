@@ -52,7 +52,7 @@ Gram: TypeAlias = tuple[float, float, float]  # |x − y|², |x' − y|² and th
 _NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
 """Ends of the intervals of t where y is √t·μ from x', or from x."""
 APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)
-"""Ends of the intervals of t where x is √t·μ from x'; the nearer they are, the less a round tells."""
+"""Ends of the intervals of t where x is √t·μ from x'; the nearer they are, the less a round reveals."""
 _LARGEST_SHIFT = 2.5  # μ above which losses are too large for the grid to hold ε and δ
 _MOST = 256  # rounds of one profile; more are composed from several
 _ERROR = 0.002  # what the grid may add to ε, relative to a rough guess of it

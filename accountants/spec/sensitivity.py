@@ -170,12 +170,13 @@ def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
 
 
 ClipSet = Clamp | PatchBall | Ball | OneHot | BoxLabels | Known
-"""A set in which one record's smashed data or label lie for sure, because the client clips them.
+"""A set that contains one record's smashed data or label, because the client clips them.
 
-`sensitivity(relation, norm)` is how far one neighbor can move a release, > 0 and in its units: the set's diameter under
-"replace_one", its largest norm under "add_or_remove_one"; `ValueError` if it is not known in that norm. `additive` says
-whether the squared distance is spread over coordinates or patches each bounded alone, so that a mask that keeps N_i of
-N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in one kept patch.
+`sensitivity(relation, norm)` is the largest distance between releases of neighbors, > 0 and in units of the release:
+the set's diameter under "replace_one", its largest norm under "add_or_remove_one"; `ValueError` if it is not known in
+that norm. `additive` says whether the squared distance is spread over coordinates or patches each bounded alone, so
+that a mask that keeps N_i of N patches keeps at most N_i/N of it. A global norm bound is not: all of it may lie in one
+kept patch.
 """
 
 

@@ -21,7 +21,7 @@ from privkit.shared.seeds import derive
 CONTROL_IMAGES = 1_000  # auxiliary images that take part at most
 _PLAYED = 100  # records that play the victim, at most
 _OF_VECTORS, _LONGER = 8, 4
-"""Pixels a side of images that are sent as vectors, and factor of the training steps: a decoder must learn their
+"""Side in pixels of images that are sent as vectors, and factor on the training steps: a decoder must learn the
 places."""
 _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server is surer
 
@@ -35,7 +35,7 @@ class Cast:
     own_labels: Tensor
     victims: Tensor  # records that are attacked, with theirs
     victim_labels: Tensor
-    mean: Tensor  # of the own records that play no victim
+    mean: Tensor  # mean of the own records that play no victim
     identity: nn.Module  # the lower segment that gives the record itself
     batch_size: int  # records per round
     columns: tuple[int, ...]  # as in `ImageObservation`
@@ -156,7 +156,9 @@ class Cast:
 
     def _held(self) -> ImageObservation:
         return ImageObservation(
-            image_shape=cast(tuple[int, int, int], self.shape),  # of images; else the attack reads these records
+            image_shape=cast(
+                tuple[int, int, int], self.shape
+            ),  # it is used for images only; other attacks read these records
             columns=self.columns,
             batch_size=self.batch_size,
             auxiliary=self.own,

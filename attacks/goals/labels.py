@@ -22,7 +22,8 @@ _APART = 2.0  # standard deviations between the labels' means, in each of 16 coo
 _MOST = 1_000_000_000  # epochs; a budget allows as many
 
 Epoch = Annotated[int, Ge(-_MOST), Le(_MOST)] | Literal["pooled", "every"]
-"""All epochs together, record by record; one epoch of training, from 0, or from the end: -1 is the last; or each."""
+"""Which epochs are scored: all together, record by record; one, counted from 0, or from the end (-1 is the last); or
+each."""
 
 
 @dataclass(frozen=True, kw_only=True)

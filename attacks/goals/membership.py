@@ -19,7 +19,7 @@ _EXACT = "donot_use_mm_for_euclid_dist"  # a product of matrices rounds the dist
 Predict = Callable[[Tensor], Tensor]  # images [N, C, H, W] in, logits [N, L] out
 
 Fit = Callable[[Tensor, Tensor, Generator], Predict]
-"""Images, labels and draws in, a model of the attacked one's kind that was trained on them out."""
+"""(images, labels, draws) -> a model like the attacked one, trained on these images."""
 
 
 @dataclass(frozen=True, kw_only=True)

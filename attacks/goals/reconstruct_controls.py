@@ -18,10 +18,10 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation
 from privkit.shared.seeds import derive
 
 _WON, _WON_IN_ORDER, _WON_IN_PART, _WHOLE = 0.5, 0.75, 0.9, 0.9
-"""The positive control passes if the attack's MSE is at most this share of the mean image's: the second share if the
-defense moves tokens, of which a short training misplaces some (a jigsaw reached .59 behind batch shuffling at one of
-three seeds, and tokens in no order are worse than the mean image); the third if the release contains less than 90 % of
-what tells images apart, since a short training reads releases with gaps badly."""
+"""The positive control passes if the attack's MSE is at most this share of the mean image's MSE. The second share holds
+if the defense moves tokens, since a short training misplaces some (a jigsaw reached .59 behind batch shuffling at one
+of three seeds; unordered tokens are worse than the mean image). The third holds if the release contains less than 90 %
+of the differences between images, since a short training reads releases with gaps badly."""
 _NOTICED, _FAR = 1.02, 0.5
 """Swapping the public weights of mixed members must raise the MSE to this multiple (an attack that ignores them draws
 the same), unless the MSE is within this part of the share that it needs."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.hijack.gan import kinked
 
-_SMALL_SIDE = 4  # of the maps on which the discriminator's residual blocks work, and before a pilot's vector
+_SMALL_SIDE = 4  # side of the maps in the discriminator's residual blocks, and before a pilot's vector
 
 End = Literal["linear", "relu", "tanh"]
 Sides = list[tuple[int, int]]

@@ -53,7 +53,7 @@ class Server(Resumable):
 
     def __init__(
         self,
-        settings: FshaRecipe,  # of `FSHA`
+        settings: FshaRecipe,  # the recipe of `FSHA`
         view: View,  # a release before the attack
         clients: TrainingClients,  # in training; the server leads them
         observation: ImageObservation,  # the rest of what the server knows

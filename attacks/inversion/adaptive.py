@@ -44,7 +44,9 @@ Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_rel
 _TRIED = 8  # messages of own images that the distance of copies is learned from
 _SCALED = ("mae", "set", "message")  # decoders whose natural width would grow with the combined channels
 _RIDGE = 1e-4
-_SHOWN = 0.8  # of the variance of mean patches: .93 and more where tokens were right, .35 behind a spectral shuffle
+_SHOWN = (
+    0.8  # share of the variance of mean patches: .93 and more where tokens were right, .35 behind a spectral shuffle
+)
 _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 

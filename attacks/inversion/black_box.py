@@ -33,7 +33,7 @@ _Augment = Literal["none", "crop", "crop_flip"]
 _WARMUP_STEPS = 40
 _EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
 _STEP_ROWS = 64
-"""Rows that a step learns from at most, if the decoder reads each row by itself: many clients make large rounds."""
+"""Most rows in a training step, if the decoder reads each row by itself: many clients make large rounds."""
 COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
 
 
@@ -181,11 +181,11 @@ class _DecoderTraining(Learner):
         held_out: Tensor,
         *,
         batch: int,  # images per message
-        epochs: int,  # of this cycle, which set the schedule
+        epochs: int,  # epochs of this cycle, which set the schedule
         before: int = 0,  # epochs of the cycles before this one
         augment: _Augment,  # as in `BlackBox`
         learning_rate: float | None,  # peak; None for the decoder's own
-        seeds: tuple[int, int],  # of the epochs' draws, and of what modules draw themselves
+        seeds: tuple[int, int],  # seeds of the epochs' draws, and of what modules draw themselves
     ) -> None:
         self.decoder, self._query, self._augment = decoder, query, augment
         self._train, self._held_out, self._batch = train, held_out, batch

@@ -30,10 +30,10 @@ from privkit.torch_utils.seeded import seeded
 _SENT = 5  # times that each token of a collected set crosses on average
 _RECUR = 0.5  # least share of own tokens that come back in another row
 _FEWEST = 50  # whole sets of each client
-_COMPONENTS = 128  # of tokens, at most
-_SHRUNK = 1e-6  # of the mean variance of a law, added to each: small directions tell places apart
+_COMPONENTS = 128  # most components of tokens
+_SHRUNK = 1e-6  # share of a law's mean variance, added to each: small directions tell places apart
 _TRIED = 2  # rounds of own images that play victims
-_TOLD = 0.5  # of the way from chance to certainty, least share of own tokens' owners that laws must tell
+_TOLD = 0.5  # least share of own tokens' owners that laws must tell, on the way from chance to certainty
 _NOBODY = 1e9  # cost of a token on an empty seat
 _NUMBERS_AT_ONCE = 2**24
 
@@ -238,8 +238,8 @@ class _Wire:
     query: Query
     own: Tensor
     batch: int  # images of a round
-    share: int  # of them, each client's
-    tokens: int  # of an image
+    share: int  # each client's images among them
+    tokens: int  # number of tokens of an image
     draws: Generator
 
     def everywhere(self, images: Tensor) -> list[Tensor]:

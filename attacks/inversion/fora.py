@@ -18,11 +18,11 @@ from privkit.attacks.inversion.simulator_networks import Discriminator
 from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTraining, mk_mmd, short_of_published
 from privkit.constraints import Count, Positive, Probability, Whole
 
-_CONTROL_STEPS = 400  # of rounds; without labels the simulator needs more than other attacks
+_CONTROL_STEPS = 400  # steps on rounds; without labels the simulator needs more than other attacks
 _RATES = {"strong": 1e-3, "released": 1e-4}
 _DISCRIMINATOR_RATES = {"strong": 1e-3, "released": 3e-4}
-_PENALTY = 1_000.0  # of the release's gradient penalty
-_PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # of the authors' released script
+_PENALTY = 1_000.0  # weight of the gradient penalty on the release
+_PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # as in the authors' released script
 
 
 @dataclass(frozen=True, kw_only=True)

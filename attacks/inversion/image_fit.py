@@ -15,7 +15,7 @@ from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.torch_utils.seeded import seeded
 
 STEPS_AN_EPOCH = 100
-_STEPS_A_ROUND = 25  # of the permutation
+_STEPS_A_ROUND = 25  # steps in each round of the permutation
 _SINKHORN_STEPS = 30
 _EXPLAINED = 1e-4  # 40 dB below a release's own variance it is explained: no metric of images shows what comes after
 _COOLED = 0.5  # share of the order's cooling that a further cycle leaves out: from there on, tokens have their places
@@ -90,12 +90,12 @@ class ImageFit(Resumable):
 
     def __init__(
         self,
-        lower: nn.Module,  # of `frozen`
+        lower: nn.Module,  # the lower segment of `frozen`
         problem: Problem,  # the rows
         method: Method,  # the recipe
         # weights of total variation and of the mean squared distance from the anchor, for all rows or [N] each
         priors: tuple[float | Tensor, float | Tensor],
-        seed: int,  # of the guessed order and of a lower segment's own draws
+        seed: int,  # seed of the guessed order and of a lower segment's own draws
     ) -> None:
         self._lower, self._problem, self._method, self._priors, self._seed = lower, problem, method, priors, seed
         self._free = problem.start.clone()

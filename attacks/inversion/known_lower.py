@@ -20,11 +20,11 @@ _FIXED_POINT_STEPS = 400
 _FIXED = 1e-6  # relative residual at which they stop
 _DAMPED, _HASTENED = 0.5, 1.1  # the step's factor after one that did not come nearer, and after one that did
 _UNDONE = 1e-3  # relative residual of a row above which it is said that a block was undone only in part
-_ROWS_UNDONE = 256  # at a time
+_ROWS_UNDONE = 256  # rows that are undone at a time
 
 _DRAWS, _UNBIASED = 8, 2.0
-"""Outputs of a segment that draws, and times the variance of their mean by which one without noise may miss it."""
-_FRESH_STD = 0.02  # of parameters that no module knows how to draw: class tokens, position embeddings
+"""Outputs of a segment that draws, and how many variances of their mean the noise-free output may be away from it."""
+_FRESH_STD = 0.02  # deviation of parameters that no module knows how to draw: class tokens, position embeddings
 
 
 def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
@@ -56,7 +56,7 @@ def fresh(lower: nn.Module, seed: int) -> nn.Module:
     with torch.no_grad(), seeded(torch.device("cpu"), seed):
         for parameter in clone.parameters():
             parameter.normal_(std=_FRESH_STD)
-        for part in clone.modules():  # their own ways to draw their weights, by torch's convention
+        for part in clone.modules():  # torch's modules draw their weights by this method
             for name in ("reset_parameters", "_reset_parameters"):
                 if callable(getattr(part, name, None)):
                     getattr(part, name)()

@@ -24,7 +24,7 @@ class Mixtures:
     # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
     design: Tensor
     released: Tensor  # y, float64 [B, T or 1, E, D]; with one cell, D holds the whole release
-    form: torch.Size  # of one record's smashed data
+    form: torch.Size  # shape of one record's smashed data
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:

@@ -13,10 +13,10 @@ from privkit.attacks.inversion.mixed_releases import LinkedRows, by_cell, check_
 from privkit.attacks.patches import as_tokens
 
 EQUATIONS = 2**26
-"""Coefficients of the equations for all clients' maps, at most."""
+"""Most coefficients in the equations for all clients' maps."""
 _REST = 256  # principal components of what the maps leave unexplained
 _SHRINK = 1e-3  # penalty of a squared coefficient of a map, in units of the equations' mean
-_STEPS = 150  # of conjugate gradients, at most
+_STEPS = 150  # most steps of conjugate gradients
 _CLOSE = 1e-3  # length of what they leave, as a share of the right side's, from which no more are needed
 
 

@@ -25,7 +25,7 @@ from privkit.torch_utils.seeded import seeded
 
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 """Variances that are added to the noise's, in units of a number's mean variance."""
-_FOLDS = 4  # of own images, each left out of the maps once
+_FOLDS = 4  # folds of own images, each left out of the maps once
 _TRIED = 100  # own images, at most, or those of a round, on which penalties are tried
 _WIDEST = 2**13  # numbers of a release, at most, whose covariances are estimated
 

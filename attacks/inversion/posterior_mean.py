@@ -20,7 +20,7 @@ from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
-_BOUNDS = (inf, 2.0, 1.0, 0.5, 0.25)  # of a released number, in its standard deviations around its mean
+_BOUNDS = (inf, 2.0, 1.0, 0.5, 0.25)  # bounds of a released number, in its standard deviations around its mean
 _WORTH = 1.05  # gain of the signal, as a share of the noise, from which numbers are clamped
 
 

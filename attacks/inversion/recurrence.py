@@ -11,15 +11,15 @@ from torch import Tensor
 from privkit.attacks.assign import by_capacity, distances, rescale_, sinkhorn_with_slack, take
 from privkit.attacks.base import NotApplicable
 
-_EXACT = 1e-4  # of the mean squared distance; below it, float32 does not tell copies from equal tokens
+_EXACT = 1e-4  # share of the mean squared distance; below it, float32 does not tell copies from equal tokens
 _RESCALINGS = 3
 _LEAST_ODDS = -60.0
-PAIRS_AT_ONCE = 2**24  # of all pairs of a group's tokens; more groups than that holds are taken one after another
+PAIRS_AT_ONCE = 2**24  # most pairs of tokens that are compared at once; further groups follow
 _IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
 _SAME = 1.5  # times the distance of copies: what a row may seem to move
 _STRANGE = 4.0  # standard deviations of a copy's distance beyond its mean, where a token is taken for a new one
 INTERSECTED_TOKENS = 10_240
-"""Of a message: a table of all its pairs then takes 400 MiB, and two or three are held at a time."""
+"""Most tokens of a message: a table of all its pairs then takes 400 MiB, and two or three are held at a time."""
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:

@@ -22,7 +22,7 @@ _STEP_ROWS = 64
 _CONTRAST_ROWS = 128  # among which each guess's image must be found
 _COOL = 0.03  # first temperature, of the mean squared distance between two images
 _LEARNING_RATE = 1e-3
-_SHARES = tuple(tenths / 10 for tenths in range(11))  # of the correction
+_SHARES = tuple(tenths / 10 for tenths in range(11))  # shares of the correction that are tried
 
 
 def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
@@ -78,8 +78,8 @@ class Refinement:
     guesses: Tensor  # [N, P] in [0, 1]
     truth: Tensor  # the own images, [N, P]
     held: Tensor  # bool [N], from which the network does not learn
-    width: int  # of its two hidden layers
-    epochs: int  # of its training; 0 leaves guesses as they are
+    width: int  # width of the network's two hidden layers
+    epochs: int  # epochs of its training; 0 leaves guesses as they are
     module: int  # seed of its start
     root: int  # seed of its epochs
     contrast: float = 0.0  # weight of telling images apart beside the square error

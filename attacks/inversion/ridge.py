@@ -22,10 +22,10 @@ from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
 _WHOLE = 2_000  # numbers of a release, at most, that are all taken
-_COMPONENTS = 400  # of a larger release
+_COMPONENTS = 400  # principal components of a larger release
 FOLDS = 3
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
-"""Of a squared coefficient, in units of the rows' total variance."""
+"""Penalties on a squared coefficient, in units of the rows' total variance."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from privkit.constraints import Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 _IMAGES_A_STEP = 16  # more and smaller steps learn more in the same time
-_COMPLETION_WEIGHT = 0.05  # of the squared error of completed tokens, whose variance is 1, beside that of pixels
+_COMPLETION_WEIGHT = 0.05  # weight of completed tokens' squared error (variance 1) beside that of pixels
 
 
 class Completion(nn.Module):

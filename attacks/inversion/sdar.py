@@ -18,7 +18,7 @@ from privkit.attacks.inversion.simulator_training import AttackData, SimulatorTr
 from privkit.constraints import Count, NonNegative, Positive, Whole
 
 _CONTROL_EPOCHS = 10
-_PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # of the authors' released script
+_PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # as in the authors' released script
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,13 +25,13 @@ from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
 _COLLECTED = 0.99  # share of own images' tokens from which no more are asked for
-_FOLDS = 4  # of own images; each one's guesses come from a regression on the others
+_FOLDS = 4  # folds of own images; each one's guesses come from a regression on the others
 _HELD = 10  # the network does not learn from every tenth own image, which judges it
 _ROUNDS = 4  # how often each own image is guessed for the network, each time from other places
 _SETS = 64  # different sets of places in each round, so that few matrices are factored
 _TRIED = 100  # own images, at most, on which penalties are tried
 PENALTIES = tuple(10.0**power for power in range(-8, 0))
-"""Of a squared coefficient, in units of the variance of all tokens together."""
+"""Penalties on a squared coefficient, in units of the variance of all tokens together."""
 _NUMBERS_AT_ONCE = 2**24
 
 Placed = Callable[[View], tuple[Tensor, Tensor]]
@@ -247,7 +247,7 @@ class Covariances:
         numbers = torch.arange(width, device=rows.device)
         sets, which, count = seen.unique(dim=0, return_inverse=True, return_counts=True)
         ordered = which.argsort(stable=True)
-        seat = torch.empty_like(which)  # of a row among those that show the same
+        seat = torch.empty_like(which)  # a row's seat among those that show the same
         seat[ordered] = torch.arange(len(rows), device=rows.device) - (count.cumsum(0) - count)[which[ordered]]
         longest = max(1, int(sets.sum(1).max())) * width
         at_once = max(1, _NUMBERS_AT_ONCE // (longest * max(longest, int(count.max()))))

@@ -23,8 +23,8 @@ from privkit.torch_utils.out_of_memory import in_chunks
 _NUMBERS = 2**22  # released numbers of candidate texts that are held at once
 _TABLE = 2**24  # nats of tables of words that are held at once
 _SURE = 20.0
-"""A word that costs so many nats less than the next one is not tried again in the first pass; later ones ask for
-more."""
+"""A word that leads the next one by this many nats is not tried again in the first pass; later passes need a larger
+lead."""
 _SURER = 4.0  # factor of the last number from pass to pass
 _WIDER = 8  # times as many candidates as before, as long as none is exact and one must be
 _LIKE_OTHERS = 1.5  # a text at rest is as well explained as the median one, up to this factor: noise is alike for all

@@ -23,7 +23,7 @@ from privkit.attacks.order.own_tokens import KEEPS_ALL
 from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Whole
 
-_SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
+_SAME = 1e-4  # share of the mean squared distance of two tokens: below it, they are copies of one
 _UNDOES = frozenset({"mixes", "permutes", "shortens"})
 _RECUR = 0.5  # least share of own tokens that come back in another pass
 _LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is sent in them

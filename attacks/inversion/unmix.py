@@ -25,9 +25,9 @@ from privkit.torch_utils.seeded import seeded
 
 _UNEXPLAINED = 0.5  # share of another pass's variance, left by secret ratios, from which they are taken to be wrong
 _MASKED = 1.5
-"""Factor by which half of the positions may be worse explained by the span of the other half than by its own. Noise
-twice as large as the data gives less (`tests/attacks/inversion/test_unmix.py`), masks of each position's own more,
-as long as noise is small."""
+"""Masks are assumed if the span of one half of the positions explains the other half worse than its own span by more
+than this factor. Noise twice as large as the data stays below it (`tests/attacks/inversion/test_unmix.py`); a mask per
+position exceeds it, as long as noise is small."""
 _LEAST = 1e-9  # share of the variance that is rounding
 _SAME = 0.9  # cosine from which two candidates are one client
 

@@ -41,7 +41,7 @@ from privkit.attacks.search_space import Search, Untuned
 from privkit.constraints import Count, NonNegative, Positive, Whole
 
 _RIDGE = 1e-3
-_TOKENS_IN_ORDER = 1_024  # of a message, up to which an order over all of them is searched
+_TOKENS_IN_ORDER = 1_024  # most tokens of a message whose order is searched over all of them
 _RIDGE_IMAGES = 2_000  # the dual form solves as many equations
 _OBJECTIVE = "white_box: the objective"
 _CALIBRATION_ROWS = 16
@@ -55,7 +55,7 @@ _DISTANCES = (0.0, 0.3)  # more than none where a release leaves pixels open
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
 _Rows = View | LinkedRows
 Weight = Annotated[NonNegative, Search(_VARIATIONS[0], _VARIATIONS[-1])]
-"""Of a prior beside the matching error."""
+"""Weight of a prior beside the matching error."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from privkit.attacks.scores.tokens import PADDING
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _DRAWN = 8  # occurrences of each word in drawn texts: own texts hold most words once or twice
-_ROUNDS = 3  # of fitting words and places in turn
+_ROUNDS = 3  # rounds of fitting words and places in turn
 _QUIET = 4  # the part of all directions, those in which own tokens vary least, in which noise is looked for
 _LEAST_SCATTER = 1e-4
 """Added to the scatter about the means, as a share of the tokens' variance: tokens without a context have none."""

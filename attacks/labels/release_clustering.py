@@ -16,7 +16,7 @@ from privkit.attacks.returned import returned_gradients
 from privkit.constraints import Count, Whole
 
 _MOST_STEPS = 100
-_STARTS = 10  # of k-means without seeds
+_STARTS = 10  # starts of k-means without seeds
 _NAMINGS = 50  # starts of the quadratic assignment
 
 

@@ -35,9 +35,9 @@ _COPIED_IMAGES = 100  # own images that cross in messages of copies
 _LEAST_ROUNDS = 40  # fewer name too few patches
 _RIDGE = 1e-4
 _HEAP_ROUNDS = 8
-_SIZE_SLACK = 0.25  # of the number of copies, by which a heap may differ in size from what was sent
-_MATCHINGS = 3  # by the mean patch of an image alone, and as many again by the mean of its tokens, too
-_LEAST_ERROR = 1e-3  # of the variance of what is decoded
+_SIZE_SLACK = 0.25  # share of the number of copies by which a heap's size may differ from what was sent
+_MATCHINGS = 3  # matchings by an image's mean patch alone; as many follow by the mean of its tokens, too
+_LEAST_ERROR = 1e-3  # share of the variance of what is decoded
 _SOUND = 0.5  # least share of the variance of own patches, and of mean patches of own images, that tokens must show
 
 
@@ -47,7 +47,7 @@ class _ApproximateTokens:
 
     tokens: Tensor  # [N, T, D], in the order of the patches
     patches: Tensor  # [N, T, P]
-    share: float  # of patches whose token lay in their own image's row, among those that no other token would do for
+    share: float  # patches whose token lay in their own image's row, among patches with only one possible token
 
 
 def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from privkit.shared.array import Array
 Places = NDArray[np.int64]
 
 _PATIENCE = 60  # kicks
-_GAIN = 1e-9  # that counts as one
+_GAIN = 1e-9  # least gain that counts as one
 _FAR = 3.0  # grid steps beyond which a coordinate says nothing about a place any more
 
 
@@ -70,7 +70,7 @@ class Puzzles:
     def only(self, some: NDArray[np.bool_]) -> Puzzles:
         """The puzzles that the mask `some`, bool [M], selects."""
         left = Puzzles(unary=self.unary[some], pairs=self.pairs[some], frame=self.frame)
-        left.__dict__["sides"] = [table[some] for table in self.sides]  # of the cached property
+        left.__dict__["sides"] = [table[some] for table in self.sides]  # fills the cached property
         return left
 
     def fit(self, at: Places) -> Array:

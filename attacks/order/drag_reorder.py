@@ -76,9 +76,9 @@ class DragReorder(ReconstructingAttack):
 class Predicted:
     """The adversary's tokens, and the decoder and the place predictor learned from them."""
 
-    own: OwnTokens  # its tokens in order
-    decoder: PieceDecoder  # from a token to its patch
-    predictor: nn.Module  # from standardized tokens [N, T, D] to logits of places [N, T, T]
+    own: OwnTokens  # the own images' tokens in order
+    decoder: PieceDecoder  # computes a token's patch
+    predictor: nn.Module  # maps standardized tokens [N, T, D] to logits of places [N, T, T]
 
     @torch.no_grad()
     def places(self, tokens: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def learn(
     generator: Generator,  # the only source of randomness
     session: Session,  # where the state is saved after each epoch
     *,
-    name: str,  # of the attack, for its refusals
+    name: str,  # the attack's name, for its refusals
     later: int = 0,  # epochs of the stages behind this one, for the report
 ) -> tuple[Predicted, dict[str, Any]]:
     """Read the adversary's tokens and train the predictor, or load the result of a killed attack.

@@ -14,12 +14,15 @@ from privkit.attacks.order.followed_tokens import PlaceLaws
 from privkit.attacks.patches import as_tokens
 
 _IMAGES = 500  # own ones whose sets are collected, at most
-_RELEASES = 96  # of each, at most
-_TOKENS = 1_024  # of all releases of an image together: each is compared with each
-_SAME = 1e-4  # of the mean squared distance of two tokens: below it, they are copies of one
+_RELEASES = 96  # most releases of each image
+_TOKENS = 1_024  # most tokens of all releases of an image: each is compared with each
+_SAME = 1e-4  # share of the mean squared distance of two tokens: below it, they are copies of one
 _LARGE = 0.9  # quantile of the sizes of sets that is taken for a whole set's
 _LEAST = 0.1  # share of the sets that must be whole
-_COMPONENTS, _FEWEST = 2_048, 16  # of all laws together, and of each: every token is compared with every law
+_COMPONENTS, _FEWEST = (
+    2_048,
+    16,
+)  # components of all laws together, and least of each: every token is compared with every law
 _NEW = 0.5  # share of tokens, at most, that came once only or first
 _CONTRADICTED = 0.01  # share of pairs, at most, that came in both orders
 

@@ -70,7 +70,7 @@ class FieldOrder(ReconstructingAttack):
         check_rows(self, observation)
         device = views[0].smashed.device
         own = given(observation.auxiliary)[: self.records].to(device)
-        shape = list(views[0].smashed.shape[1:])  # of a vector, the control's width is another than the recorded one
+        shape = list(views[0].smashed.shape[1:])  # a vector's width differs between the control and the recording
         if len(shape) != 2 or shape[0] != own.shape[1]:
             raise NotApplicable(
                 f"field_order needs a token for each of the {own.shape[1]} columns, but a row's release is "
@@ -132,7 +132,7 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
     """
     records, columns = own.shape
     tokens = _tokens_of_rows(own, query, batch, draws)
-    moves = tokens.new_zeros(records, columns, columns)  # of a token, if a column's cell changes
+    moves = tokens.new_zeros(records, columns, columns)  # how far a token moves if a column's cell changes
     for column in range(columns):
         for shift in range(1, _CHANGES + 1):
             changed = own.clone()

@@ -20,11 +20,11 @@ from privkit.attacks.patches import Geometry, patch_tokens
 
 STEPS = 8
 _FOLLOWED = 1_000  # own images at most
-_COMPONENTS = 128  # of tokens, at most, that laws look at
-_SHRUNK = 1e-2  # of the mean variance, added to each
-_PENALTIES = (1e-3, 1e-1, 10.0)  # of squared coefficients, in units of the mean variance
+_COMPONENTS = 128  # most components of tokens that laws look at
+_SHRUNK = 1e-2  # share of the mean variance, added to each
+_PENALTIES = (1e-3, 1e-1, 10.0)  # penalties on squared coefficients, in units of the mean variance
 _COARSE = 8  # pixels per side of the images that explain tokens
-_SHOWN = 0.25  # of the variance of tokens: of 100 to 1,000 own digits .41 to .82, and .12 at most if they were shuffled
+_SHOWN = 0.25  # least share of tokens' variance: .41 to .82 for 100 to 1,000 own digits, at most .12 if shuffled
 _TINY = 1e-12
 _NUMBERS_AT_ONCE = 2**24
 

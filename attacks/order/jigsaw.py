@@ -43,10 +43,10 @@ from privkit.constraints import Count, Probability, Whole
 from privkit.torch_utils.seeded import seeded
 
 Compatibility = Literal["learned", "joint", "auto", "edges"]
-"""What says which tokens fit together, and where they lie."""
+"""The network that scores which tokens fit together, and where they lie."""
 
 Members = Literal["auto", "message", "rows"]
-"""What says whose image a token is of."""
+"""The source of the assignment of tokens to images."""
 
 _JOINT: dict[Compatibility, tuple[bool, ...]] = {
     "learned": (False,),
@@ -55,7 +55,7 @@ _JOINT: dict[Compatibility, tuple[bool, ...]] = {
     "edges": (),
 }
 """Whether each network that is trained reads all tokens of an image at once."""
-_HELD_OUT = 0.1  # of own images, on which "auto" chooses
+_HELD_OUT = 0.1  # share of own images on which "auto" chooses
 _HELD_OUT_KICKS = 10
 _STAGES = ("places", "joint", "members")  # networks in the order of their training
 _MANY_OWN = 400  # own images from which on "message" was measured to be right more often

@@ -26,9 +26,9 @@ from privkit.attacks.order.token_reading import (
 )
 from privkit.attacks.patches import Geometry, patch_tokens, patchify
 
-OWN_NUMBERS = 2**29  # of the own tokens and patches that are held, 2 GiB in float32; images beyond it are left out
-MATCHED_TOKENS = 16_384  # of a message: a table of all its pairs then takes 1 GiB
-_LABEL_SHARE = 4  # of the rounds left, one in so many at most goes into labels
+OWN_NUMBERS = 2**29  # most numbers in own tokens and patches, 2 GiB in float32; further images are left out
+MATCHED_TOKENS = 16_384  # most tokens of a message: a table of all its pairs then takes 1 GiB
+_LABEL_SHARE = 4  # at most one in this many of the rounds left goes into labels
 _COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
 OWN_ROUNDS = 2
 """Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
@@ -74,8 +74,8 @@ class OwnTokens:
 def own_tokens(
     view: View,  # one of the victims'
     observation: ImageObservation,  # with the lower segment or a query, or both
-    geometry: Geometry,  # of the view
-    draws: Generator,  # of queries
+    geometry: Geometry,  # the view's geometry
+    draws: Generator,  # draws of queries
     read: int,  # own images at most that are read from messages of their copies
     # of the same victims that are put together by `gathered` before they are solved; `keep` is what holds behind that,
     # as own images show that crossed as often

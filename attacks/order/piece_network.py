@@ -15,22 +15,24 @@ from privkit.attacks.fit import Learner
 from privkit.torch_utils.one_cycle import one_cycle
 
 SHARPNESS = 1.3
-"""Log-odds a unit of log ratio; 1.0 to 1.3 is what a network learned beside it on CIFAR-10's 8-pixel patches."""
+"""Log-odds per unit of log ratio; a network learned 1.0 to 1.3 on CIFAR-10's 8-pixel patches."""
 _EMBEDDING = 48
 _BLOCKS = 3
-_JOINT_STEPS = 5  # of Sinkhorn's iteration
-_ROUNDS = 3  # of a message's network, each with one step of Sinkhorn's iteration: more were measured to gain nothing
+_JOINT_STEPS = 5  # steps of Sinkhorn's iteration
+_ROUNDS = (
+    3  # rounds of a message's network, each with one step of Sinkhorn's iteration: more were measured to gain nothing
+)
 _IMAGES_A_STEP = 32
 _IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
 _IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
 _TOKENS_OF_MESSAGES = 800  # a step has several messages, if they are small
 _MESSAGES_AN_IMAGE = 2  # an epoch: a shuffle that is drawn anew shows the same images otherwise
 _MESSAGE_STEPS = 100  # an epoch has at most
-_TOKENS_A_STEP = 2_000  # of a message, that are asked for their image
+_TOKENS_A_STEP = 2_000  # tokens of a message that are asked for their image
 _LEARNING_RATE = 2e-3
 
 ShownRows = Callable[[Tensor], Tensor]
-"""What own images of some rows show, so that not all of it need be held at once."""
+"""(rows) -> what these rows of own images show, so that not all must be held at once."""
 
 
 class PieceNetwork(nn.Module):
@@ -202,7 +204,7 @@ class PieceTraining(Learner):
         # gives an epoch's losses, one per step, each computed when the step before is done
         losses: Callable[[], Iterator[Tensor]],
         steps: int,  # an epoch
-        epochs: int,  # of the whole training, which set the schedule
+        epochs: int,  # epochs of the whole training, which set the schedule
         draws: Generator,  # the generator that `losses` draws from; its state is part of the training's
         *,
         learning_rate: float = _LEARNING_RATE,  # the peak of the cycle

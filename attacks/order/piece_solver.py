@@ -26,13 +26,13 @@ from privkit.attacks.order.piece_network import (
 from privkit.attacks.order.token_reading import AffineMap, rows_a_message
 from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatchify
 
-_PIECES_AT_ONCE = 700  # of a message, up to which its images are also solved jointly
+_PIECES_AT_ONCE = 700  # most pieces of a message whose images are also solved jointly
 TABLE_NUMBERS = 2**26  # 256 MiB in float32; what own images show is computed step by step above it
 _PATCH_GAIN = 4.0  # decoded patches are small beside standardized tokens
 _ALIKE = 0.05  # squared distance of patches, summed over pixels, at which two are taken for each other
 _JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
 _GREY_LEVEL = 1 / 255
-"""Standard deviation of the gradients that a flat border is taken to have: one level of an 8-bit picture."""
+"""Assumed standard deviation of the gradients at a flat border: one level of an 8-bit picture."""
 _ODDS_FLOOR = -2.0
 """Log-odds below which a pair is not punished further: one impossible pair must not outweigh three good ones."""
 
@@ -41,7 +41,7 @@ _ODDS_FLOOR = -2.0
 class PieceDecoder:
     """Decodes a token of the release into the patch behind it, and into the features that the solver compares."""
 
-    decode: AffineMap  # from a token to its patch
+    decode: AffineMap  # computes a token's patch
     geometry: Geometry  # how patches lie over the image
     mean: Tensor  # [D] of the adversary's own tokens
     scale: Tensor  # [D], their standard deviation
@@ -50,7 +50,7 @@ class PieceDecoder:
     def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> PieceDecoder:
         """Learn from the adversary's tokens [N, T, D] and the patches behind them [N, T, P]."""
         decode, n = AffineMap.fit(own, patches), own.shape[0] * own.shape[1]
-        scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # of a sample
+        scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # a sample's deviation
         return cls(decode=decode, geometry=geometry, mean=decode.mean, scale=scale)
 
     def features(self, tokens: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class Solver:
     members: MemberNetwork | MessageNetwork | None  # says whose token it is; None where images are not mixed
     keep: float  # share of tokens that stay in their image's row for certain
     kicks: int  # rounds of ruin and recreate
-    seed: int  # of the search; each view has a stream of its own
+    seed: int  # seed of the search; each view has a stream of its own
     in_order: bool = False  # whether the adversary's own tokens came back in order, so that there is nothing to solve
 
     def solve(self, view: View, stream: int) -> Tensor:

@@ -23,20 +23,20 @@ from privkit.attacks.query_rules import Counted, QueryRules
 Read = TypeVar("Read")
 _ANY_NUMBER = 2**40
 LABEL_IMAGES = 50  # images of repeated patches: twice as many were measured to place no token better
-_CLOSE = 1e-3  # of a channel's standard deviation: two copies of a token, computed in another order
-_LEAST_SPREAD = 1e-3  # of the widest channel's: narrower ones hold rounding
+_CLOSE = 1e-3  # share of a channel's standard deviation: two copies of a token, computed in another order
+_LEAST_SPREAD = 1e-3  # share of the widest channel's deviation: narrower ones hold rounding
 _DIRECTIONS = 4  # in which two lots of tokens are compared
 _PLAIN = 0.5  # least share of copies that must come back alike, and of labels that must be found
-_FITS = 3  # of the map from patches to tokens, on own images in the order of the fit before
-_NUMBERS_AT_ONCE = 2**24  # of the tables of pairs, and of inputs of the map
-_MATCHING_ROUNDS = 6  # of alternating assignment; the keep share that it finds settles after three or four
+_FITS = 3  # fits of the map from patches to tokens, each on own images in the order of the fit before
+_NUMBERS_AT_ONCE = 2**24  # most numbers of a table of pairs, and of the map's inputs
+_MATCHING_ROUNDS = 6  # rounds of alternating assignment; the keep share that it finds settles after three or four
 _RIDGE = 1e-6
 _ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
 _LEAST_ODDS = -60.0
 _SINKHORN_ROUNDS = 3
-_FITTED_TOKENS = 4_000  # that the rounds look at; the last assignment is of all
-FITTED_NUMBERS = 4_000_000  # of inputs in float64; bounds memory, changes nothing
-_LEAST_SURE = 0.02  # of all patches
+_FITTED_TOKENS = 4_000  # tokens that the rounds look at; the last assignment is of all
+FITTED_NUMBERS = 4_000_000  # inputs in float64; bounds memory, changes no result
+_LEAST_SURE = 0.02  # share of all patches
 _SURE = 0.99  # share of a patch's odds on one token, above which it is taken for a match and not for one of several
 
 
@@ -59,9 +59,9 @@ class Asker:
         self,
         query: Query,  # takes one round of images
         whole: int,  # images of a round
-        draws: Generator,  # of the clients' coins
+        draws: Generator,  # draws of the clients
         geometry: Geometry,  # how patches lie over the image
-        rules: QueryRules,  # of the threat model; if it forbids copies, they have their patches in other places
+        rules: QueryRules,  # the threat model's rules; if they forbid copies, each has its patches in other places
         asked: int = 0,  # rounds that the attack sent before
         memory: Memory | None = None,  # what was read before; None for nothing
     ) -> None:

@@ -15,7 +15,7 @@ from privkit.attacks.assign import distances, hungarian, take
 from privkit.torch_utils.patches import patchify
 
 _PATCH, _IMAGE = 20, 60  # principal components of a patch and of the whole image that explain a token, at most
-_PENALTY = 1e-2  # of squared coefficients, in units of the mean variance
+_PENALTY = 1e-2  # penalty on squared coefficients, in units of the mean variance
 _SHARED, _ROUNDS = 6, 20  # rounds in which all places share one map but for a constant, and further ones at most
 _SETTLED = 1e-3  # share of tokens that a last round moves at most
 _TINY = 1e-12

@@ -23,11 +23,11 @@ from privkit.shared.limits import Limits
 from privkit.shared.rounding import rounded_down
 
 _EXACT_GAUSSIAN = "exact Gaussian profile"
-"""How the method of a certificate begins whose ε(δ) is that of a Gaussian of known μ: the whole curve is claimed."""
+"""Beginning of the method of certificates whose ε(δ) belongs to a Gaussian of known μ: the whole curve is claimed."""
 
 
 _CURVE_BELOW = 1e3
-"""Claimed ε from which on no curve is tested: nothing could refute it, and numerical composition takes seconds."""
+"""Claimed ε from which on no curve is tested: no audit could refute it, and numerical composition takes seconds."""
 
 
 def audit_one_run(

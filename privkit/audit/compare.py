@@ -257,7 +257,7 @@ class _Paired:
     """How the second measurement differs from the first."""
 
     difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
-    p_value: float  # of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0
+    p_value: float  # p-value of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0
     # matched-pairs rank-biserial correlation in [-1, 1]: the rank sum of positive differences less that of negative
     # ones, as a share of both
     effect: float

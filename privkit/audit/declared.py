@@ -32,7 +32,7 @@ from privkit.wire.channel import shared_lower
 
 _BUILDER = "privkit.audit.export:clients"
 _SEEN = frozenset({"trains", "maps", "scales", "clips", "noises", "mixes", "answers"})
-"""Effects behind which what an image was released as can be told, up to its noise."""
+"""Effects that leave visible, up to noise, what was released of an image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +46,8 @@ class Declared:
     unsent: str  # why the distance is unknown; empty without a lower segment
     mode: str  # training or evaluation mode of the lower segment
     own: bool  # whether `privkit record` wrote the recording
-    rounds: int  # that are attacked, over all passes
-    passes: int = 1  # of these rounds
+    rounds: int  # number of attacked rounds, over all passes
+    passes: int = 1  # number of passes in these rounds
     # the variance of the last release about that output over that of the outputs, if it is clearly less
     quieter: float | None = None
 
@@ -96,7 +96,9 @@ def declared_by(recording: Recording) -> Declared:
     return _KEPT[key]
 
 
-_KEPT: dict[tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], int], Declared] = {}  # of one recording at most
+_KEPT: dict[
+    tuple[str, tuple[tuple[str, str], ...], tuple[str, ...], int], Declared
+] = {}  # results for one recording at most
 
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
@@ -119,7 +121,9 @@ class _Clients:
     why: str = ""  # the reason, if it cannot
     plain: bool = True  # whether the noise is added to what is released, and nothing comes behind it
     weaker: str = ""  # how the mechanism claims more than the recorded defense does; empty if it does not
-    variance: float | None = None  # of the noise that the recorded defense adds; None if only the mechanism says it
+    variance: float | None = (
+        None  # variance of the noise that the recorded defense adds; None if only the mechanism says it
+    )
 
 
 def _held(recording: Recording) -> Declared:
@@ -260,7 +264,7 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
                 clean = stage.public_transform(clean)
             stayed += in_place(clean, one.released)
             told += in_place(clean, clean)
-        except Exception:  # of a user's own segment; the row says why the release cannot be made again
+        except Exception:  # a user's own segment may raise anything; the row says why the release cannot be made again
             return ""
         rows, tokens = rows + len(one.released), one.released.shape[1]
     kept, mean = _left(shuffle, tokens)
@@ -290,7 +294,7 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)
-    return (kept, 1) if shuffle.variant == "kept_in_place" else (0, 2)  # of kept and of dealt tokens
+    return (kept, 1) if shuffle.variant == "kept_in_place" else (0, 2)  # kept tokens, dealt tokens
 
 
 def _unlikely(stayed: int, mean: int) -> bool:

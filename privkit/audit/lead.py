@@ -38,7 +38,7 @@ class Leader:
 
     worker: CellWorker  # computes cells in this process, and knows the provenance of each
     ledger: RunLedger  # the run folder, of which this process is the writer
-    rows: dict[str, Row] = field(default_factory=dict)  # of the finished cells, by their id
+    rows: dict[str, Row] = field(default_factory=dict)  # rows of the finished cells, by their id
     _files: dict[str, str] = field(init=False, default_factory=dict)
     _lost: dict[str, bool] = field(init=False, default_factory=dict)
     _judged: tuple[float, float] = field(init=False, default=(0.0, 0.0))  # when it ended, and what it took

@@ -49,7 +49,7 @@ class _ArrangementScores:
     # the largest entropy that a secret order can still have if the accuracy is `direct.sound_low`. If the attack
     # failed, this is `bits_before`. None if there are so few units that even a perfect attack could not lower it.
     bits_left: float | None
-    confidence: float  # of all limits
+    confidence: float  # confidence of all limits
 
 
 def arrangement_scores(

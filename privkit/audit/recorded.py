@@ -153,7 +153,7 @@ class _RecordedContext(AttackContext):
             labels = self.source.labels[members.flatten()]
             seats = torch.arange(size).unsqueeze(1)
             returned = View(round=number, smashed=view.smashed, cut_gradient=view.cut_gradient)
-            cut = cuts[number : number + 1]  # of a U-shape's one client
+            cut = cuts[number : number + 1]  # the second cut of a U-shape's one client
             second = tuple(moved_view(one, lambda value: value.to(self.device).clone()) for one in cut)
             transcript.rounds.append(
                 RecordedRound(

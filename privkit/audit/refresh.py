@@ -90,4 +90,4 @@ def _flags(there: Provenance | None, here: Provenance) -> list[str]:
 
 
 _FLAGS = {"processes": "torchrun --nproc-per-node"}
-"""Where a key of the machine is not a flag of `privkit audit`, what sets it."""
+"""Key of the machine -> what sets it, if this is no flag of `privkit audit`."""

@@ -29,7 +29,8 @@ _OF_THE_RUN = {
     **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
     **{"--vary": False, "--junit": False, "--annotations": False, "--json": True, "--quiet": True},
 }
-"""Flags that a cell has of its own, or that say how the whole run is done and shown -> whether it has no value."""
+"""Flags that each cell has of its own, or that say how the whole run is done and shown -> whether the flag has no
+value."""
 
 
 def build(
@@ -73,7 +74,7 @@ def _rendered(
     shown = rows if with_pictures else []
     pictures = {row.cell: found for row in shown if (found := _pictures(homes[row.cell], row))}
     if not with_pictures:
-        (run / "report" / "figures" / page.STRIPS).unlink(missing_ok=True)  # of an earlier report
+        (run / "report" / "figures" / page.STRIPS).unlink(missing_ok=True)  # strips of an earlier report
     for cell, found in pictures.items():
         write(homes[cell] / STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
     report = page.Report(

@@ -46,9 +46,9 @@ from privkit.torch_utils.precision import computes_bfloat16
 class CellWorker:
     """Computes cells (one defense, attack and seed each) of a run in this process."""
 
-    config: AuditConfig  # of the run
+    config: AuditConfig  # the run's configuration
     device: torch.device  # where to compute
-    threads: int  # of the CPU
+    threads: int  # number of CPU threads
     progress: Progress  # shows what happens
     cells: list[Cell] = field(init=False)  # the plan
     here: Provenance = field(init=False)  # provenance that all numbers of this process share
@@ -81,7 +81,7 @@ class CellWorker:
         After the block, a thread that this code left running can end the process.
         """
         threads = torch.get_num_threads()
-        torch.set_num_threads(self.threads)  # of the manifest on resume: other counts round otherwise
+        torch.set_num_threads(self.threads)  # on resume, the manifest's number: other numbers round differently
         try:
             with unending():
                 yield
@@ -109,12 +109,12 @@ class CellWorker:
 class Job:
     """The settings and paths that a worker needs to compute results of a run."""
 
-    settings: dict[str, Any]  # of the run, as they were given
+    settings: dict[str, Any]  # the run's settings, as they were given
     trust: tuple[str, ...]  # modules that its recording may build segments from
     run: str  # path of the run's folder; a worker may be unable to read it
     token: str  # token of the leading command
     device: str  # "cpu", "cuda" or "auto"
-    threads: int  # of each worker
+    threads: int  # number of threads of each worker
     versions: dict[str, str]  # versions that the command uses; a worker must have the same
 
 
@@ -122,10 +122,10 @@ class Job:
 class Task:
     """One cell (defense, attack and seed) that a worker computes."""
 
-    cell: str  # its id
+    cell: str  # the cell's id
     number: int  # the task's number, unique in a run
     names: tuple[str, ...]  # names of the files in the run folder from which it continues
-    files: dict[str, bytes] | None = None  # their contents by name; None for a worker that reads them itself
+    files: dict[str, bytes] | None = None  # the files' contents by name; None for a worker that reads them itself
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ from privkit.torch_utils.compiler import compiler_unloaded
 from privkit.torch_utils.freed_memory import keep_freed_memory
 
 _PROBE_SECONDS = 0.8
-"""For timing attacks, all together; opening the data and some steps of training for every defense come on top."""
-_FORWARD = 1 / 3  # of a step of training, the share that sends records through the networks and takes no gradient
+"""Seconds for timing all attacks together, without opening the data and some training steps for every defense."""
+_FORWARD = 1 / 3  # share of a training step that takes no gradient
 
 
 @dataclass(frozen=True, kw_only=True)

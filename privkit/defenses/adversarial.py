@@ -124,7 +124,7 @@ class SimulatedAttacker(nn.Module):
 
 
 _TEMPERATURE = 1 / 30
-"""Of the sigmoid whose derivative stands in for that of the choice of channels; from the authors' code."""
+"""Temperature of the sigmoid whose derivative replaces that of the choice of channels; from the authors' code."""
 
 
 @dataclass(frozen=True, kw_only=True)

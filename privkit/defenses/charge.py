@@ -20,7 +20,7 @@ from privkit.shared.rounding import rounded_up
 Mixing = NoMixing | Mixup | CutMix
 
 WORTH_COMPOSING = 1e3
-"""ε from which on a tighter bound would still be not protection, and numerical composition takes seconds."""
+"""ε from which on even a tighter bound would give no protection, and numerical composition takes seconds."""
 
 _IDEAL = (
     "noise is treated as real numbers from a secret seed: attacks on the low bits of floats or on the generator (32 "
@@ -226,7 +226,7 @@ def _credited(receipt: Noised, release_count: ReleaseCount) -> tuple[Mixing, lis
     # A smaller group has larger λ. But λ²/‖λ‖², what is left where clients add the noise, is not ordered by the size
     # of the group for random λ; a group that colludes is charged with the most that it can be.
     collude = receipt.noise.site == "client"
-    ratio: Any = _of_members(mixing, members)  # of the mixing's own kind
+    ratio: Any = _of_members(mixing, members)  # a ratio of the mixing's own kind
     return replace(mixing, ratio=ratio, colluding=mixing.colluding or collude), said
 
 

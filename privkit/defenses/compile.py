@@ -17,7 +17,7 @@ from privkit.defenses.returned import returned
 from privkit.shared.certificate import Certificate
 
 _ROW_BY_ROW: frozenset[Effect] = frozenset({"trains", "maps", "scales", "clips"})
-"""Effects by which no row of a release comes to depend on another."""
+"""Effects that keep the rows of a release independent of each other."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,7 +127,7 @@ def switch(upper: nn.Module, *, off: bool) -> None:
 
 
 _MEMORY = 100  # rounds over which estimates are averaged: they follow the weights, which move slowly
-_SMALLEST = 1e-3  # of λ: where no signal is seen yet, a server that gets nothing would never learn to see one
+_SMALLEST = 1e-3  # smallest λ: with λ = 0, a server without a signal would never learn to see one
 
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:

@@ -18,7 +18,7 @@ from privkit.defenses.none import require_messages
 from privkit.defenses.receipts import Nothing
 
 _WIDEST = 256
-"""Units between encoder and decoder at most: of 16,384 channels, a quarter would be two matrices of half a gigabyte."""
+"""Most units between encoder and decoder: for 16,384 channels, a quarter would be two matrices of half a gigabyte."""
 
 
 @dataclass(frozen=True, kw_only=True)

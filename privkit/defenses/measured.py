@@ -86,7 +86,7 @@ class _Charge:
     smashed: float
     labels: float
     number: float
-    """Of one number alone."""
+    """Largest measured change of one number alone."""
     covers_labels: bool
 
 
@@ -225,7 +225,7 @@ class _Pair:
             try:
                 with torch.no_grad():
                     return self.play(self.data, self.labels), self.play(self.other, self.relabeled)
-            except Exception:  # of a user's stage, on data that it was not made for
+            except Exception:  # a user's stage may raise anything on data that it was not made for
                 continue
         return None
 

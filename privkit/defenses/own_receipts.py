@@ -97,7 +97,7 @@ def trial_of(
             try:
                 with torch.no_grad():
                     trial.play(trial.data(), trial.labels(), 0)
-            except Exception:  # of a user's stage, on data that it was not made for
+            except Exception:  # a user's stage may raise anything on data that it was not made for
                 continue
             return trial
     return None
@@ -200,7 +200,7 @@ def _strays(stage: Defense, trial: TrialRounds) -> Iterator[str]:
         other[at] = 10 ** (number % 3) * (size - other[at].flip(0))
         try:
             a, b = (trial.play(x, labels, number)[0].smashed for x in (data, other))
-        except Exception:  # of a user's stage, on data that it was not made for
+        except Exception:  # a user's stage may raise anything on data that it was not made for
             continue
         moved = (a != b).flatten(2).any(2)
         moved[at] = False
@@ -294,7 +294,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
     for kind, data in everywhere.items():
         try:
             draws = _draws(trial, data, receipt)
-        except Exception:  # of a user's stage, on data that it was not made for
+        except Exception:  # a user's stage may raise anything on data that it was not made for
             refused += 1
             continue
         found = unlike(draws, receipt.noise.law) or _lacks_noise(trial, data, receipt)

@@ -17,7 +17,7 @@ from privkit.shared.certificate import Certificate
 from privkit.torch_utils.alike import multiplicities
 
 NOT_DP = "without noise; no differential privacy (ε = ∞ for every δ < 1)"
-"""The end of a `Nothing`'s reason, of a stage that adds no noise."""
+"""The end of a `Nothing`'s reason, for a stage that adds no noise."""
 
 _PLACED = "each token carries the position embedding of its place and so reveals that place: the shuffle hides no order"
 _UNSHOWN = (
@@ -82,7 +82,7 @@ class Permuted(Receipt):
     # all messages, message by message
     source: Tensor
     kept: int | None = None  # tokens that each image of a batch kept for certain; None if no token left its image
-    variant: Variant = "final_shuffle"  # of Algorithm 2, for a shuffle over the batch
+    variant: Variant = "final_shuffle"  # variant of Algorithm 2, for a shuffle over the batch
     assumptions: tuple[str, ...] = ()  # sentences about these tokens, beside those of the count
     proof: str = ""  # source of the count, if it is not the paper's own statement
     # False if tokens carry a position embedding, so that each reveals its place; None if it is unknown whether tokens

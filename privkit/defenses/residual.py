@@ -35,7 +35,7 @@ class _Shape:
     power: int  # the sum of (2/power)·|x|^power over N numbers is chi-squared with 2N/power degrees of freedom
     absolute: Callable[[Any], Any]  # distribution function of |x|
     apart: Callable[[Any], Any]  # distribution function of the distance of two numbers
-    margin: float  # of the smallest singular value of a matrix of draws, in deviations
+    margin: float  # margin of the smallest singular value of a matrix of draws, in deviations
 
 
 _SHAPES = {

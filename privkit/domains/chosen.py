@@ -20,7 +20,7 @@ from privkit.errors import DataError
 class _ChosenPool:
     """Some records of another pool, with their ids; see `Pool`."""
 
-    pool: Pool  # of all records
+    pool: Pool  # pool of all records
     rows: NDArray[np.int64]  # those of `pool` that are kept
     labels: NDArray[np.int64]  # the new label of each, [len(rows)]
 

@@ -19,7 +19,8 @@ from privkit.domains.tokens.domain import Tokens
 
 _ATTRIBUTES = 40  # labels of a face of CelebA with `attribute=all`
 _CATEGORIES = 1_000
-"""Categories of each column of a table: how many there are follows from the file, and a step hardly feels it."""
+"""Categories of each column of a table: the true number follows from the file, and hardly changes the time of a
+step."""
 
 
 @dataclass(frozen=True, kw_only=True)

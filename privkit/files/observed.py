@@ -163,7 +163,7 @@ def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
             if f"{name}.".startswith(_CALLERS):
                 return files, True
         elif name.partition(".")[0] in _plugins or not _ignored(frame.f_code.co_filename):
-            home = frame.f_globals.get("__file__")  # of the source that calls exec, too
+            home = frame.f_globals.get("__file__")  # also for source that calls exec
             files |= {os.path.abspath(at) for at in (frame.f_code.co_filename, home) if isinstance(at, str)}
         frame = frame.f_back
     return files, False

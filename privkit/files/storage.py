@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")  # names of files that are being written
 _HOST = crc32(platform.node().encode())
-"""Of this machine: processes of several machines, or containers, that share a folder may have one number."""
+"""Number of this machine: processes of several machines or containers that share a folder may have the same process
+id."""
 
 
 @contextmanager

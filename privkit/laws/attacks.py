@@ -26,7 +26,7 @@ from privkit.torch_utils.same import same
 
 AUXILIARY, VICTIMS, BATCH, PATCH = 400, 40, 20, 7
 _TRUTH_HELD = frozenset({"auxiliary", "auxiliary_labels", "query", "lower"})
-"""What an adversary holds where the private images behind its views are replaced."""
+"""What an adversary holds while the private images behind its views are replaced."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,10 +34,10 @@ _CANARIES = 2_000
 _SEEDS = 8
 SEEDED = "same seed, same bits; another seed, other bits"
 UNSEEDED = "same bits for every seed: it draws nothing"
-"""How that law is called of a stage that keeps it without drawing."""
+"""Name of this law for a stage that draws nothing."""
 DERIVATIVE = "the gradient that reaches the client is the derivative"
 STRAIGHT = "a gradient reaches the client; that it is not the derivative is declared (straight_through)"
-"""How that law is called of a stage that declares another gradient."""
+"""Name of this law for a stage that declares another gradient."""
 _FAR = 1e3
 
 

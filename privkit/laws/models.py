@@ -43,7 +43,7 @@ def fitting(spec: ModelSpec) -> Domain:
             split = built(spec, domain)
             with torch.no_grad():
                 split.upper.eval()(split.lower.eval()(_records(domain, 2)))
-        except Exception as error:  # of a user's network
+        except Exception as error:  # a user's network may raise anything
             reason = error
         else:
             return domain

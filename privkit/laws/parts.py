@@ -146,7 +146,7 @@ def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[st
             raise
         except (PrivkitError, BadOutput) as error:
             told = str(error)
-        except Exception as error:  # of a user's part
+        except Exception as error:  # a user's part may raise anything
             told = f"it raised {one_line(error, None)}"
         yield law, f'not decided, as "{first[told]}" ended in the same error' if told in first else told
         first.setdefault(told, law)

@@ -88,7 +88,7 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     else:
         predicted, classes = scores.argmax(1), scores.shape[1]
         targets = labels[:, None] == np.arange(classes)
-        with np.errstate(invalid="ignore"):  # of a model that answers NaN or infinity
+        with np.errstate(invalid="ignore"):  # a model may answer NaN or infinity
             scores = scores - np.logaddexp.reduce(scores, axis=1, keepdims=True)  # comparable from record to record
     return TaskScores(
         accuracy=accuracy(labels, predicted),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from privkit.errors import UsageError
 
-TRUNKS = ("alex", "vgg", "squeeze")  # of LPIPS
+TRUNKS = ("alex", "vgg", "squeeze")  # the trunks of LPIPS
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from privkit.errors import UsageError
 from privkit.files.import_path import faults_of
 
 PREFIX = "own_"
-"""Before the name of an own metric in rows, tables and gates, so that it is taken for no metric of privkit's."""
+"""Prefix of a user's own metric in rows, tables and gates, so that it is not mistaken for one of privkit's metrics."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 

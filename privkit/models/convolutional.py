@@ -68,7 +68,7 @@ class Cnn(NamedCuts):
                 "head": nn.Linear(_WIDTH, classes),
             }
         split = cut_chain(pieces, self.cut)
-        split.lower.to(memory_format=torch.channels_last)  # its convolutions take two thirds of the time on a CPU
+        split.lower.to(memory_format=torch.channels_last)  # convolutions then take two thirds of the time on a CPU
         return split
 
 

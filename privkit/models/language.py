@@ -143,7 +143,7 @@ class HuggingFace(Checked):
                 base, told = kind.from_pretrained(
                     folder, config=config, use_safetensors=True, output_loading_info=True, **local
                 )
-            except Exception as error:  # of a user's files
+            except Exception as error:  # a user's files may raise anything
                 if ran_out(error):
                     raise
                 raise UsageError(f"hf: {folder} cannot be read as a model: {one_line(error, None)}") from None
@@ -205,7 +205,7 @@ class HuggingFace(Checked):
                 raise ValueError("its segments do not give the outputs of the whole model")
             _freeze_unused(lower, tokens)
             _freeze_unused(upper, upper(tokens.detach()))
-        except Exception as error:  # of an architecture that nobody tried
+        except Exception as error:  # an untried architecture may raise anything
             if isinstance(error, UsageError) or ran_out(error):
                 raise
             raise UsageError(

@@ -18,7 +18,7 @@ from privkit.torch_utils.seeded import seeded
 
 BLOCKS = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3)}
 _CHANNELS = {18: (64, 128, 256, 512), 20: (16, 32, 64), 50: (64, 128, 256, 512)}
-_MAX_SIDE = 2  # of the map that the pooling by maxima leaves
+_MAX_SIDE = 2  # largest side of the map that max pooling leaves
 
 Depth = Literal[18, 20, 50]
 _Activation = Literal["relu", "tanh"]

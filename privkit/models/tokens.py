@@ -14,7 +14,7 @@ from torch.nn import functional
 from privkit.errors import UsageError
 from privkit.torch_utils.out_of_memory import ran_out
 
-EPSILON = 1e-6  # of layer normalisation in timm's transformers; torch's own default is larger
+EPSILON = 1e-6  # ε of layer normalization in timm's transformers; torch's own default is larger
 
 
 class Mlp(nn.Module):

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ONE_RELEASE = "one release: rounds add up only while the lower model does not learn from the same records"
-"""What every published single-release bound takes for granted."""
+"""The assumption of every published single-release bound."""
 ClaimVerdict = Literal["holds", "fails", "unproven", "reproduced", "differs"]
 """A statement holds, fails on a counter-example, or lacks a proof; a number is reproduced by its source, or differs."""
 
 Basis = Literal["reduced", "formula", "print"]
-"""Our side is from own runs at reduced size, from a formula, or from other numbers that the paper prints."""
+"""Source of our side: our runs at reduced size, a formula, or other numbers that the paper prints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class ComparedClaim:
     """One claim of a paper, compared with our result."""
 
     claim: str  # the paper's statement and its place
-    published: float | None = None  # its number, or None without one
+    published: float | None = None  # the published number, or None without one
     ours: float | None = None  # the number that decides, or None if `why` suffices
     quantity: str = ""  # meaning of both numbers
     verdict: ClaimVerdict  # computed from them; see `ClaimVerdict`

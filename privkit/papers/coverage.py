@@ -17,8 +17,8 @@ from privkit.papers.orderings import on_other_data, on_record
 from privkit.papers.values import PrintedValue, printed_values
 
 State = Literal["run", "reduced", "formula", "print", "proxy", "configured", "reason"]
-"""Best first. An own run of this very quantity in the paper's setting; one at reduced size; the paper's formula,
-recomputed; another number that the paper prints; an own run of this quantity on other data than the paper's; a
+"""Evidence for a printed number, best first: our run of this quantity in the paper's setting; one at reduced size; the
+paper's formula, recomputed; another number that the paper prints; our run of this quantity on other data; a
 configuration for `privkit audit` that was not run; a sentence why there is nothing."""
 STATES: tuple[State, ...] = get_args(State)
 _QUANTITIES = {"% accuracy": "accuracy", "MSE, images": "mse", "MSE, standardised": "mse"}

@@ -29,14 +29,14 @@ QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
     "accuracy": lambda row: row.accuracy.value if row.accuracy else None,
     "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
 }
-"""What an ordering may be of, and where a row of an audit has it."""
+"""Quantity that an ordering may compare -> its value in a row of an audit."""
 FLOOR = "mean_image"  # field of a row with the error of the mean own image: what a guess without a release has
 Size = Literal["small", "medium"]
-"""Of runs that are smaller than the paper's: minutes on one CPU core, or the paper's network on a GPU."""
+"""Sizes of runs that are smaller than the paper's: minutes on one CPU core, or the paper's network on a GPU."""
 ROWS_OF: Mapping[Size, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}
 """Size -> the file of its rows that ships with the package."""
 OrderingVerdict = Literal["agrees", "ordering agrees", "reversed", "undecided", "at the floor", "not run"]
-"""What our rows say of a published ordering."""
+"""What our rows say about a published ordering."""
 
 
 def floor_of(row: Row) -> float | None:
@@ -70,13 +70,15 @@ class _Ordering:
 class Measured:
     """A quantity of one method, with its value for each seed."""
 
-    method: str  # its name in the paper's orderings
+    method: str  # the method's name in the paper's orderings
     quantity: str  # one of `QUANTITIES`
     values: Mapping[int, float]  # seed -> value
     # seed -> the error of the mean own image, where rows have it
     floors: Mapping[int, float] = field(default_factory=dict)
-    seconds: float = 0.0  # of a seed, on the average of the rows that say it; at most, since machines were shared
-    size: Size | None = None  # of the runs; None for those of a user
+    seconds: float = (
+        0.0  # mean seconds of a seed, over the rows that say it; an upper bound, since machines were shared
+    )
+    size: Size | None = None  # size of the runs; None for a user's runs
 
     @property
     def interval(self) -> Interval | None:
@@ -102,9 +104,9 @@ class Judged:
     verdict: OrderingVerdict
     # new seeds that its first three ask for, 0 if they decide it; see `further_seeds.needed_seeds`
     needed: int | None = 0
-    hours: float | None = 0.0  # of one CPU core for `needed` seeds of both methods, at most
+    hours: float | None = 0.0  # at most, hours of one CPU core for `needed` seeds of both methods
     anew: bool = False  # whether new seeds are what was judged
-    size: Size | None = None  # of the runs that were judged; None for those of a user
+    size: Size | None = None  # size of the judged runs; None for a user's runs
 
 
 def orderings(paper: str) -> tuple[_Ordering, ...]:

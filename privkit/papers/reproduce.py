@@ -29,14 +29,14 @@ _TINY: Mapping[str, Any] = {
     "seed": [0, 1, 2],
     "threads": 1,
 }
-"""What replaces settings of an experiment at tiny scale."""
+"""Settings that replace those of an experiment at tiny scale."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """One audit result (a defense, an attack and a seed) that a published ordering or effect needs."""
 
-    experiment: str  # its configuration, such as cutmixsl/table_2_small
+    experiment: str  # the experiment's configuration, such as cutmixsl/table_2_small
     config: AuditConfig  # an audit of this cell alone
     row: dict[str, Any]  # the method's own data and model, which the result names at any scale
     quantities: tuple[str, ...]  # the recorded quantities

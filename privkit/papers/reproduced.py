@@ -17,8 +17,8 @@ from privkit.papers.orderings import Judged, Measured, OrderingVerdict, measured
 from privkit.papers.values import printed, printed_values
 
 Scale = Literal["tiny", "small", "medium", "paper"]
-"""On embedded digits in seconds per cell; at reduced size on the paper's own data; with the paper's network as well; or
-as in the paper."""
+"""Scale of a run: embedded digits, seconds per cell; the paper's own data at reduced size; the paper's network as well;
+or as in the paper."""
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
 
@@ -26,7 +26,7 @@ SCALES: tuple[Scale, ...] = get_args(Scale)
 class Reproduced:
     """A table of a paper, with new measurements and verdicts."""
 
-    paper: str  # its name
+    paper: str  # the paper's name
     table: str  # the table
     scale: Scale  # scale of the measurement
     claims: tuple[ComparedClaim, ...]  # claims that need no audit

@@ -59,7 +59,7 @@ def _allowed(target: Any) -> dict[str, str]:
     """The allowed values of each option, from its annotation; for a model, also its cut layers."""
     try:
         words = allowed(target if isinstance(target, type) else type(target))
-    except (NameError, TypeError) as error:  # of a plug-in
+    except (NameError, TypeError) as error:  # a plug-in's annotations may be faulty
         raise UsageError(f"its annotations cannot be read: {error}") from None
     cuts = getattr(target, "cuts", None)
     return words | {"cut": f"one of {', '.join(cuts)}"} if isinstance(cuts, tuple) else words

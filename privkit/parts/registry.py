@@ -47,7 +47,7 @@ class Component:
     spec: Any  # the frozen dataclass instance
     # the shortest text that describes it: `name:key=value,…` with the values that differ from their defaults
     label: str
-    stages: tuple[Component, ...] = ()  # of a chain of defenses; empty for everything else
+    stages: tuple[Component, ...] = ()  # stages of a chain of defenses; empty for everything else
 
     def to_json(self) -> dict[str, Any]:
         """Name and all fields, including defaults; for a chain, the fields of each stage."""

@@ -16,7 +16,7 @@ from privkit.reports.threats import OTHERS, KnownOutcome, ThreatVerdict, threat_
 from privkit.shared.measures import CONSTANT_ATTACKS, IMAGES, KINDS
 
 INDEX = Path(__file__).with_suffix(".csv")
-"""`threat` of each of privkit's own attacks; a test holds it against them, and says how to write it anew."""
+"""The `threat` of each of privkit's own attacks; a test compares the file with them, and says how to rewrite it."""
 
 MEASURED = Path(__file__).parents[1] / "settings" / "quick_attacks.csv"
 """Each defense under each quick attack on digits, from which `--attack auto` chooses."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
 _NUMBERS, _LONGEST = 2**18, 2**14
-"""Numbers of all tested rows together, and of a row: of larger releases a drawn part is tested."""
+"""Most numbers in all tested rows together, and in a row: of larger releases, a random part is tested."""
 _LARGER = 1.5  # times the declared noise from which on a difference is not taken for it
 
 

@@ -21,10 +21,10 @@ from privkit.files.sealed import digest
 from privkit.recording.schema import plain_bytes
 
 _ENDINGS = (".safetensors", ".npz")
-_MOST_BYTES = 4 << 30  # of a file as it lies there; a sparse one takes no room on a disk, and all of it in memory
-_MOST_UNPACKED = 1 << 30  # of all members of an archive, unless it is itself as large
-_MOST_MEMBERS = 100_000  # of an archive: each takes memory before it is read
-_MOST_HEADER = 16 << 20  # of the names and shapes of a safetensors file: some hundred thousand tensors
+_MOST_BYTES = 4 << 30  # bytes of a file; a sparse one takes no room on a disk, but all of it in memory
+_MOST_UNPACKED = 1 << 30  # bytes of all members of an archive, unless it is itself as large
+_MOST_MEMBERS = 100_000  # members of an archive: each takes memory before it is read
+_MOST_HEADER = 16 << 20  # bytes of the names and shapes of a safetensors file: some hundred thousand tensors
 _TYPES = frozenset(
     {
         *(torch.float16, torch.bfloat16, torch.float32, torch.float64),

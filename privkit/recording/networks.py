@@ -17,7 +17,7 @@ from privkit.recording.programs import program
 from privkit.recording.schema import Network
 
 _MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
-"""Of a segment of privkit's: numbers, and modules and tensors, either before a loop in its options runs for ever."""
+"""Most weights, and most modules and tensors, of a segment of privkit; they stop endless loops in its options."""
 
 
 def network(

@@ -30,7 +30,7 @@ _MEMBER = re.compile(
 _UNREAD = re.compile(r"\.debug_pkl$|/traced_inputs[./]")
 """Members that no segment needs to run: places in the source, and the records that it was traced on."""
 _RUNS_WHEN_READ = re.compile(rb"__setstate__|torch\s*[.\n]\s*classes")
-"""What torch would call before its operators can be looked at: a method of the program, or an object in C++."""
+"""What torch would run before its operators can be checked: a method of the program, or an object in C++."""
 _COMPUTES = frozenset({"aten", "prim", "torchvision"})
 """Namespaces of operators that a program may call; none may be registered by another library."""
 _REACHES_OUT = frozenset(
@@ -39,7 +39,7 @@ _REACHES_OUT = frozenset(
         *("prim::PythonOp", "prim::IgnoredPythonOp", "prim::rpc_async", "prim::rpc_remote", "prim::rpc_sync"),
     }
 )
-"""Operators of these that read or write a file, reach another process, or leave TorchScript."""
+"""Operators of these namespaces that read or write a file, reach another process, or leave TorchScript."""
 
 
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:

@@ -29,14 +29,14 @@ from privkit.recording.second_cut import OF_ROUND, second_cut
 _ROUND = ("smashed", "cut_gradient", "labels", "weights", "clients")
 """Tensors of one round, named `round_0.smashed` and so on; only the first must be there."""
 _ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, *OF_ROUND))})")
-_MOST_SEATS = 1 << 26  # of all released rows, in numbers of true records
+_MOST_SEATS = 1 << 26  # seats of all released rows, as numbers of true records
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
     """A recording of a training, read and checked."""
 
-    description: Description  # its `recording.json`
+    description: Description  # the contents of `recording.json`
     views: tuple[View, ...]  # what crossed the cut, round after round and pass after pass
     own: Batch  # the adversary's own records, perhaps none
     own_labels: bool  # whether these have labels
@@ -46,7 +46,7 @@ class Recording:
     members: Tensor
     mechanism: SplitMechanism | None  # the mechanism for the certificate, with the first pass counted; or None
     files: Mapping[str, str]  # file -> SHA-256 of what was read
-    folder: Path  # of the recording
+    folder: Path  # the recording's folder
     row_bytes: int  # size of a released row in the file, whose numbers `views` hold as float32
     left_out: tuple[str, ...] = ()  # fields that are missing in an old recording's mechanism, so that it proves nothing
     trust: tuple[str, ...] = ()  # modules that its segments and its defense may be built from, beside privkit

@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 
 FAR = 0.05  # relative distance from which on a lower segment is not taken for what made the release
 Ask = Callable[[Tensor], Tensor]
-"""The records of a round [N, ...] to what is made of each before its noise, [N, ...]; it may draw."""
+"""(records of a round [N, ...]) -> each one's release before noise, [N, ...]; it may draw."""
 
 _DRAWS = 8  # answers over which a segment that draws is averaged
 _QUIET, _RANGES = 0.9, 2.0
-"""Share of the variance of answers, and their ranges below the least of them, under which a release is quieter."""
+"""A release is quieter if its variance is below this share of the answers' variance, and this many ranges below their
+least."""
 _CHANCE = 4.0  # standard errors that chance is allowed
-_FLOAT = 1e-5  # of a number's median over the batch: what another order of the same sums may change
+_FLOAT = 1e-5  # share of a number's median over the batch that another order of the same sums may change
 _NUMBERS = 2**21
-"""Of all records that a quick check sends again, and of all their releases; one round is sent in any case."""
+"""Most numbers in the records that a quick check sends again, and in their releases; one round is always sent."""
 
 
 @dataclass(frozen=True, kw_only=True)

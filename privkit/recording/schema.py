@@ -16,9 +16,9 @@ SCHEMA_VERSION = 2
 """Raised when earlier readers would misread the folder: 2 is sealed, and its mechanism leaves nothing out."""
 FILE = "recording.json"
 
-_MOST_BYTES = 4 << 20  # of `recording.json`
+_MOST_BYTES = 4 << 20  # bytes of `recording.json`
 MOST_CLASSES = 100_000
-_MOST_SEATS = 100_000  # of clients, of messages, and of records in a row
+_MOST_SEATS = 100_000  # most clients, messages, and records in a row
 
 
 def _printable(text: str) -> str:
@@ -60,8 +60,8 @@ class _OwnerMeasurements(_Frozen):
 
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None  # share of right answers on test images
     test_images: _Whole | None = None  # how many there were; needed for the interval of the accuracy
-    bytes_up: _Amount | None = None  # of one record's smashed data
-    bytes_down: _Amount | None = None  # of what comes back for one record
+    bytes_up: _Amount | None = None  # bytes of one record's smashed data
+    bytes_down: _Amount | None = None  # bytes of what comes back for one record
 
     @model_validator(mode="after")
     def _with_its_number(self) -> _OwnerMeasurements:
@@ -82,12 +82,12 @@ class Description(_Frozen):
     """The fields of `recording.json`."""
 
     schema_version: Literal[1, 2]
-    name: Annotated[_Name, Field(min_length=1)]  # of the defense, as tables show it
+    name: Annotated[_Name, Field(min_length=1)]  # the defense's name, as tables show it
     # (C, H, W) of private images; None if the records are others
     image_shape: Annotated[list[_Whole], Field(min_length=3, max_length=3)] | None = None
     records: _Name = ""  # the file that says what a record is (`privkit.domains.as_json`), in place of `image_shape`
     batch_size: _Whole  # records of one client in a round
-    clients: _Seats = 1  # that send in a round
+    clients: _Seats = 1  # number of clients that send in a round
     rounds: _Whole  # recorded messages of all clients, pass after pass
     # rounds that the recorder saw, of which it kept the last; None if they were not counted
     watched: _Whole | None = None

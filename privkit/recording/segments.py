@@ -53,7 +53,7 @@ def lower_fields(
     found = {"eval": _distance(_ask("lower", module, builder, files), last, variance)}
     met = bool(trained and variance and _meet(_copy(module, training=True), last))
     if found["eval"] > FAR or met:
-        with suppress(UsageError):  # of a module that cannot be traced in training mode
+        with suppress(UsageError):  # a module may not be traceable in training mode
             segment_fields("lower", module, builder, sample, other, training=True)
             found["train"] = _distance(_ask("lower", module, builder, other, training=True), last, variance)
     mode = min(sorted(found, reverse=met), key=lambda name: found[name])
@@ -82,7 +82,7 @@ def segment_fields(
         raise UsageError(f"{part} is traced on the recorded x, and there is none; give x, or {part}_builder")
     buffer, copied = io.BytesIO(), _copy(module, training=training)
     with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")  # of shapes that a trace takes for constants
+        warnings.simplefilter("ignore")  # torch warns of shapes that a trace takes for constants
         try:
             torch.jit.save(torch.jit.trace(copied, sample, check_trace=False), buffer)
         except Exception as error:  # a user's own code may raise anything
@@ -114,7 +114,7 @@ def _ask(part: str, module: nn.Module, builder: str, files: Mapping[str, bytes],
     if builder:
         return _copy(module, training=training)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of torch, that programs are an old format
+        warnings.simplefilter("ignore")  # torch warns that programs are an old format
         program: Ask = torch.jit.load(io.BytesIO(files[f"{part}.pt"]), map_location="cpu")
     return program
 

@@ -233,7 +233,7 @@ class Wanted:
 
 
 _Factory = Callable[[str, Wanted], Iterator[Executor]]
-"""Of an engine: what stands behind its name and a colon, and what the run asks."""
+"""(what follows the engine's name and a colon, what the run asks) -> its executor."""
 
 
 def _dask(address: str, wanted: Wanted) -> Iterator[Executor]:

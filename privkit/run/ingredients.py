@@ -81,7 +81,7 @@ def _part(kind: str, component: Component) -> Provenance:
     target = part_table(kind).get(component.name, path).partition(":")[0]
     code = _code({*_modules(component.spec), *filter(None, [target])})
     plugin = distribution(kind, component.name)
-    files = {} if kind == "datasets" else _files(component.spec)  # of data, the images count, not where they lie
+    files = {} if kind == "datasets" else _files(component.spec)  # a dataset's images count, not their folder
     return code.model_copy(update={"packages": code.packages | plugin, "files": code.files | files})
 
 

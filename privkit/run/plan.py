@@ -25,7 +25,7 @@ class Cell:
     """One cell of an audit's plan: a combination of defense, attack and seed."""
 
     id: str
-    model_id: str  # of the defended model, which cells with other attacks share
+    model_id: str  # id of the defended model, which cells with other attacks share
     defense: Component
     attack: Component
     seed: int  # seed of everything random in it

@@ -22,12 +22,12 @@ from privkit.settings.budgets import LEARNS_FROM
 
 MADE_OF = "made_of.json"  # in the folder of a model or a cell: its provenance, written before its first number
 SCORES = "scores.npz"
-"""In a cell's folder: values float64 [N] and positive bool [N], of attacks that tell two kinds of examples apart."""
+"""File in a cell's folder: values float64 [N] and positive bool [N], of attacks that score two kinds of examples."""
 PICTURES = "per_example.npz"  # in a cell's folder: every image's metrics, and the first images with their guesses
 STRIP = "reconstructions.png"  # in a cell's folder: the first images above their guesses, which the report draws
 GUESSES = "guesses.npz"
-"""In a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H, W, C]
-for images, and as ids or fields for others."""
+"""File in a cell's folder: `guess`, all guesses of an attack on a recording without the true records, as uint8 [N, H,
+W, C] for images, and as ids or fields for others."""
 TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one per line
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
 LOG = "log.txt"  # in a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own

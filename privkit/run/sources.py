@@ -24,10 +24,10 @@ _OWN = ("privkit", "privkit.accountants", "privkit.attacks", "privkit.reports")
 """privkit's own trees; in a checkout the three libraries lie beside the package."""
 
 _LIBRARIES = frozenset({"torch", "torchvision", "timm", "numpy", "scipy", "skimage", "sklearn"})
-"""Packages of which the version says enough."""
+"""Packages whose version is recorded instead of hashes."""
 
 _WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".onnx", ".h5")
-"""How the names of files end that code may load weights from."""
+"""Endings of files from which code may load weights."""
 
 _IMPORTS = ("import_module", "__import__")  # functions that import a module by a name
 

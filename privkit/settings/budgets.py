@@ -13,7 +13,7 @@ from privkit.parts.registry import read_options, specify
 from privkit.settings.values import as_options
 
 _MOST = 1_000_000_000
-"""Images or epochs of a budget: far beyond what anybody computes, and small enough for every formula."""
+"""Most images or epochs of a budget: far more than anybody computes, and small enough for every formula."""
 
 _Images = Annotated[int, Ge(1), Le(_MOST)]
 _Passes = Annotated[int, Ge(0), Le(_MOST)]
@@ -27,8 +27,8 @@ class Budget(Checked):
     auxiliary: _Images  # the adversary's images
     test: _Images  # images for the task's accuracy
     victims: _Images  # private images that are attacked, a multiple of the batch size (else rounded down)
-    epochs: _Passes  # of task training
-    attack_epochs: _Passes  # of an attack's training, unless the attack names its own
+    epochs: _Passes  # epochs of task training
+    attack_epochs: _Passes  # epochs of an attack's training, unless the attack names its own
     # largest number of times that these epochs are doubled, as long as each doubling lowers an attack's held-out error
     # by more than 5 %
     attack_doublings: _Passes = 0

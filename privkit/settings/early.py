@@ -41,7 +41,7 @@ to write it anew."""
 _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "isfinite": math.isfinite} | {
     name: value for module in (typing, annotated_types) for name, value in vars(module).items()
 }
-"""What the annotations of the index are made of."""
+"""Words in the annotations of the index -> what they mean."""
 
 
 def check_parts(settings: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from privkit.errors import UsageError, shortened
 from privkit.parts.registry import Component, name_and_options, parse, stages_given
 
 Part = tuple[Component, tuple[Component, ...]]
-"""A protocol, and the defenses under it, the undefended baseline among them."""
+"""A protocol, and the defenses under it, including the undefended baseline."""
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:

@@ -28,7 +28,7 @@ AMONG_CANDIDATES = ("nearest_record:repeats=64", "nearest_record:repeats=64,pass
 class Chosen:
     """The attacks that `--attack auto` chooses for one defense, with a remark."""
 
-    attacks: tuple[str, ...]  # their names as on the command line
+    attacks: tuple[str, ...]  # the attacks' names as on the command line
     remark: str = ""  # a sentence, if the table lacks this defense with these options
 
 

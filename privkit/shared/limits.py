@@ -8,10 +8,10 @@ from decimal import ROUND_CEILING, Context
 from math import exp
 
 PRIORS = (0.001, 0.01, 0.1)
-"""False positive rates, and chances of a guess without the release, at which limits are said."""
+"""False positive rates, and chances of a guess without the release, at which limits are given."""
 
 NO_USE = "proves nothing of use"
-"""What is said of a claim that lets an attack tell 99 of 100 records apart at one false alarm in 100."""
+"""The remark on a claim that allows an attack to detect 99 of 100 members at one false alarm in 100."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,13 +17,13 @@ UNIT, UNBOUNDED = (0.0, 1.0), (-inf, inf)
 class Measure:
     """One measure of how close a guess is to a record."""
 
-    name: str  # its column in rows, tables and gates
-    title: str = ""  # its name in sentences, charts and cards; empty for `name`
+    name: str  # the measure's column in rows, tables and gates
+    title: str = ""  # the name in sentences, charts and cards; empty for `name`
     heading: str = ""  # heading of its table column; empty for the title with an arrow in the defender's favor
-    spoken: str = ""  # its name in a check; empty for the title
+    spoken: str = ""  # the name in a check; empty for the title
     # whether a higher value means a closer guess; None if either may, as for an AUC
     higher_is_closer: bool | None = True
-    within: tuple[float, float] = UNIT  # its range (low, high), which limits intervals over seeds
+    within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
     unit: str = ""  # empty for numbers without one
     digits: int = 3  # decimals
     # whether the truth chooses a threshold or a renaming, so that it is above chance even if nothing is learned
@@ -43,8 +43,8 @@ class Floor:
     """A guess at a record without the release, such as the mean image. A successful attack must be closer."""
 
     name: str  # key of the guess in a row's `floors`
-    title: str  # its name in tables
-    gate: str  # its name in a gate
+    title: str  # the floor's name in tables
+    gate: str  # the floor's name in a gate
     beaten: str = ""  # name of the check that an attack is better; empty if there is no such check
     mounted: bool = False  # whether it is also registered as an attack
     # whether it uses each record's true label; it then separates what belongs to the record from what belongs to its
@@ -56,7 +56,7 @@ class Floor:
 class Records:
     """One kind of record (such as images): its measures, its guesses without a release, and a run's defaults."""
 
-    name: str  # of the domain, which datasets, models and attacks name
+    name: str  # name of the domain, which datasets, models and attacks name
     noun: str  # the plural noun of sentences, which a row's `records` has
     measures: tuple[Measure, ...]  # measures of guesses, first the one that compares attacks
     likeness: str  # name of the measure that shows how much a guess reveals; higher values reveal more
@@ -203,7 +203,7 @@ TASK = (
     Measure(name="task_mcc", heading="task MCC ↑", within=(-1.0, 1.0)),
     Measure(name="task_auc", heading="task AUC ↑"),
 )
-"""What the defended model is good for; a defender wishes all of them high."""
+"""Measures of the defended model's task; higher is better for the defender."""
 
 TOLD_APART = (
     Measure(name="auc", title="AUC", heading="AUC → .5", higher_is_closer=None),
@@ -213,7 +213,7 @@ TOLD_APART = (
     Measure(name="label_accuracy", heading="labels ↓", compared=False),
     Measure(name="cluster_accuracy", compared=False, fitted=True),
 )
-"""Answers of attacks that score examples: is it a member, has it this label, was this canary sent?"""
+"""Measures of attacks that score examples: is it a member, has it this label, was this canary sent?"""
 
 ORDERS = (
     Measure(name="direct", heading="places ↓"),
@@ -228,7 +228,7 @@ ORDERS = (
         unit="bit",
     ),
 )
-"""Answers of attacks that put tokens back in order."""
+"""Measures of attacks that restore the order of tokens."""
 
 IDENTIFIED = Measure(name="identified")
 """Share of the attacked records whose guess is nearer to them than to any other, by the first measure of their kind."""
@@ -248,7 +248,7 @@ CLASS_MEAN = Floor(
     beaten="the mean of each record's true class",
     labels=True,
 )
-"""The guess of somebody who knows the true labels, at any kind of record."""
+"""The guess from the true label, for any kind of record."""
 FLOORS: dict[str, Floor] = {
     floor.name: floor for floor in (*(floor for kind in KINDS.values() for floor in kind.floors), CLASS_MEAN)
 }

@@ -24,7 +24,8 @@ INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
     "passive": ("passive",),
     "malicious": ("malicious", "passive"),
 }
-"""Threat model -> those whose attacks its adversary can mount, its own first; weights and many passes do not nest."""
+"""Threat model -> the threat models whose attacks its adversary can mount, itself first; weights and many passes do not
+nest."""
 
 
 def threat_name(model: str) -> str:

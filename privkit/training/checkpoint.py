@@ -9,7 +9,7 @@ from typing import Any
 
 from privkit.files.storage import load_state, remove, save_state
 
-_SHARE = 0.02  # of the time may go into saving
+_SHARE = 0.02  # largest share of the time that may go into saving
 _SECONDS = "seconds of the stage"
 
 

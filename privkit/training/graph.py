@@ -13,10 +13,10 @@ from torch import Generator, Tensor, nn
 from privkit.torch_utils.out_of_memory import ran_out
 
 Step = Callable[..., tuple[Tensor, ...]]
-"""Tensors on the GPU -> tensors on the GPU; weights and gradients change beside."""
+"""Tensors on the GPU -> tensors on the GPU; weights and gradients change in place."""
 _WAITS = "called a synchronizing CUDA operation"  # how torch's `set_sync_debug_mode` warns
 _KNOWN = ("privkit", "torch", "torchvision", "timm")
-"""Packages whose code keeps no count of steps in Python, as far as a capture is concerned."""
+"""Packages whose code can be captured, because it counts no steps in Python."""
 WARM_UP = 3  # steps before the capture: optimizers and libraries make their buffers in the first ones
 
 

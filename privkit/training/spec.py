@@ -187,7 +187,7 @@ class TrainingSpec(OptimizerSpec):
                 )
 
 
-_WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}  # of each optimizer, if the user names none
+_WEIGHT_DECAY = {"adamw": 0.05, "adam": 0.0, "sgd": 0.0}  # each optimizer's default
 _DECAY = 0.1  # the factor of multi_step, if the user names none
 
 

@@ -41,7 +41,7 @@ class Stacked(nn.Module):
         self.copies = copies
         self.batched = True
         self.by_record: dict[str, Tensor] | None = None
-        self.module = deepcopy(module)  # its own parameters become the stack, so that their names stay
+        self.module = deepcopy(module)  # the copy's parameters become the stack, so their names stay
         for part in self.module.modules():
             for name, weight in part.named_parameters(recurse=False):
                 stack = weight.detach().expand(copies, *weight.shape).clone()

@@ -32,11 +32,11 @@ from privkit.wire.channel import answer_of, holds_all, record_rounds
 
 _FAKES = 0.1  # share of rounds in which a client with a guard sends wrong labels; SplitGuard's evaluation has as many
 HONEST_ROUNDS = 250
-"""Of honest training that a hijack's detection is held against, or as many as it took: 15 CPU seconds in an audit."""
+"""Rounds of honest training with which a detection is compared, or as many as the hijack took: 15 CPU seconds."""
 _LOUD = 100.0
 _TRIED = 16
-"""Scale, and images per message, of the random smashed data on which a defense is tried; clipping shows on them,
-too."""
+"""Scale, and images per message, of the random smashed data on which a defense is tried; large enough to show
+clipping."""
 
 
 class LiveClients:

@@ -15,7 +15,7 @@ from privkit.attacks.inversion.decoders.unordered import Standardized
 _WIDTH = 64
 _DEPTH = 1
 _OUT = 64  # features of a column, from which its number or its category is read
-_LEAST_SPREAD = 1e-3  # of a dense column: one that hardly varies is not blown up
+_LEAST_SPREAD = 1e-3  # smallest spread of a dense column: one that hardly varies is not blown up
 _UNSEEN = 0.1  # counts with which a category starts that no own record has
 
 

@@ -18,7 +18,7 @@ from privkit.attacks.release_scale import least_variance
 
 _RELATIONS = 8
 _RELATION_WIDTH = 32
-_MESSAGE_TOKENS = 2_560  # of a round
+_MESSAGE_TOKENS = 2_560  # most tokens of a round
 _ROUNDS = 5
 _SINKHORN_STEPS = 2
 _TEMPERATURE = 0.05  # squared distance of patches, summed over pixels, at which the teacher doubts which is which
@@ -26,8 +26,9 @@ _PLACING_WEIGHT = 0.02
 _CONTENT_RIDGE = 1e-4
 _SHARPNESS = 3.0  # power of the probabilities of places in a crisp drawing
 _CRISP_MAY_COST = 1.2
-"""An image is drawn crisp if that costs at most this factor of the error, as training found it of late. A crisp guess
-shows more structure than the mean of all guesses, which has the least error: SSIM .41 against .32 at one sixth more."""
+"""The sharpened assignment is used if its recent training error is at most this multiple of the soft one's. A sharp
+guess shows more structure than the mean of all guesses, which has the least error: SSIM .41 against .32 at one sixth
+more error."""
 _SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: channels that hardly vary are not blown up
 
 
@@ -125,7 +126,11 @@ class SetDecoder(Decoder):
         error = functional.mse_loss(self._image(contents, hidden, placings[-1]).float(), truth)
         self.errors += 0.1 * (torch.stack([error.detach(), crisp]) - self.errors)
         matched = (teacher * cost).sum() / (count * self.geometry.patch_dim)
-        rows = (-1, self.geometry.tokens, self.geometry.patch_dim)  # of a message, too: a row holds many of its own
+        rows = (
+            -1,
+            self.geometry.tokens,
+            self.geometry.patch_dim,
+        )  # also for a message: each of its rows holds many tokens
         mean = rows[1] * functional.mse_loss(contents.reshape(rows).mean(1), patches.reshape(rows).mean(1))
         weights = [1.0, *[0.3] * (_ROUNDS - 1), 1.0]
         placed = -sum(weight * (teacher * log).sum() for weight, log in zip(weights, placings, strict=True)) / count

@@ -24,13 +24,13 @@ from privkit.training import Clients
 from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 _EXPECTED_FROM = 8
-"""Releases without noise whose mean is what a canary's row is expected to hold; more than one for a shuffle's sake."""
+"""Number of noise-free releases whose mean is a canary's expected row; more than one because of shuffles."""
 _CANDIDATES = 1_024  # auxiliary images, times clients that each must see them, among which counterparts are looked for
 
 _MEET = "in the lower segment, images of a batch affect each other"
 
 Look = Callable[[Tensor], Tensor]
-"""Images [N, ...], whole rounds of them, to what is released of each without noise, [N, ...]."""
+"""(images [N, ...], in whole rounds) -> each one's release without noise, [N, ...]."""
 
 
 @dataclass(frozen=True, kw_only=True)

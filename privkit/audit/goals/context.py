@@ -39,7 +39,7 @@ ATTACK_CHECKPOINT = "attack.ckpt"  # in a cell's folder, while its attack runs
 
 _FALSE_POSITIVES = 0.01  # the false positive rate at which true positives are counted
 _REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
-"""How the method of a rate ends whose scores leak in the other direction."""
+"""End of a rate's method, if the scores leak in the other direction."""
 
 
 @dataclass(frozen=True, kw_only=True)

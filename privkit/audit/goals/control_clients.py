@@ -33,7 +33,7 @@ _INSIDE = 0.99  # derivatives are taken a hundredth nearer to the mean image, si
 _WHOLE = 1e-4  # share of a difference's square that a projection may miss and yet hold the whole difference
 _HALVINGS = 8  # how often records are halved, at most, until the defense's bounds leave them as they are
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
-"""Effects of a stage that an attack must undo; clipping and parts take something away from a record as it is."""
+"""Effects of a stage that an attack must undo; clipping and parts only remove something from a record."""
 
 
 def defense_of(edge: Clients, domain: Domain, batch_size: int, seed: int) -> Defended:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class Timed:
     """The measured seconds of an attack and of its control experiments."""
 
-    seconds: float = 0.0  # for all of it; of an attack that was timed on a rehearsal, at the size of that
-    epochs: int = 0  # of training in these seconds, to estimate control experiments; 0 without them
-    records: int = 1  # of the adversary's own in the rehearsal, which are as many as its private ones
+    seconds: float = 0.0  # seconds for the whole attack; on a rehearsal, at its size
+    epochs: int = 0  # epochs of training in these seconds, to estimate control experiments; 0 without them
+    records: int = 1  # number of the adversary's own records in the rehearsal, equal to its private ones
     victims: int = 1  # attacked records of the rehearsal
     reason: str = ""  # why there is no number, or what the number leaves out; empty otherwise
     controls: float = 0.0  # seconds of control experiments beside

@@ -26,7 +26,7 @@ from privkit.wire.transcript import Transcript
 
 Cut = Literal["own", "second", "first"]
 """Where gradients are read: at a client's own segment, or by the server of a U-shape at one of its cuts."""
-_MOST_SCORES = 2**28  # of words at places, a gigabyte; the audit copies them three times
+_MOST_SCORES = 2**28  # most scores of words at places, a gigabyte; the audit copies them three times
 
 
 def observed(

@@ -274,7 +274,9 @@ def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageOb
     same_classes = context.config.auxiliary in OF_THE_DATASET
     query = context.query() if "query" in declared and rules.rounds != 0 else None
     return ImageObservation(
-        image_shape=cast(tuple[int, int, int], domain.shape),  # of images; else the attack reads these
+        image_shape=cast(
+            tuple[int, int, int], domain.shape
+        ),  # it is used for images only; other attacks read these records
         columns=domain.column_sizes if isinstance(domain, Tables) else (),
         words=len(domain.vocabulary) if isinstance(domain, Tokens) else 0,
         batch_size=context.round_size,

@@ -33,7 +33,7 @@ class Rehearsal(TrainedContext):
     """The context in which a dry run times an attack. It has no run folder and no result row, and trains one epoch."""
 
     records: RandomPool  # random ones like those of the dataset
-    device: torch.device  # of the model
+    device: torch.device  # the model's device
 
     @classmethod
     def of(cls, config: AuditConfig, defense: Component, pools: Pools, device: torch.device) -> Rehearsal:

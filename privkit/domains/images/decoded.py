@@ -81,7 +81,7 @@ class _DecodedPool:
         images = np.empty((len(rows), self.channels, self.size, self.size), dtype=np.float32)
         for place, row in enumerate(rows):
             try:
-                with warnings.catch_warnings():  # of a picture that unpacks to gigabytes, Pillow only warns
+                with warnings.catch_warnings():  # Pillow only warns of a picture that unpacks to gigabytes
                     warnings.simplefilter("error", Image.DecompressionBombWarning)
                     picture, _ = self.dataset[int(row)]
                 self._check_sides(row, picture.size)

@@ -15,8 +15,8 @@ from privkit.domains.files import BadRow, good_rows, numbered_lines, one_sentenc
 from privkit.errors import DataError, shortened
 
 _FOREIGN = re.compile("[\udc80-\udcff]")
-"""What stands for a byte that is not an UTF-8."""
-_DELIMITER = re.compile("[;\t]")  # of spreadsheets whose numbers have a decimal comma
+"""Characters that stand for a byte that is not UTF-8."""
+_DELIMITER = re.compile("[;\t]")  # delimiters of spreadsheets whose numbers have a decimal comma
 
 
 def csv_columns(

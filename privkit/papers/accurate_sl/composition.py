@@ -16,7 +16,7 @@ _TAKEN = {
     "dp_trained": ("updates of the lower model are private themselves, and charged",),
     "trained": ("clients' lower models are never averaged",),
 }
-"""Lower model -> what the composition takes for granted of it."""
+"""Lower model -> what the composition assumes about it."""
 
 
 def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Drift = "published") -> float:

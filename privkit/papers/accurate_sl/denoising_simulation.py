@@ -42,13 +42,13 @@ _BLOCK = 2_000_000  # numbers of M held at a time
 class Settings(Checked):
     """Settings of a simulation."""
 
-    law: Literal["gaussian", "laplace"] = "gaussian"  # of the noise, "gaussian" or "laplace"
+    law: Literal["gaussian", "laplace"] = "gaussian"  # law of the noise, "gaussian" or "laplace"
     scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)  # σ or b, one a curve, each > 0
     rows: _AtLeastTwo = 10  # m ≥ 2 classes
     columns: Count = 16  # n ≥ 1 smashed features
     draws: _AtLeastTwo = 1000  # k ≥ 2
     points: _AtLeastTwo = 21  # ≥ 2 values of λ and of p, from 0 to 1
-    seed: Whole = 0  # of numpy's default generator
+    seed: Whole = 0  # seed of numpy's default generator
 
     def __post_init__(self) -> None:
         super().__post_init__()
