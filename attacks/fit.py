@@ -242,7 +242,7 @@ class Resumable(ABC):
 
     @abstractmethod
     def stateful(self) -> dict[str, Any]:
-        """The parts that hold the state, key -> part."""
+        """The parts that hold the state, by key."""
 
     def again(self, times: int) -> None:  # noqa: B027
         """Do nothing, since the learning rate never changes."""

@@ -42,7 +42,7 @@ def scores(name: str, values: ArrayLike) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Missed members and false alarms [J] of rules "a score of at least the threshold is a member's"."""
+    """Missed members and false alarms, [J] each, if scores at or above a threshold count as members'."""
 
     thresholds: Array
     missed: _Counts  # members below

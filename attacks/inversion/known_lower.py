@@ -34,8 +34,8 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
 
 @torch.no_grad()
 def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
-    """The lower segment without the Gaussian noise that it draws, if its outputs for the records [N, ...] scatter about
-    what is left; otherwise the segment itself.
+    """The lower segment without the Gaussian noise that it draws, if its noisy outputs for the records [N, ...] scatter
+    about the noise-free ones; otherwise the segment itself.
 
     An attack that compares outputs one by one needs it. An attack that trains on outputs needs their noise.
     """

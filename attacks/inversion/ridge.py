@@ -32,9 +32,10 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 class Ridge(ReconstructingAttack):
     """Regresses the adversary's images on their releases, and lets a residual network refine the guesses.
 
-    A release of at most 2,000 numbers is taken whole: without noise, its small components draw fine lines. A larger one
-    is projected on its largest principal components. If the adversary knows the client of each row, it may fit one
-    regression per client, which it does if this guesses held-out images better. The network learns from guesses at
+    A release of at most 2,000 numbers is used in full: without noise, its small components hold fine lines. A larger
+        one is projected on its largest principal components. If the adversary knows the client of each row, it may fit
+        one regression per client, which it does if this guesses held-out images better. The network learns from guesses
+        at
     images that were left out of the regression: only their errors resemble the errors on victims.
 
     Attributes:

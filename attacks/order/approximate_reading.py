@@ -97,7 +97,8 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
 
 
 def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], by the size of its cluster in messages [L, n, D] of copies.
+    """The token of each repeated patch, [L, K, P]; the number of copies of a token in messages [L, n, D] identifies its
+    patch.
 
     `tokens` is the number T of an image's tokens; n is a multiple of T.
     """

@@ -115,7 +115,7 @@ class Solver:
         return places + self.decoder.geometry.tokens * row.unsqueeze(1)
 
     def picture(self, view: View, source: Tensor) -> Tensor:
-        """Images [N, C, H, W] from decoded patches, put at the places `source`."""
+        """Images [N, C, H, W], made of the decoded patches at the places `source`."""
         patches = self.decoder.decode(patch_tokens(view.smashed).float()).clamp(0, 1)
         placed = put(patches, source, rows_a_message(view))
         return unpatchify(placed, self.decoder.geometry.patch, self.decoder.geometry.image_shape)

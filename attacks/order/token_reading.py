@@ -81,7 +81,7 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """The result of `read`, which sends further rounds, or a stored result; the rounds count in both cases.
+        """The result of `read`, computed or reused; its further rounds of queries count in both cases.
 
         Args:
             given: all inputs of `read`, and the answers so far, which identify the clients.

@@ -29,7 +29,7 @@ def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
 
 
 class Broken(ValueError):
-    """Bytes that are no record, or not the expected record; the message completes "FILE ..."."""
+    """Bytes that are not the expected record; the message continues "FILE …"."""
 
 
 def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:

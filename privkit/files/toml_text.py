@@ -18,7 +18,7 @@ class TomlError(ValueError):
 
 
 class TooMuch(TomlError):
-    """Text that may be TOML, but would take too long to read."""
+    """Text that would take too long to read, whether or not it is TOML."""
 
 
 def read_text(path: Path) -> str:

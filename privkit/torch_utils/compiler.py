@@ -16,7 +16,7 @@ _NAME = "torch._dynamo"
 
 @contextmanager
 def compiler_unloaded() -> Iterator[None]:
-    """A block in which torch's optimizers do not load the compiler; they only exclude themselves from it.
+    """A block in which torch's optimizers do not load the compiler, which they need only to exclude themselves from it.
 
     A small module replaces the compiler. Code that needs more of it, such as `torch.compile`, gets the real compiler.
     """

@@ -19,7 +19,8 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def alone(yes: bool = True) -> Iterator[None]:
-    """A block in which this process trains alone although others have joined; inside it, `alone(False)` ends this."""
+    """A block in which this process trains alone although others have joined; inside it, `alone(False)` joins them
+    again."""
     before = _ALONE.set(yes)
     try:
         yield

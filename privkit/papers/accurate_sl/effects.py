@@ -98,8 +98,8 @@ def _toml() -> dict[str, Any]:
 
 
 def bounds_of(experiment: str, defense: str) -> dict[str, float]:
-    """ε of one release under a defense's noise: "published_epsilon" as in Table 11, and the correct "sound_epsilon" at
-    the same δ; empty if Table 11 has no row for the experiment.
+    """Two values of ε for one release under a defense's noise, at the same δ: "published_epsilon" as in Table 11, and
+    the correct "sound_epsilon". Empty if Table 11 has no row for the experiment.
 
     >>> bounds_of("table_10_imdb_small", "gaussian_noise:at_inference=false")["published_epsilon"]
     144.0
