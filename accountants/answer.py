@@ -107,7 +107,7 @@ def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> C
     return _certified(mechanism, run, best, least, e, value, lower)
 
 
-_SMALLEST = 5e-324  # the smallest positive float: what δ is said to be where it underflows, since 0 would claim more
+_SMALLEST = 5e-324  # the smallest positive float, reported if δ underflows, since 0 would claim more
 
 
 def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:

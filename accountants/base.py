@@ -16,7 +16,7 @@ class RenyiCurve:
     values: tuple[float, ...]
     method: str
     relation: Relation
-    unit: Unit  # what one neighbor differs in
+    unit: Unit  # what neighbors differ in: a record or a client
     assumptions: tuple[str, ...]
     source: str
     versions: dict[str, str]  # versions of the libraries that took part

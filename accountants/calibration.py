@@ -43,8 +43,8 @@ class Target:
     """The quantity that a mechanism must reach: its name, the target value, and a function that computes it."""
 
     name: str  # name of the quantity
-    value: float  # the most that it may be
-    cost: Callable[[SplitMechanism], float]  # from a mechanism to the quantity; it falls with noise, grows with rounds
+    value: float  # the largest allowed value
+    cost: Callable[[SplitMechanism], float]  # mechanism -> quantity; it falls with noise and grows with rounds
 
     def __str__(self) -> str:
         return f"{self.name}={self.value:g}"

@@ -80,7 +80,7 @@ def _updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """The number of units in these rounds of a mechanism, and the number of charges, 1.
+    """A pair for one charge of these rounds: the number of its units, and 1, the number of charges.
 
     A unit is a round, or all rounds that are charged together.
     """

@@ -25,7 +25,7 @@ class Column:
     parse: Callable[[str, Any], Any]  # text or JSON value -> value; raises ValueError with what is allowed
     what: str  # description for `privkit epsilon --schema`
     default: Any = None  # the value if the cell is empty or the column absent
-    belongs: str = ""  # what gives the column a meaning; empty if every row does
+    belongs: str = ""  # the setting that gives the column a meaning; empty if it always has one
 
 
 def _number(name: str, text: str) -> float:

@@ -45,8 +45,8 @@ class Filter:
     privacy); one Rényi order: Feldman and Zrnic 2021.
     """
 
-    at: int  # which entry: 0 for Σμ², j + 1 for the Rényi divergence at order `USUAL_ORDERS[j]`
-    limit: float  # what the entry may add up to, > 0
+    at: int  # index of the entry: 0 for Σμ², j + 1 for the Rényi divergence at order `USUAL_ORDERS[j]`
+    limit: float  # largest sum of the entry, > 0
 
     def admits(self, total: Array) -> bool:
         """Whether a cost stays within the limit, with a margin for the rounding of sums."""

@@ -68,7 +68,7 @@ class Charge:
     a shuffled or randomly allocated epoch, and all rounds that share mixing ratios.
     """
 
-    number: int  # 1, 2, 3, …
+    number: int  # number of the charge: 1, 2, 3, …
     rounds: int
     note: str
     mechanism: SplitMechanism

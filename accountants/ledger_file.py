@@ -16,7 +16,7 @@ from privkit.accountants.spec import records
 from privkit.accountants.spec.mechanism import SplitMechanism
 
 _SEED = zlib.crc32(b"privkit ledger 1")  # checksum before the first line; the number is the format's version
-MECHANISM = ', "mechanism": '  # what stands before a mechanism, the last field of a line
+MECHANISM = ', "mechanism": '  # text before the mechanism, the last field of a line
 
 
 class LedgerError(ValueError):

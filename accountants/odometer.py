@@ -15,7 +15,7 @@ from privkit.accountants.filters import Filter
 from privkit.shared.array import Array
 from privkit.shared.rounding import rounded_up
 
-LEVELS = 32  # filters side by side: the limit of each is √½ of the one before, and each has an equal share of δ
+LEVELS = 32  # number of filters: each limit is √½ of the one before, and each has an equal share of δ
 _SHARES = [0.5**k for k in range(1, 9)]
 """Parts of a level's δ at which its ε is asked; the rest pays for the step from δ to the tail of the loss."""
 

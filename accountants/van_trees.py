@@ -95,8 +95,8 @@ class ErrorFloor:
     Source: van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3; Gill and Levit 1995.
     """
 
-    low: float  # in squared units of a record's numbers, ≥ 0: exact, or a limit below the estimate
-    value: float  # the estimate behind it; equal to `low` if it is exact
+    low: float  # lower bound ≥ 0 in squared units of a record's numbers: exact, or a limit below the estimate
+    value: float  # the estimate; equal to `low` if it is exact
     prior: float  # the error of the prior's mean, which needs no release
     draws: int  # records at which derivatives were taken
     confidence: float | None  # confidence of `low`; None if it is exact

@@ -20,8 +20,8 @@ _MIXING = {"none": "no mixing", "mixup": "Mixup", "cutmix": "CutMix"}
 
 class _Said(NamedTuple):
     mechanism: tuple[str, ...]  # clip, noise and mixing
-    sampling: tuple[str, ...]  # who takes part, and who is told
-    lower_model: tuple[str, ...]  # what trains it
+    sampling: tuple[str, ...]  # who takes part, and who learns it
+    lower_model: tuple[str, ...]  # how it is trained
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:

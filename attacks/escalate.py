@@ -25,7 +25,7 @@ class Escalation:
     errors: tuple[float, ...]  # the attack's error ≥ 0 at its budget and after each doubling
     epochs: int  # number of trained epochs, over all networks
     why: str = ""  # a doubling failed
-    unit: str = "epochs"  # what is counted instead of epochs
+    unit: str = "epochs"  # the unit that is counted instead of epochs
 
     @property
     def doublings(self) -> int:

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from privkit.attacks.base import AttackDiverged, NoSession, Session
 
-JUDGED_FROM = 4  # epochs below which half of a training says nothing
+JUDGED_FROM = 4  # least epochs at which half of a training shows anything
 
 
 class Training(Protocol):

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from privkit.attacks.base import NotApplicable
 
 Made = TypeVar("Made")
-_MOST = 2**26  # numbers that are held at most, 256 MiB in float32; the oldest are forgotten first
+_MOST = 2**26  # most stored numbers, 256 MiB in float32; the oldest results are dropped first
 
 
 @dataclass(frozen=True)

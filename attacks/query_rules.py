@@ -28,7 +28,7 @@ class QueryRules(Checked):
 class Counted(Protocol):
     """A query that counts its rounds."""
 
-    rounds: int  # sent so far
+    rounds: int  # rounds sent so far
 
 
 ANY_QUERIES = QueryRules()  # as many rounds as an attack likes, copies allowed

@@ -19,7 +19,7 @@ from privkit.accountants.search import doubled, narrowed
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.shared.array import Array
 
-_LARGEST = 64.0  # a bound beyond this strength is given as this: e^(μ²/2) has no meaning left
+_LARGEST = 64.0  # largest strength that is reported: above it, e^(μ²/2) overflows
 
 
 class Rates(Protocol):
@@ -156,7 +156,7 @@ class ScaledNoise(Family):
     (0.6321, 2.0)
     """
 
-    mechanism: SplitMechanism  # the claimed one, at strength 1
+    mechanism: SplitMechanism  # the claimed mechanism, at strength 1
     tight: bool = True  # whether to compose numerically if no closed form is exact
     assumption = (
         "the mechanism is the claimed one with more or less noise; the accountant computes its ε and its trade-off "

@@ -108,7 +108,7 @@ def ceiling_one_run(
 @dataclass(frozen=True, kw_only=True)
 class _Trial:
     correct: int
-    asked: tuple[int, int]  # "member", "non-member"
+    asked: tuple[int, int]  # numbers of guesses "member" and "non-member"
     threshold: float | None  # score from which on the attack guesses "member"
 
 

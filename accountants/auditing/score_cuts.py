@@ -45,8 +45,8 @@ class Cuts:
     """Missed members and false alarms, [J] each, if scores at or above a threshold count as members'."""
 
     thresholds: Array
-    missed: _Counts  # members below
-    alarms: _Counts  # non-members at or above
+    missed: _Counts  # number of members below the threshold
+    alarms: _Counts  # number of non-members at or above it
 
     @classmethod
     def of(cls, members: Array, others: Array) -> Cuts:

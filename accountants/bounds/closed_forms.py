@@ -23,7 +23,7 @@ class GaussianBound(Bound):
     """The bound of one Gaussian release of shift μ ≥ 0."""
 
     mu: float
-    sampling: str | None = None  # bounds of one way of sampling are computed in one pass; None: alone
+    sampling: str | None = None  # kind of sampling, whose bounds are computed in one pass; None: computed alone
     method: str = "exact Gaussian profile"
     source: str = BALLE_WANG
     exact: bool = False

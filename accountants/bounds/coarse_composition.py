@@ -39,10 +39,10 @@ _BELOW = 6.0
 _ABOVE = 4.5  # −ln of the share of δ that sums above the grid may take
 _LOWER, _SMALLER = 6, 3.0
 """Grids of one run at most, and the factor by which λ falls from one to the next, until one begins below ε."""
-_LOG_NOTHING = -50.0  # ln of a Fourier coefficient below which it is left out; all of them together are below the noise
-_BLOCK = 16  # nodes of a grid that are summed together, until the block is found in which the smallest ε lies
+_LOG_NOTHING = -50.0  # ln below which a Fourier coefficient is left out; all of these together are below the noise
+_BLOCK = 16  # nodes of a grid that are summed together, to find the block with the smallest ε
 _SMALLEST_DELTA = 1e-280  # δ below which a grid's probabilities would lose their digits
-_NOISE = 1e-14  # error of a node's probability by rounding, in a transform of up to 2¹⁴ nodes, for each round
+_NOISE = 1e-14  # rounding error of a node's probability for each round, in a transform of up to 2¹⁴ nodes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -17,9 +17,9 @@ from privkit.accountants.bounds.loss_distribution import LARGEST_GRID, GridTooLa
 from privkit.accountants.search import narrowed
 from privkit.shared.array import Array
 
-_UNSEEN = 4e-261  # above e^−600: what all masses below that can add to δ
+_UNSEEN = 4e-261  # more than all masses below e^−600 can add to δ
 _LOST = 1e-14  # tilted mass that may fall outside the window of a composition; it is added to δ
-_SPARED = 7.0  # nats by which that mass may weigh more than at the best tilt: windows of smaller tilts are shorter
+_SPARED = 7.0  # nats by which this mass may weigh more than at the best tilt; smaller tilts have shorter windows
 
 
 @dataclass(frozen=True, kw_only=True)

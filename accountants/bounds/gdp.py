@@ -33,7 +33,7 @@ class GaussianFit:
     """
 
     mu: float  # shift of the Gaussian in standard deviations, ≥ 0
-    delta_floor: float  # Φ(μ + Φ⁻¹(α)) at that floor
+    delta_floor: float  # Φ(μ + Φ⁻¹(α)) with α the floor of the error rates
 
 
 def mu(

@@ -21,8 +21,8 @@ from privkit.shared.array import Array
 _CELLS = 8  # cells between a loss of 0 and the largest loss of one variable: an error of 1e-5 of ε for many variables
 _WIDEST = 0.25  # longest cell, in nats; a variable's loss varies by at most about two
 _MOST_NODES = 4_096  # nodes up to which sums are taken term by term, within milliseconds
-_TAIL = 1e-300  # mass at either end that is moved: up from the low end, to an infinite loss from the high one
-_LARGEST_LOSS = 700.0  # nats above which e^ε is no number
+_TAIL = 1e-300  # mass that is moved at each end: up at the low end, to an infinite loss at the high end
+_LARGEST_LOSS = 700.0  # nats above which e^ε overflows
 _ROUNDING = 1e-12  # relative rounding error of one sum, generously; n variables have n times as much
 
 

@@ -22,7 +22,7 @@ from scipy.special import erfcx, ndtr
 
 from privkit.shared.array import Array
 
-_NODES = 28  # nodes of a panel; one with fewer ε is computed at these
+_NODES = 28  # nodes of a panel; a panel with fewer ε is computed at the ε themselves
 _TOLERANCE = 1e-15  # error of a panel's polynomial, relative to δ at its end
 _STEEPEST = 10.0  # ratio of δ at a panel's ends, so that rounding stays small at the lower one
 _CHUNK = 1 << 17  # elements of ε × μ that are in memory at a time

@@ -30,7 +30,7 @@ from privkit.shared.array import Array
 
 History: TypeAlias = Sequence[tuple[Profile | Pair, int]]
 """Profiles of one round each, and how many rounds there are of it."""
-_MOST_ROUNDS = 10**11  # rounds whose rounding errors, of about 1e-14 each, stay below a thousandth of δ
+_MOST_ROUNDS = 10**11  # most rounds: their rounding errors, about 1e-14 each, stay below a thousandth of δ
 
 
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:

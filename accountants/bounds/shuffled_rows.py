@@ -113,7 +113,7 @@ class Hiding:
     """The terms of h_l, the bound after one step of the recursion in this module."""
 
     cases: tuple[tuple[float, Rows], ...] = ()  # u_s and W_s
-    told: float = 0.0  # p, the probability that the row is told at once
+    told: float = 0.0  # p, the probability that the row is revealed at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
         """h_l(ε); a case that would lower it by less than a hundredth is treated as if the place were known."""

@@ -55,12 +55,12 @@ APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)
 """Ends of the intervals of t where x is √t·μ from x'; the nearer they are, the less a round reveals."""
 _LARGEST_SHIFT = 2.5  # μ above which losses are too large for the grid to hold ε and δ
 _MOST = 256  # rounds of one profile; more are composed from several
-_ERROR = 0.002  # what the grid may add to ε, relative to a rough guess of it
+_ERROR = 0.002  # error of ε by the grid, relative to a rough guess of ε
 _NODES = 2**12  # most nodes of the grid on either side of 0
 _TAIL, _BEYOND = 1e-15, 1e-13
 """Probability of a round's loss above its grid, and that for which the grid of several rounds is made."""
-_FARTHEST = 200.0  # ε above which the grid holds no δ of use
-_SMALLEST_SPREAD = 1e-7  # standard deviation of a round's loss below which rounding would be as large
+_FARTHEST = 200.0  # ε above which every δ on the grid is too small to matter
+_SMALLEST_SPREAD = 1e-7  # standard deviation of a round's loss below which rounding errors dominate
 _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 

@@ -41,11 +41,11 @@ class Piece(NamedTuple):
     mu: Array  # [J] shifts > 0 of a Gaussian; one placeholder if the loss is given
     chance: Array  # [J] probabilities of the shifts
     rate: float  # probability with which a unit is in a release
-    rounds: int  # how many such releases
+    rounds: int  # number of such releases
     poisson: bool  # whether they are Poisson-sampled; else k of n, or everyone
     # distribution of the loss before sampling, alike in both directions; None for a Gaussian
     loss: LossDistribution | None = None
-    error: float = 0.0  # relative error of its masses, which were raised by that much
+    error: float = 0.0  # relative error of the masses, which were raised by this error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class TruncatedLosses:
     without: Array  # [S] probability that a release does not depend on the neighbor at all
     infinite: Array  # [S] mass of P whose loss is infinite
     infinite_back: Array  # [S] mass of Q whose loss is infinite in the other direction
-    error: Array  # [S] of a moment, relative: what rounding can have taken
+    error: Array  # [S] relative rounding error of a moment
 
     @cached_property
     def sizes(self) -> NDArray[np.int_]:

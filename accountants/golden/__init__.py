@@ -32,7 +32,7 @@ class Case:
     compute: Callable[[], Any]
     expected: float
     rel: float = 0.0  # tolerance, relative
-    abs: float = 0.0  # and absolute
+    abs: float = 0.0  # tolerance, absolute
     source: str = ""  # where the reference value comes from
 
     def check(self) -> tuple[bool, float]:

@@ -24,10 +24,12 @@ _Accountant = Literal["rdp", "pld"]
 class Event:
     """An event, and the settings with which dp_accounting computes its ε."""
 
-    event: DpEvent  # for `compose` of one of dp_accounting's accountants
-    relation: NeighboringRelation  # to give that accountant; with another relation its ε is wrong
-    accountants: tuple[_Accountant, ...]  # which take the event: "rdp" (`RdpAccountant`), "pld" (`PLDAccountant`)
-    orders: tuple[float, ...] | None = None  # what to give `RdpAccountant` as orders; None for its own
+    event: DpEvent  # the event, for `compose` of an accountant of dp_accounting
+    relation: NeighboringRelation  # the relation to give to this accountant; with another one its ε is wrong
+    accountants: tuple[
+        _Accountant, ...
+    ]  # the accountants that take the event: "rdp" (`RdpAccountant`), "pld" (`PLDAccountant`)
+    orders: tuple[float, ...] | None = None  # orders to give to `RdpAccountant`; None for its own
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:

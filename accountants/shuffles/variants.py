@@ -16,7 +16,7 @@ from privkit.accountants.shuffles.permutations import ln_choose, log10_total_per
 
 Variant = Literal["algorithm_2", "final_shuffle", "kept_in_place"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
-_LOG_WORK = 300_000  # largest B·N′² of a logarithm that needs one: seconds
+_LOG_WORK = 300_000  # largest B·N′² of a logarithm that is computed by integration: seconds
 _MOST_TOKENS = 4096  # largest number of tokens per image whose outcomes are counted
 READ_AS: dict[Variant, str] = {
     "algorithm_2": "as written, the first K tokens of an output are known to be its own image's; permutations inside "

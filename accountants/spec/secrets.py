@@ -94,7 +94,8 @@ ONE_SECRET = "hidden masks, random allocation and randomized response are derive
 
 
 def has_secrets(mechanism: SplitMechanism) -> bool:
-    """Whether random allocation, hidden masks or randomized response is used, each with its own derivation."""
+    """Whether the mechanism uses random allocation, hidden masks or randomized response. Each has its own
+    derivation."""
     secret = isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask)
     return secret or mechanism.noise.distribution.answers
 

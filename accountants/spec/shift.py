@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 _CERTAIN = np.zeros(1)  # log weight of a law with one point
-FEW = 256  # points of a law up to which a composition takes each of them on its own: milliseconds a question
-_LARGEST_SHIFT = 1e100  # sensitivity over noise: nothing is hidden long before, and its square must stay a number
+FEW = 256  # most points of a law that a composition treats one by one: milliseconds per question
+_LARGEST_SHIFT = (
+    1e100  # largest sensitivity over noise: nothing is hidden far below it, and its square must not overflow
+)
 
 
 @dataclass(frozen=True, kw_only=True)

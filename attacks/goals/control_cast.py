@@ -18,8 +18,8 @@ from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.tokens import rouge_1
 from privkit.shared.seeds import derive
 
-CONTROL_IMAGES = 1_000  # auxiliary images that take part at most
-_PLAYED = 100  # records that play the victim, at most
+CONTROL_IMAGES = 1_000  # most auxiliary images that take part
+_PLAYED = 100  # most records in the role of victims
 _OF_VECTORS, _LONGER = 8, 4
 """Side in pixels of images that are sent as vectors, and factor on the training steps: a decoder must learn the
 places."""
@@ -30,10 +30,10 @@ _PROBE_SCALE = 6.0  # least squares give logits near 0 and 1; a trained server i
 class Cast:
     """The roles in one control experiment: the attack, the adversary's records, and the attacked records."""
 
-    attack: ImageAttack  # the short version
-    own: Tensor  # records that it has, with their labels
+    attack: ImageAttack  # the attack in its short version
+    own: Tensor  # the attack's own records, with their labels
     own_labels: Tensor
-    victims: Tensor  # records that are attacked, with theirs
+    victims: Tensor  # the attacked records, with their labels
     victim_labels: Tensor
     mean: Tensor  # mean of the own records that play no victim
     identity: nn.Module  # the lower segment that gives the record itself

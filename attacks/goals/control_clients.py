@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from privkit.attacks.base import NotApplicable, QueryResult, View
 
 _STEPS = 40  # steps of conjugate gradients; selections, permutations and means of few tokens need less than ten
-_SOLVED = 1e-4  # share of the first residual at which they stop
+_SOLVED = 1e-4  # share of the first residual at which the steps stop
 
 
 class ControlClients(Protocol):

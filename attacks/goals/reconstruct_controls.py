@@ -25,7 +25,7 @@ of the differences between images, since a short training reads releases with ga
 _NOTICED, _FAR = 1.02, 0.5
 """Swapping the public weights of mixed members must raise the MSE to this multiple (an attack that ignores them draws
 the same), unless the MSE is within this part of the share that it needs."""
-SHORTER = 5  # factor by which the noise control has fewer steps: what leaks beside the release needs no training
+SHORTER = 5  # factor by which the noise control has fewer steps: a leak outside the release needs no training
 _NOISE_SLACK, _SURE, _OTHERS, _FEWEST = 0.03, 0.99, 10, 5
 """The noise control fails if the attack's error is more than this share below the mean record's, and its guesses are
 closer to their own records than to others, by an interval of this confidence over the records. The mean alone decides

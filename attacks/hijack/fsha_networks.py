@@ -21,7 +21,7 @@ Sides = list[tuple[int, int]]
 class Networks:
     """The three networks of the malicious server: encoder (pilot), decoder and discriminator."""
 
-    pilot: nn.Module  # images [N, C, H, W] in [-1, 1] -> what a client of the server's own liking would release
+    pilot: nn.Module  # images [N, C, H, W] in [-1, 1] -> releases that clients should imitate
     decoder: nn.Module  # releases -> images in [-1, 1]
     discriminator: _ReleaseDiscriminator  # releases, and labels int64 [N] or None (−1: unknown) -> scores [N]
 

@@ -55,8 +55,8 @@ class Server(Resumable):
         self,
         settings: FshaRecipe,  # the recipe of `FSHA`
         view: View,  # a release before the attack
-        clients: TrainingClients,  # in training; the server leads them
-        observation: ImageObservation,  # the rest of what the server knows
+        clients: TrainingClients,  # clients in training, steered by the server
+        observation: ImageObservation,  # the server's other knowledge
         auxiliary: Tensor,  # [N, C, H, W] in [0, 1], on the device of the release
         root: int,  # seed of weights and draws
     ) -> None:

@@ -41,7 +41,7 @@ from privkit.constraints import Whole
 from privkit.torch_utils.seeded import seeded
 
 Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_released"]
-_TRIED = 8  # messages of own images that the distance of copies is learned from
+_TRIED = 8  # messages of own images from which the distance of copies is learned
 _SCALED = ("mae", "set", "message")  # decoders whose natural width would grow with the combined channels
 _RIDGE = 1e-4
 _SHOWN = (
@@ -221,7 +221,7 @@ class _Plan:
     combine: Combine  # never "auto"
     copies: float  # squared distance of a token's copies
     places: bool  # whether tokens are averaged in the places where they came
-    simulable: bool = False  # whether passes of known own tokens can be put together without sending them
+    simulable: bool = False  # whether passes of known own tokens can be simulated without sending them
 
     def view(self, same: Sequence[View], coins: Generator) -> View:
         number, messages = same[0].round, same[0].messages

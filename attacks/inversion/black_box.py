@@ -26,15 +26,15 @@ from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.precision import short_by_default
 from privkit.torch_utils.seeded import seeded
 
-_SCALED = 2_000  # own records, at most, whose releases set the scale of what a decoder of table rows reads
-_UNORDERED = ("set", "message")  # decoders that care about no order
+_SCALED = 2_000  # most own records whose releases set the input scale of a decoder of table rows
+_UNORDERED = ("set", "message")  # decoders that ignore the order of tokens
 _Augment = Literal["none", "crop", "crop_flip"]
 
 _WARMUP_STEPS = 40
-_EXPLODED = 100.0  # mean square error of what a decoder draws, of images in [0, 1], above which it diverged
+_EXPLODED = 100.0  # mean square error of a decoder's output, for images in [0, 1], above which it diverged
 _STEP_ROWS = 64
 """Most rows in a training step, if the decoder reads each row by itself: many clients make large rounds."""
-COMPILE_FROM_STEPS = 2_000  # below this, torch.compile costs more time than it saves
+COMPILE_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
 
 
 @dataclass(frozen=True, kw_only=True)

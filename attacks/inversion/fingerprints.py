@@ -27,12 +27,12 @@ from privkit.attacks.patches import Geometry, patch_tokens
 from privkit.constraints import Count
 from privkit.torch_utils.seeded import seeded
 
-_SENT = 5  # times that each token of a collected set crosses on average
+_SENT = 5  # mean number of times that each token of a collected set is sent
 _RECUR = 0.5  # least share of own tokens that come back in another row
-_FEWEST = 50  # whole sets of each client
+_FEWEST = 50  # least whole sets of each client
 _COMPONENTS = 128  # most components of tokens
 _SHRUNK = 1e-6  # share of a law's mean variance, added to each: small directions tell places apart
-_TRIED = 2  # rounds of own images that play victims
+_TRIED = 2  # rounds of own images in the role of victims
 _TOLD = 0.5  # least share of own tokens' owners that laws must tell, on the way from chance to certainty
 _NOBODY = 1e9  # cost of a token on an empty seat
 _NUMBERS_AT_ONCE = 2**24

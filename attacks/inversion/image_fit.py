@@ -17,14 +17,16 @@ from privkit.torch_utils.seeded import seeded
 STEPS_AN_EPOCH = 100
 _STEPS_A_ROUND = 25  # steps in each round of the permutation
 _SINKHORN_STEPS = 30
-_EXPLAINED = 1e-4  # 40 dB below a release's own variance it is explained: no metric of images shows what comes after
-_COOLED = 0.5  # share of the order's cooling that a further cycle leaves out: from there on, tokens have their places
+_EXPLAINED = (
+    1e-4  # an error 40 dB below the release's variance counts as explained: no image metric shows smaller errors
+)
+_COOLED = 0.5  # share of the order's cooling that a further cycle skips, since tokens then have their places
 HOME = 2.0  # nats for a token's own row: batch shuffling that keeps .4 of ten images' tokens
 RESTART_NOISE = 0.25
 _EDGE = 0.02  # a sigmoid's gradient dies at 0 and 1
 _SHRINKAGE = 0.1  # share of the pooled covariance in each place's own: a corner that is always black has none
 _PLACE_CHANNELS = 32  # principal channels that the Gaussians of places are fitted in
-PLACE_NUMBERS = 2**24  # 64 MiB in float32; bounds memory, changes nothing
+PLACE_NUMBERS = 2**24  # most numbers at a time, 64 MiB in float32; it changes no result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +35,16 @@ class Problem:
 
     smashed: Tensor  # [N, ...], as in `View`
     start: Tensor  # [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more
-    unit: Tensor  # variance of the whole release: a matching error is given in it
+    unit: Tensor  # variance of the whole release, the unit of matching errors
     mixed: int = 1  # k
     weights: Tensor | None = None  # public weights [N, k, T], or None
     # int64 [N, k], the guess on each seat of each row; None if row n holds guesses n·k to n·k + k − 1
     records: Tensor | None = None
-    anchor: Tensor | None = None  # like `start`: images that the guess is kept near; None for the start
+    anchor: Tensor | None = None  # images near which the guess is kept, like `start`; None for the start itself
     places: Tensor | None = None  # [N, T, T] nats of released token t at place s, or None
-    group: int = 1  # rows that share guesses or tokens, and so stand or fall together; 1 if each row stands alone
+    group: int = (
+        1  # number of rows that share guesses or tokens and are kept or restored together; 1 if rows are independent
+    )
 
     @property
     def seats(self) -> Tensor | slice:

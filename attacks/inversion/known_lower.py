@@ -17,9 +17,9 @@ from privkit.torch_utils.seeded import seeded
 from privkit.torch_utils.without_noise import WithoutNoise
 
 _FIXED_POINT_STEPS = 400
-_FIXED = 1e-6  # relative residual at which they stop
-_DAMPED, _HASTENED = 0.5, 1.1  # the step's factor after one that did not come nearer, and after one that did
-_UNDONE = 1e-3  # relative residual of a row above which it is said that a block was undone only in part
+_FIXED = 1e-6  # relative residual at which the iterations stop
+_DAMPED, _HASTENED = 0.5, 1.1  # factor on the step after a failed step, and after a successful one
+_UNDONE = 1e-3  # relative residual of a row above which a note says that the block was undone only in part
 _ROWS_UNDONE = 256  # rows that are undone at a time
 
 _DRAWS, _UNBIASED = 8, 2.0

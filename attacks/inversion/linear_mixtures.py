@@ -154,7 +154,7 @@ class Unmixed:
     rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
     seats: Tensor  # int64 [G], the row of each image that is to be guessed
     rounds: Sequence[Mixtures]  # the equations of each round
-    noise: float  # standard deviation of the release's noise, as far as the passes contradict each other
+    noise: float  # standard deviation of the release's noise, estimated from differences between passes
     ridge: float  # variance of the noise over that of the smashed data, > 0
     # int64 [R·n·B], of the rows, if whole ones travel or mixed ones are determined; else None
     labels: Tensor | None = None

@@ -14,10 +14,10 @@ from privkit.attacks.patches import as_tokens
 
 EQUATIONS = 2**26
 """Most coefficients in the equations for all clients' maps."""
-_REST = 256  # principal components of what the maps leave unexplained
+_REST = 256  # principal components of the residuals of the maps
 _SHRINK = 1e-3  # penalty of a squared coefficient of a map, in units of the equations' mean
 _STEPS = 150  # most steps of conjugate gradients
-_CLOSE = 1e-3  # length of what they leave, as a share of the right side's, from which no more are needed
+_CLOSE = 1e-3  # relative residual at which the steps stop
 
 
 def principal_features(flat: Tensor, most: int) -> Tensor:
@@ -196,7 +196,7 @@ class Model:
     features: Tensor  # [n, f], of own images
     flat: Tensor  # [n, P], own images
     maps: Tensor  # [K, f, d]
-    rest: Tensor  # [q, d], a root of the covariance of what the maps leave unexplained
+    rest: Tensor  # [q, d], a root of the covariance of the maps' residuals
     noise: Tensor  # [d], variances
 
     def guess(self, rows: LinkedRows, penalty: float) -> Tensor:

@@ -26,8 +26,8 @@ from privkit.torch_utils.seeded import seeded
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 """Variances that are added to the noise's, in units of a number's mean variance."""
 _FOLDS = 4  # folds of own images, each left out of the maps once
-_TRIED = 100  # own images, at most, or those of a round, on which penalties are tried
-_WIDEST = 2**13  # numbers of a release, at most, whose covariances are estimated
+_TRIED = 100  # most own images on which penalties are tried (at least a round)
+_WIDEST = 2**13  # most numbers of a release whose covariances are estimated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +187,7 @@ class _Sending:
 class _Played:
     rounds: Sequence[tuple[LinkedRows, View]]
     there: Tensor  # bool [M'], the seats that are taken
-    truth: Tensor  # [M, P], the images on those
+    truth: Tensor  # [M, P], the images on these seats
 
     def guess(self, model: Model, penalty: float) -> Tensor:
         """Guesses at all images that were sent, [M, P]; rounds are solved together, which is faster."""

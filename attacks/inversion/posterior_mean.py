@@ -21,7 +21,7 @@ from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
 _BOUNDS = (inf, 2.0, 1.0, 0.5, 0.25)  # bounds of a released number, in its standard deviations around its mean
-_WORTH = 1.05  # gain of the signal, as a share of the noise, from which numbers are clamped
+_WORTH = 1.05  # least gain of the signal, as a share of the noise, for which numbers are clamped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +166,7 @@ class _Clamp:
 
     middle: Tensor  # [F]
     spread: Tensor  # [F], standard deviations
-    bound: float  # in those; infinite for no clamp
+    bound: float  # clamp in standard deviations; infinite for none
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Rows [N, F] -> clamped rows [N, F]."""

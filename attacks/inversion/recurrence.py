@@ -16,8 +16,8 @@ _RESCALINGS = 3
 _LEAST_ODDS = -60.0
 PAIRS_AT_ONCE = 2**24  # most pairs of tokens that are compared at once; further groups follow
 _IN_PLACE_ERRORS = 4.0  # standard errors by which tokens in one place must lie nearer than others of their row
-_SAME = 1.5  # times the distance of copies: what a row may seem to move
-_STRANGE = 4.0  # standard deviations of a copy's distance beyond its mean, where a token is taken for a new one
+_SAME = 1.5  # multiple of the distance of copies by which a row may seem to move
+_STRANGE = 4.0  # standard deviations beyond a copy's mean distance from which a token counts as new
 INTERSECTED_TOKENS = 10_240
 """Most tokens of a message: a table of all its pairs then takes 400 MiB, and two or three are held at a time."""
 

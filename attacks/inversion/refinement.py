@@ -19,8 +19,8 @@ from privkit.torch_utils.one_cycle import one_cycle
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
-_CONTRAST_ROWS = 128  # among which each guess's image must be found
-_COOL = 0.03  # first temperature, of the mean squared distance between two images
+_CONTRAST_ROWS = 128  # rows among which each guess's image must be found
+_COOL = 0.03  # first temperature, as a share of the mean squared distance of two images
 _LEARNING_RATE = 1e-3
 _SHARES = tuple(tenths / 10 for tenths in range(11))  # shares of the correction that are tried
 
@@ -77,7 +77,7 @@ class Refinement:
 
     guesses: Tensor  # [N, P] in [0, 1]
     truth: Tensor  # the own images, [N, P]
-    held: Tensor  # bool [N], from which the network does not learn
+    held: Tensor  # bool [N], the images from which the network does not learn
     width: int  # width of the network's two hidden layers
     epochs: int  # epochs of its training; 0 leaves guesses as they are
     module: int  # seed of its start

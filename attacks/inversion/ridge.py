@@ -21,7 +21,7 @@ from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
 _POWER_ITERATIONS = 4
-_WHOLE = 2_000  # numbers of a release, at most, that are all taken
+_WHOLE = 2_000  # most numbers of a release that is used in full
 _COMPONENTS = 400  # principal components of a larger release
 FOLDS = 3
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
@@ -195,8 +195,8 @@ def _best(known: Tensor, targets: Tensor, folds: Tensor, wanted: Tensor, senders
 class Fitted:
     """Guesses by cross-fitting: each regression leaves one fold out."""
 
-    own: Tensor  # float64 [N, P], at the rows it learned from, each by the fit that never saw the row's record
-    other: Tensor  # float64 [M, P], at other rows, the mean over the fits
+    own: Tensor  # float64 [N, P], guesses at the training rows, each by the fit without the row's record
+    other: Tensor  # float64 [M, P], guesses at other rows, the mean over the fits
     error: float  # mean squared error of `own`
 
 

@@ -24,12 +24,12 @@ from privkit.attacks.patches import as_tokens
 from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
 
-_COLLECTED = 0.99  # share of own images' tokens from which no more are asked for
+_COLLECTED = 0.99  # share of own images' tokens at which collecting stops
 _FOLDS = 4  # folds of own images; each one's guesses come from a regression on the others
-_HELD = 10  # the network does not learn from every tenth own image, which judges it
+_HELD = 10  # every tenth own image is held out to judge the network
 _ROUNDS = 4  # how often each own image is guessed for the network, each time from other places
 _SETS = 64  # different sets of places in each round, so that few matrices are factored
-_TRIED = 100  # own images, at most, on which penalties are tried
+_TRIED = 100  # most own images on which penalties are tried
 PENALTIES = tuple(10.0**power for power in range(-8, 0))
 """Penalties on a squared coefficient, in units of the variance of all tokens together."""
 _NUMBERS_AT_ONCE = 2**24

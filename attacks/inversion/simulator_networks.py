@@ -12,7 +12,7 @@ from torch.nn import functional
 from privkit.attacks.inversion.decoders.base import MapGeometry, as_maps
 from privkit.attacks.patches import class_tokens
 
-_CLAMPED = 0.01  # a larger share of values at the very minimum is the work of a ReLU or a clamp
+_CLAMPED = 0.01  # a larger share of values at the exact minimum comes from a ReLU or a clamp
 _SMALLEST_SIDE = 4  # side of the picture from which a vector is read
 
 

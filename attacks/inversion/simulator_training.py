@@ -23,10 +23,10 @@ from privkit.attacks.inversion.simulator_networks import Simulator, SimulatorDec
 from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
-_BETAS = (0.5, 0.999)  # Adam's, of adversarial training
+_BETAS = (0.5, 0.999)  # Adam's betas in adversarial training
 _CHUNK = 1_000
-_SUREST = -60.0  # score of a fake, beyond which float32 loses what is left of a discriminator's gradient
-_SMALLEST = 10  # auxiliary images
+_SUREST = -60.0  # score of a fake beyond which float32 loses the discriminator's gradient
+_SMALLEST = 10  # least number of auxiliary images
 _BANDWIDTHS = tuple(2.0**power for power in range(-3, 2))  # Gaussian kernels' σ², in mean squared distances of two rows
 
 

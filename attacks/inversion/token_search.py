@@ -21,13 +21,15 @@ from privkit.constraints import Count, Whole
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _NUMBERS = 2**22  # released numbers of candidate texts that are held at once
-_TABLE = 2**24  # nats of tables of words that are held at once
+_TABLE = 2**24  # numbers of word tables that are held at once
 _SURE = 20.0
 """A word that leads the next one by this many nats is not tried again in the first pass; later passes need a larger
 lead."""
-_SURER = 4.0  # factor of the last number from pass to pass
-_WIDER = 8  # times as many candidates as before, as long as none is exact and one must be
-_LIKE_OTHERS = 1.5  # a text at rest is as well explained as the median one, up to this factor: noise is alike for all
+_SURER = 4.0  # factor on `_SURE` from pass to pass
+_WIDER = 8  # factor on the number of candidates while no exact one is found and one must exist
+_LIKE_OTHERS = (
+    1.5  # a finished text is explained as well as the median text, up to this factor: all have the same noise
+)
 _SHOWN = 3.0  # standard errors that show whether tokens were released in their places
 
 

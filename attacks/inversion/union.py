@@ -109,7 +109,7 @@ class Union(ReconstructingAttack):
 class _TokenSets:
     """The distinct tokens of each record."""
 
-    tokens: Tensor  # [R, n, D], all that crossed in its rows
+    tokens: Tensor  # [R, n, D], all tokens that were sent in the record's rows
     met: Tensor  # float [R, n], how often each came; 0 for copies of one before, and for what may be another record's
     # float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1
     recurring: Tensor

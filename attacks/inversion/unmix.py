@@ -23,7 +23,7 @@ from privkit.attacks.patches import patch_tokens
 from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
-_UNEXPLAINED = 0.5  # share of another pass's variance, left by secret ratios, from which they are taken to be wrong
+_UNEXPLAINED = 0.5  # unexplained share of another pass's variance from which secret ratios count as wrong
 _MASKED = 1.5
 """Masks are assumed if the span of one half of the positions explains the other half worse than its own span by more
 than this factor. Noise twice as large as the data stays below it (`tests/attacks/inversion/test_unmix.py`); a mask per

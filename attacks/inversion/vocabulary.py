@@ -25,7 +25,7 @@ from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
-_MATCHINGS = 4  # rounds of matching tokens with words; the words' vectors are the means of what was matched before
+_MATCHINGS = 4  # rounds of matching tokens with words; a word's vector is the mean of the tokens matched before
 _OWN_WORD = 0.8  # least share of tokens whose nearest word is one of their row's own, if tokens stay in their row
 _IN_PLACE = 0.9  # least share of own tokens that are matched with their own place, if nothing was shuffled
 _TABLE = 2**24  # numbers of tables of distances that are held at once

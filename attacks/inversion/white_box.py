@@ -42,15 +42,22 @@ from privkit.constraints import Count, NonNegative, Positive, Whole
 
 _RIDGE = 1e-3
 _TOKENS_IN_ORDER = 1_024  # most tokens of a message whose order is searched over all of them
-_RIDGE_IMAGES = 2_000  # the dual form solves as many equations
+_RIDGE_IMAGES = 2_000  # most images; the dual form solves as many equations
 _OBJECTIVE = "white_box: the objective"
 _CALIBRATION_ROWS = 16
-_PLACE_IMAGES = 2_000  # more tell hardly more of places, and their tokens are held at once
+_PLACE_IMAGES = 2_000  # most images; more hardly improve the places, and all tokens are held at once
 _CALIBRATION_EPOCHS = 2
 _UNTRIED = (0.1, 0.0)
 _UNTRIED_MIXED = (0.1, 0.3)
-_VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)  # small for exact releases, large for noisy ones
-_DISTANCES = (0.0, 0.3)  # more than none where a release leaves pixels open
+_VARIATIONS = (
+    0.003,
+    0.03,
+    0.1,
+    0.3,
+    1.0,
+    3.0,
+)  # weights of total variation: small for exact releases, large for noisy ones
+_DISTANCES = (0.0, 0.3)  # weights of the distance: above 0 if a release leaves pixels undetermined
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]
 _Rows = View | LinkedRows
@@ -85,8 +92,7 @@ class WhiteBox(ReconstructingAttack):
             it gets a blend of likely tokens (Sinkhorn): smaller squared error, but blurred structure.
         passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. Rows of one
             image are averaged first; with public masks, each position is averaged over the passes that kept it. Mixed
-            rows are
-            linked: one guess at an image must explain all rows that hold the image.
+            rows are linked: one guess at an image must explain all rows with the image.
         parallel: number ≥ 1 of images optimized at a time.
 
     The result's `curve` is the attack's objective after each hundred steps: matching error as a share of the release's

@@ -16,11 +16,11 @@ from privkit.torch_utils.out_of_memory import in_chunks
 
 _DRAWN = 8  # occurrences of each word in drawn texts: own texts hold most words once or twice
 _ROUNDS = 3  # rounds of fitting words and places in turn
-_QUIET = 4  # the part of all directions, those in which own tokens vary least, in which noise is looked for
+_QUIET = 4  # share of all directions, with the least variance of own tokens, in which noise is measured
 _LEAST_SCATTER = 1e-4
 """Added to the scatter about the means, as a share of the tokens' variance: tokens without a context have none."""
 _TABLE = 2**24  # numbers of tables of distances that are held at once
-_LEAST = 1e-6  # noise that is always assumed, as a share of the tokens' variance: rounding, and no more
+_LEAST = 1e-6  # least assumed noise, as a share of the tokens' variance: rounding alone
 
 
 def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tensor:
@@ -50,7 +50,7 @@ def check_tokens(attack: str, released: Tensor, words: int) -> None:
 
 
 def check_words(attack: ImageAttack, own: Tensor) -> None:
-    """NotApplicable if the adversary's texts hold no word."""
+    """Raise `NotApplicable` if the adversary's texts hold no word."""
     if not (own != PADDING).any():
         raise NotApplicable(f"{attack.name} learns words from own texts, but these {len(own)} contain only padding")
 

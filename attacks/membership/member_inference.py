@@ -14,7 +14,7 @@ from privkit.attacks.base import Mounting, NoSession, NotApplicable, Scores, Ses
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.constraints import Checked
 
-_FEWEST_SHADOWS = 2  # on either side, below which nothing can be compared
+_FEWEST_SHADOWS = 2  # least shadow models on either side
 
 
 @dataclass(frozen=True, kw_only=True)

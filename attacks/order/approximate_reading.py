@@ -31,8 +31,8 @@ from privkit.attacks.order.token_reading import (
 )
 from privkit.attacks.patches import Geometry, patchify
 
-_COPIED_IMAGES = 100  # own images that cross in messages of copies
-_LEAST_ROUNDS = 40  # fewer name too few patches
+_COPIED_IMAGES = 100  # own images that are sent in messages of copies
+_LEAST_ROUNDS = 40  # least rounds; fewer identify too few patches
 _RIDGE = 1e-4
 _HEAP_ROUNDS = 8
 _SIZE_SLACK = 0.25  # share of the number of copies by which a heap's size may differ from what was sent
@@ -115,7 +115,7 @@ class _Matcher:
     """Decodes tokens to their patch and to means of their image, and matches these with the sent patches and means."""
 
     decode: AffineMap
-    error: Tensor  # [P + S], the deviation of what is decoded
+    error: Tensor  # [P + S], the deviation of the decoded numbers
 
     @classmethod
     def fit(cls, tokens: Tensor, sent: Tensor) -> _Matcher:
@@ -138,9 +138,9 @@ def read_approximately(
     images: Tensor,  # [N, C, H, W] of the adversary's own, whole rounds of them
     geometry: Geometry,
     draws: Generator,
-    read: int,  # own images at most that cross in messages of copies
+    read: int,  # most own images that are sent in messages of copies
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
-    again: Tensor,  # and for the same images once more
+    again: Tensor,  # rows that came back for the same images sent again
 ) -> _ApproximateTokens:
     """Tokens of the adversary's images, read approximately.
 

@@ -119,7 +119,7 @@ def reordered(logits: Tensor, absent: Tensor) -> Tensor:
 
 
 def learn(
-    observation: ImageObservation,  # with auxiliary images, and the lower segment or a query
+    observation: ImageObservation,  # observation with auxiliary images, and the lower segment or a query
     epochs: int,  # passes over the own tokens
     generator: Generator,  # the only source of randomness
     session: Session,  # where the state is saved after each epoch

@@ -13,7 +13,7 @@ from privkit.attacks.base import NotApplicable, Query, View
 from privkit.attacks.order.followed_tokens import PlaceLaws
 from privkit.attacks.patches import as_tokens
 
-_IMAGES = 500  # own ones whose sets are collected, at most
+_IMAGES = 500  # most own images whose sets are collected
 _RELEASES = 96  # most releases of each image
 _TOKENS = 1_024  # most tokens of all releases of an image: each is compared with each
 _SAME = 1e-4  # share of the mean squared distance of two tokens: below it, they are copies of one
@@ -23,8 +23,8 @@ _COMPONENTS, _FEWEST = (
     2_048,
     16,
 )  # components of all laws together, and least of each: every token is compared with every law
-_NEW = 0.5  # share of tokens, at most, that came once only or first
-_CONTRADICTED = 0.01  # share of pairs, at most, that came in both orders
+_NEW = 0.5  # largest share of tokens that are new
+_CONTRADICTED = 0.01  # largest share of pairs that came in both orders
 
 
 def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> Callable[[View], tuple[Tensor, Tensor]]:

@@ -32,7 +32,7 @@ _LABEL_SHARE = 4  # at most one in this many of the rounds left goes into labels
 _COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
 OWN_ROUNDS = 2
 """Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
-KEEPS_ALL = 0.97  # an estimated share of kept tokens above which a shuffle is taken not to mix images
+KEEPS_ALL = 0.97  # estimated share of kept tokens above which a shuffle counts as not mixing images
 
 
 def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geometry:
@@ -67,13 +67,13 @@ class OwnTokens:
     tokens: Tensor  # [N, T, D], in order
     patches: Tensor  # [N, T, P], what lies behind them
     keep: float  # share of tokens that a shuffle keeps in their row for certain
-    in_order: bool  # whether tokens come back in their very places, so that there is nothing to solve
+    in_order: bool  # whether tokens come back in their places, so no order must be solved
 
 
 @torch.no_grad()
 def own_tokens(
-    view: View,  # one of the victims'
-    observation: ImageObservation,  # with the lower segment or a query, or both
+    view: View,  # a view of the victims
+    observation: ImageObservation,  # observation with the lower segment or a query, or both
     geometry: Geometry,  # the view's geometry
     draws: Generator,  # draws of queries
     read: int,  # own images at most that are read from messages of their copies
@@ -81,7 +81,7 @@ def own_tokens(
     # as own images show that crossed as often
     passes: int = 1,
     asked: int = 0,  # rounds that the attack sent before
-    approximate: bool = False,  # whether tokens may be read that come back as other numbers each time
+    approximate: bool = False,  # whether tokens that change in each query may be read
 ) -> OwnTokens:
     """Tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
 

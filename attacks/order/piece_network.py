@@ -24,10 +24,10 @@ _ROUNDS = (
 )
 _IMAGES_A_STEP = 32
 _IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
-_IMAGES_AN_EPOCH = 1_000  # drawn anew each time: more were measured to cost time and to win nothing
+_IMAGES_AN_EPOCH = 1_000  # images drawn anew for each epoch; more cost time and gained nothing in measurements
 _TOKENS_OF_MESSAGES = 800  # a step has several messages, if they are small
-_MESSAGES_AN_IMAGE = 2  # an epoch: a shuffle that is drawn anew shows the same images otherwise
-_MESSAGE_STEPS = 100  # an epoch has at most
+_MESSAGES_AN_IMAGE = 2  # messages per image and epoch: each has a newly drawn shuffle
+_MESSAGE_STEPS = 100  # most message steps of an epoch
 _TOKENS_A_STEP = 2_000  # tokens of a message that are asked for their image
 _LEARNING_RATE = 2e-3
 
@@ -200,12 +200,12 @@ class PieceTraining(Learner):
 
     def __init__(
         self,
-        network: nn.Module,  # to be trained in place
+        network: nn.Module,  # the network, trained in place
         # gives an epoch's losses, one per step, each computed when the step before is done
         losses: Callable[[], Iterator[Tensor]],
         steps: int,  # an epoch
         epochs: int,  # epochs of the whole training, which set the schedule
-        draws: Generator,  # the generator that `losses` draws from; its state is part of the training's
+        draws: Generator,  # generator for `losses`; its state is part of the training's state
         *,
         learning_rate: float = _LEARNING_RATE,  # the peak of the cycle
         weight_decay: float = 0.05,  # as in AdamW

@@ -27,9 +27,9 @@ from privkit.attacks.order.token_reading import AffineMap, rows_a_message
 from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatchify
 
 _PIECES_AT_ONCE = 700  # most pieces of a message whose images are also solved jointly
-TABLE_NUMBERS = 2**26  # 256 MiB in float32; what own images show is computed step by step above it
+TABLE_NUMBERS = 2**26  # most table entries, 256 MiB in float32; larger tables are computed step by step
 _PATCH_GAIN = 4.0  # decoded patches are small beside standardized tokens
-_ALIKE = 0.05  # squared distance of patches, summed over pixels, at which two are taken for each other
+_ALIKE = 0.05  # squared distance of patches, summed over pixels, at which two count as equal
 _JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
 _GREY_LEVEL = 1 / 255
 """Assumed standard deviation of the gradients at a flat border: one level of an 8-bit picture."""
@@ -92,7 +92,9 @@ class Solver:
 
     decoder: PieceDecoder  # fitted to own tokens
     network: PieceNetwork | Together | None  # learned compatibility, or None for border pixels alone
-    members: MemberNetwork | MessageNetwork | None  # says whose token it is; None where images are not mixed
+    members: (
+        MemberNetwork | MessageNetwork | None
+    )  # network that assigns tokens to images; None if images are not mixed
     keep: float  # share of tokens that stay in their image's row for certain
     kicks: int  # rounds of ruin and recreate
     seed: int  # seed of the search; each view has a stream of its own

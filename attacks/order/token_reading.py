@@ -25,19 +25,19 @@ _ANY_NUMBER = 2**40
 LABEL_IMAGES = 50  # images of repeated patches: twice as many were measured to place no token better
 _CLOSE = 1e-3  # share of a channel's standard deviation: two copies of a token, computed in another order
 _LEAST_SPREAD = 1e-3  # share of the widest channel's deviation: narrower ones hold rounding
-_DIRECTIONS = 4  # in which two lots of tokens are compared
+_DIRECTIONS = 4  # directions in which two groups of tokens are compared
 _PLAIN = 0.5  # least share of copies that must come back alike, and of labels that must be found
 _FITS = 3  # fits of the map from patches to tokens, each on own images in the order of the fit before
 _NUMBERS_AT_ONCE = 2**24  # most numbers of a table of pairs, and of the map's inputs
 _MATCHING_ROUNDS = 6  # rounds of alternating assignment; the keep share that it finds settles after three or four
 _RIDGE = 1e-6
-_ROWS_A_COMPONENT = 12  # few rows tell the coarse contents of a patch, not its texture
+_ROWS_A_COMPONENT = 12  # rows per component: few rows show a patch's coarse content, not its texture
 _LEAST_ODDS = -60.0
 _SINKHORN_ROUNDS = 3
 _FITTED_TOKENS = 4_000  # tokens that the rounds look at; the last assignment is of all
 FITTED_NUMBERS = 4_000_000  # inputs in float64; bounds memory, changes no result
-_LEAST_SURE = 0.02  # share of all patches
-_SURE = 0.99  # share of a patch's odds on one token, above which it is taken for a match and not for one of several
+_LEAST_SURE = 0.02  # least share of all patches with a unique match
+_SURE = 0.99  # share of a patch's odds on one token above which the match counts as unique
 
 
 def rows_a_message(view: View) -> int:

@@ -26,7 +26,7 @@ class Shown:
     """Features of images at each of T places, float64: of the patch, [n, T, f], and of the image, [n, T, F]."""
 
     patch: Tensor  # principal components of the patch
-    all: Tensor  # these, those of the whole image, and a 1
+    all: Tensor  # these components, those of the whole image, and a 1
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
@@ -57,7 +57,7 @@ class TokenMaps:
 
     maps: Tensor  # [T, F, q]
     whitening: Tensor  # [q, q], of errors
-    spread: Tensor  # ln of the determinant of their covariance
+    spread: Tensor  # ln of the determinant of the errors' covariance
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:

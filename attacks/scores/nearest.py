@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from privkit.attacks.scores.image import Values
 
-_TIE = 1e-9  # distances that differ by less than this part of their mean are equal: so far does rounding go
+_TIE = 1e-9  # distances that differ by less than this share of their mean count as equal, because of rounding
 
 
 def found(distances: Values, own: NDArray[np.int64]) -> Values:

@@ -117,8 +117,8 @@ def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, se
 class _Clients:
     """What the audit knows about the clients that made the recorded releases."""
 
-    ask: Ask | None = None  # what they make of images before the noise; None if that is unknown
-    why: str = ""  # the reason, if it cannot
+    ask: Ask | None = None  # their output for images before the noise; None if it is unknown
+    why: str = ""  # the reason, if it is unknown
     plain: bool = True  # whether the noise is added to what is released, and nothing comes behind it
     weaker: str = ""  # how the mechanism claims more than the recorded defense does; empty if it does not
     variance: float | None = (

@@ -38,7 +38,7 @@ from privkit.training.loop import Epoch, learns
 from privkit.training.losses import with_loss
 from privkit.training.together import train_together
 
-_CHECKPOINT = "training.ckpt"  # in a model's folder, while it is trained
+_CHECKPOINT = "training.ckpt"  # file in a model's folder during its training
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,9 @@ from privkit.run.progress import duration
 from privkit.run.records import TRAINED, parse_row, verdict_of, write_verdict
 
 LIVES = 3  # workers that a cell may lose before it ends as an error
-AHEAD = 1000  # cells that an engine is given at once, if nobody says how many
+AHEAD = 1000  # cells that an engine gets at once by default
 _SHOWN = 2  # cells in work that are named at most
-_SHARE = 20  # the verdict is written so rarely that it takes at most this part of the time
+_SHARE = 20  # largest share of the time for writing verdicts
 
 
 class WorkersEnded(Failure):
@@ -41,7 +41,9 @@ class Leader:
     rows: dict[str, Row] = field(default_factory=dict)  # rows of the finished cells, by their id
     _files: dict[str, str] = field(init=False, default_factory=dict)
     _lost: dict[str, bool] = field(init=False, default_factory=dict)
-    _judged: tuple[float, float] = field(init=False, default=(0.0, 0.0))  # when it ended, and what it took
+    _judged: tuple[float, float] = field(
+        init=False, default=(0.0, 0.0)
+    )  # when the last verdict was written, and the seconds that it took
 
     @property
     def ordered(self) -> list[Row]:

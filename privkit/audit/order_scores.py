@@ -28,7 +28,7 @@ class OrderAccuracy:
     # one-sided lower limit of the expected accuracy over images like these, for any dependence of pieces inside an
     # image (inside a message, if images were mixed)
     sound_low: float
-    left_alone: float  # the score of the guess "nothing was moved": the floor of an attack
+    left_alone: float  # the score of leaving all tokens in place: the floor of an attack
 
 
 @dataclass(frozen=True, kw_only=True)

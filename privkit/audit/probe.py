@@ -28,7 +28,7 @@ from privkit.torch_utils.undisturbed import undisturbed
 from privkit.training import train
 from privkit.wire.channel import record_rounds
 
-_LONG = 0.25  # seconds that a step of training takes at least if its time is scaled to a larger batch
+_LONG = 0.25  # least seconds of a training step whose time is scaled to a larger batch
 _FACTOR = 6
 """Factor by which a training that is too short to time grows, and a round shrinks if an attack ends no epoch."""
 _IDLE = "at least; its first epoch takes longer than an estimate is allowed to"

@@ -39,7 +39,7 @@ from privkit.wire.channel import black_box_query, moved_view, shared_lower
 from privkit.wire.hijack import imitated
 from privkit.wire.transcript import RecordedRound, Transcript
 
-_ROUNDED = 2**-23  # share by which a quotient may miss that of a whole number of labels, if it is stored as float32
+_ROUNDED = 2**-23  # relative error of a quotient of whole numbers that is stored as float32
 _DECLARED = "ε holds for the mechanism that the recording declares; privkit did not run it"
 
 
@@ -49,7 +49,7 @@ class _RecordedContext(AttackContext):
 
     source: Recording  # the recording
     device: torch.device  # where the attack computes
-    declared: Declared  # how the recording agrees with itself
+    declared: Declared  # whether the recording's data agree with its declarations
 
     def refuse(self) -> None:
         """Refuse an attack if its goal refuses the recording, if the server's loss differs, or if it needs more passes

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from privkit.reports.conclusion import Conclusion
 
-_MOST_WORKERS = 4  # without `--workers`; in the default audit each took 1.04 GB, and large models take more
+_MOST_WORKERS = 4  # most workers by default; in the default audit each took 1.04 GB, with large models more
 
 
 @dataclass(frozen=True, kw_only=True)

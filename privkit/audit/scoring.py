@@ -28,9 +28,9 @@ FEW = 20  # records below which a row says that its intervals may be too narrow
 
 CLOSER = 0.99  # confidence of the interval that says whether an attack is closer than a guess
 
-_AT_ONCE = 256  # guesses that are held against all attacked records at once
+_AT_ONCE = 256  # guesses that are compared with all attacked records at once
 _NEAR = 0.01  # share of the mean distance of two attacked images, below which two are nearly equal
-_ROUNDING = 1e-3  # how far a guess may lie outside its range; half precision rounds by half of it
+_ROUNDING = 1e-3  # how far a guess may lie outside its range: twice the rounding of half precision
 
 Scores = dict[str, Values]
 """Metric -> one value per image."""

@@ -42,7 +42,7 @@ class _SeedRecords:
     auxiliary: Batch  # the adversary's records
     dropped: int  # auxiliary records left out, because they are private or attacked ones
     hashes: dict[str, str]  # part -> SHA-256 of its records
-    warnings: tuple[str, ...] = ()  # on images that look clipped and records that were left out, one sentence each
+    warnings: tuple[str, ...] = ()  # one sentence each on images that look clipped, and on left-out records
     labeled: bool = True  # whether the adversary's records have labels; a recording may lack them
 
 

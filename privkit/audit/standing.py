@@ -24,7 +24,7 @@ from privkit.torch_utils.seeded import seeded
 from privkit.training import Clients, release_count
 from privkit.training.private import run_certificate
 
-_TOLD = 1e-5  # change of a number, relative to its range over the batch, from which another record is in it
+_TOLD = 1e-5  # relative change of a number (to its range over the batch) that shows the influence of another record
 _OF_TEXTS = (
     "the loss predicts the texts themselves, and its gradient goes up to the server without noise, whatever noise "
     "smashed data have"

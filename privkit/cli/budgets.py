@@ -124,7 +124,7 @@ class Tally:
 
     rows: int = 0  # rows seen, refused or not
     shown: list[BudgetRow] = field(default_factory=list)  # the first of those with a result
-    last: Certificate | None = None  # certificate of the last row; None if that was refused
+    last: Certificate | None = None  # certificate of the last row; None if the row was refused
     # reason of a refusal -> names of the first rows with it, and their number
     reasons: dict[str, tuple[list[str], int]] = field(default_factory=dict)
     counted: str = "row"  # what the numbers of rows count: lines of a CSV file, as an editor does, or rows

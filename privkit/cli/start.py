@@ -21,7 +21,7 @@ _LEAST_MEMORY = 300 * 2**20
 """Bytes of address space below which not even NumPy loads: OpenBLAS then ends the process by itself."""
 _HEAVY = {"audit": "privkit.audit.run, privkit.audit.report", "list": "torch"}
 """Command -> what it imports: torch, which under a limit may end the process by itself as well."""
-_READER_GONE = 141  # what a shell says of a program that SIGPIPE ended
+_READER_GONE = 141  # a shell's exit code for a program that SIGPIPE ended
 
 
 class Output(io.FileIO):

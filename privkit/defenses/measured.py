@@ -22,8 +22,8 @@ from privkit.defenses.charge import Noised
 from privkit.defenses.compile import bounded
 from privkit.defenses.own_receipts import BATCH, CLASSES, IMAGE, TrialRounds, marks_places, refuted, trial_of
 
-_TRIES = 48  # pairs of neighboring batches that are tried; half as many steps look for a worse pair from the two worst
-_MOST_NUMBERS = 10**7  # numbers of all tries together, above which fewer pairs are tried
+_TRIES = 48  # tried pairs of neighboring batches; half as many steps of a search start from the two worst pairs
+_MOST_NUMBERS = 10**7  # most numbers in all tries together; above it, fewer pairs are tried
 _SLACK = 1e-3
 
 

@@ -24,7 +24,7 @@ from privkit.shared.array import Array
 CLASSES = 5
 SHAPES = ((16, 4), (4, 8, 8), (16,))  # smashed data of one record: tokens, a feature map, a vector
 IMAGE = (3, 28, 28)
-BATCH = 4  # records of a message where the size of a run's batches is unknown
+BATCH = 4  # records of a message if the run's batch size is unknown
 
 
 class TrialRounds:
@@ -110,10 +110,10 @@ def receipt_of_trial(stage: Defense) -> Receipt | None:
 
 
 DRAWS = 1_500  # releases of the same data from which the law of a noise is read
-_MOST_NUMBERS = 2 * 10**7  # numbers of all draws together, above which fewer are made
+_MOST_NUMBERS = 2 * 10**7  # most numbers in all draws together; above it, fewer draws are made
 _COORDINATES = 512
 _ORDERS = 200
-_OTHERS = 8  # releases whose mean one more is compared with
+_OTHERS = 8  # releases whose mean is compared with one more release
 _KNOWN = (Noised, Permuted, Mixed, Nothing)
 _IN_THEIR_ROW = frozenset({"trains", "maps", "scales", "clips", "masks", "noises", "answers", "splits", "shortens"})
 """Effects by which a record stays in its own row."""

@@ -39,7 +39,7 @@ class Nothing(Receipt):
     'nothing is proven: it is a test'
     """
 
-    reason: str  # why, as the rest of a sentence that begins "nothing is proven"
+    reason: str  # the reason, as the end of a sentence that begins "nothing is proven"
     quantities: Mapping[str, float] = field(default_factory=dict)  # named numbers behind the reason
     assumptions: tuple[str, ...] = ()  # what else a reader should know, one sentence each
     source: str = "by definition"  # paper and equation

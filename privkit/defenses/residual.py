@@ -18,13 +18,13 @@ Law = Literal["gaussian", "laplace"]  # laws whose tests are derived
 
 LEVEL = 1e-6
 """Chance that honest noise is refuted: in one comparison by all tests together, in repeated releases by each test."""
-ROUNDED = 0.01  # share of the declared scale that may lack: a scale of 0.67 is written for 2/3, too
+ROUNDED = 0.01  # share by which noise may be below the declared scale: 0.67 may stand for 2/3
 _TESTS = 8
 _FLOAT = 2.0**-21  # relative error of a float32 number that was computed in a few steps
-_MOST = 256  # rows or numbers of which combinations are looked at; of more, so many drawn ones
+_MOST = 256  # most rows or numbers whose combinations are tested; of more, a random choice
 _FAR = 1e100  # scales beyond which a difference is as good as any other
-_PAIRED = 96  # rows or numbers of which pairs are compared, likewise
-_REPEATS = 0.1  # share of draws that equal another one of their coordinate, above which a noise was rounded
+_PAIRED = 96  # most rows or numbers whose pairs are compared; of more, a random choice
+_REPEATS = 0.1  # share of draws with an equal draw in the same coordinate above which noise counts as rounded
 
 
 @dataclass(frozen=True, kw_only=True)

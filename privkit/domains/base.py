@@ -44,7 +44,7 @@ def check_labels(y: Tensor | NDArray[np.generic]) -> None:
 
 TEST_ID_OFFSET = 1 << 32
 """Ids of official test images start here, so that no test record shares an id with a training record."""
-VALIDATION_ID_OFFSET = 1 << 33  # likewise, of official validation images
+VALIDATION_ID_OFFSET = 1 << 33  # ids of official validation images start here
 
 
 @dataclass(frozen=True, kw_only=True)

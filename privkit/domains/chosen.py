@@ -21,7 +21,7 @@ class _ChosenPool:
     """Some records of another pool, with their ids; see `Pool`."""
 
     pool: Pool  # pool of all records
-    rows: NDArray[np.int64]  # those of `pool` that are kept
+    rows: NDArray[np.int64]  # the rows of `pool` that are kept
     labels: NDArray[np.int64]  # the new label of each, [len(rows)]
 
     def __len__(self) -> int:

@@ -56,7 +56,7 @@ class Official(NamedTuple):
     train: int  # number of training records
     test: int | None  # number of test records; None if it has no such part
     classes: int
-    domain: Callable[[Any], Domain]  # from the dataset's specification to what its records are
+    domain: Callable[[Any], Domain]  # specification of the dataset -> its domain
 
 
 def _images(channels: int, side: int = 32) -> Callable[[Any], Domain]:

@@ -29,14 +29,14 @@ _DATA = "privkit.audit.seed_data"  # it opens data, whose images are hashed them
 _LIBRARIES = ("accountants", "attacks", "reports")  # in a checkout they lie beside the package
 _SYSTEM = ("/usr", "/proc", "/sys", "/dev", "/etc", "/bin", "/lib", "/lib64")
 _WRITES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-ABSENT = "absent"  # in the place of a hash: code looked for the file, and there was none
+ABSENT = "absent"  # instead of a hash, if code looked for a file that does not exist
 
 _plugins: set[str] = set()  # top-level packages of the parts, which may be installed
 _read: dict[str, dict[str, None]] = {}  # source file -> files that it read
 _hashes: dict[str, str] = {}  # file -> SHA-256 at its last opening
-_stats: dict[str, tuple[int, ...]] = {}  # file -> what says that it need not be hashed again
+_stats: dict[str, tuple[int, ...]] = {}  # file -> its state at the last hashing
 _opened: set[str] = set()  # files that were opened in this run
-_mixed: set[str] = set()  # those of them that had two contents
+_mixed: set[str] = set()  # opened files that had two contents
 _left_out: set[str] = set()  # folders of runs, and files that a part wrote
 _busy = threading.local()
 _lock = threading.RLock()

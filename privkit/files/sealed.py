@@ -16,7 +16,7 @@ from privkit.errors import DamagedFile, RunFolderError
 from privkit.files.paths import inside, read_bytes
 
 _SEAL = "sha256"  # the field that holds the checksum
-AGAIN = "repeat the run's command to do that part anew"  # what to do once a damaged file is gone
+AGAIN = "repeat the run's command to do that part anew"  # advice after a damaged file was deleted
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:

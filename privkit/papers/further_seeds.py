@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Mapping
 from math import isfinite, sqrt
 
-PILOT = (0, 1, 2)  # the seeds that every experiment has
+PILOT = (0, 1, 2)  # the first seeds, which every experiment has
 CONFIDENCE = 0.95
 _POWER = 0.8
 _MOST = 10_000

@@ -30,7 +30,7 @@ QUANTITIES: Mapping[str, Callable[[Row], float | None]] = {
     "mse": lambda row: row.recovered["unaligned"]["mse"].value if row.recovered else None,
 }
 """Quantity that an ordering may compare -> its value in a row of an audit."""
-FLOOR = "mean_image"  # field of a row with the error of the mean own image: what a guess without a release has
+FLOOR = "mean_image"  # field of a row: the error of the mean own image, a guess without the release
 Size = Literal["small", "medium"]
 """Sizes of runs that are smaller than the paper's: minutes on one CPU core, or the paper's network on a GPU."""
 ROWS_OF: Mapping[Size, str] = {"small": "measured.jsonl", "medium": "medium.jsonl"}
@@ -105,7 +105,7 @@ class Judged:
     # new seeds that its first three ask for, 0 if they decide it; see `further_seeds.needed_seeds`
     needed: int | None = 0
     hours: float | None = 0.0  # at most, hours of one CPU core for `needed` seeds of both methods
-    anew: bool = False  # whether new seeds are what was judged
+    anew: bool = False  # whether only new seeds were judged
     size: Size | None = None  # size of the judged runs; None for a user's runs
 
 

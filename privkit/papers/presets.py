@@ -17,7 +17,7 @@ def presets() -> dict[str, Path]:
     return {path.stem: path for name in PAPERS for path in paper(name).presets}
 
 
-PUBLISHED_WORK = {"escalate": 0}  # a paper's attack trains as long as it says, and no longer where it fails
+PUBLISHED_WORK = {"escalate": 0}  # a paper's attack trains as long as in the paper, even if it fails
 
 
 def preset(name: str) -> dict[str, Any]:

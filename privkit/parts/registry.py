@@ -43,7 +43,7 @@ _BARE_POINT = re.compile(r"(?<![^\s\[,+-])\.(?=\d)")  # the point of a number su
 class Component:
     """A part of a run (defense, attack, …) with its name and all options."""
 
-    name: str  # in the registry
+    name: str  # name in the registry
     spec: Any  # the frozen dataclass instance
     # the shortest text that describes it: `name:key=value,…` with the values that differ from their defaults
     label: str

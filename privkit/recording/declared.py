@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _NUMBERS, _LONGEST = 2**18, 2**14
 """Most numbers in all tested rows together, and in a row: of larger releases, a random part is tested."""
-_LARGER = 1.5  # times the declared noise from which on a difference is not taken for it
+_LARGER = 1.5  # multiple of the declared noise from which a difference does not count as noise
 
 
 @dataclass(kw_only=True)

@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 if TYPE_CHECKING:
     from privkit.recording.read import Recording
 
-FAR = 0.05  # relative distance from which on a lower segment is not taken for what made the release
+FAR = 0.05  # relative distance from which a lower segment counts as not the one that made the release
 Ask = Callable[[Tensor], Tensor]
 """(records of a round [N, ...]) -> each one's release before noise, [N, ...]; it may draw."""
 
@@ -27,7 +27,7 @@ _DRAWS = 8  # answers over which a segment that draws is averaged
 _QUIET, _RANGES = 0.9, 2.0
 """A release is quieter if its variance is below this share of the answers' variance, and this many ranges below their
 least."""
-_CHANCE = 4.0  # standard errors that chance is allowed
+_CHANCE = 4.0  # standard errors that are attributed to chance
 _FLOAT = 1e-5  # share of a number's median over the batch that another order of the same sums may change
 _NUMBERS = 2**21
 """Most numbers in the records that a quick check sends again, and in their releases; one round is always sent."""

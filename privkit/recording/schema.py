@@ -59,7 +59,7 @@ class _OwnerMeasurements(_Frozen):
     """Measurements reported by the recording's owner, which privkit repeats without checking them."""
 
     accuracy: Annotated[float, Field(ge=0, le=1)] | None = None  # share of right answers on test images
-    test_images: _Whole | None = None  # how many there were; needed for the interval of the accuracy
+    test_images: _Whole | None = None  # number of test images, for the interval of the accuracy
     bytes_up: _Amount | None = None  # bytes of one record's smashed data
     bytes_down: _Amount | None = None  # bytes of what comes back for one record
 
@@ -92,7 +92,7 @@ class Description(_Frozen):
     # rounds that the recorder saw, of which it kept the last; None if they were not counted
     watched: _Whole | None = None
     passes: _Whole = 1  # how often the same records were sent, in the same order
-    messages: _Seats = 1  # in a round, all with equally many rows
+    messages: _Seats = 1  # number of messages in a round, all of equal size
     mixed: _Seats = 1  # records that each released row holds
     whole: bool = True  # whether each patch of an image, or each word or field, has its token
     # number of classes, or of labels that each record has; None if it follows from the labels

@@ -15,8 +15,8 @@ from privkit.attacks.inversion.decoders.unordered import Standardized
 _WIDTH = 64
 _DEPTH = 1
 _OUT = 64  # features of a column, from which its number or its category is read
-_LEAST_SPREAD = 1e-3  # smallest spread of a dense column: one that hardly varies is not blown up
-_UNSEEN = 0.1  # counts with which a category starts that no own record has
+_LEAST_SPREAD = 1e-3  # smallest spread of a dense column: a nearly constant one is not amplified
+_UNSEEN = 0.1  # initial count of a category that no own record has
 
 
 class CellDecoder(Decoder):

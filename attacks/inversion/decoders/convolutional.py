@@ -15,7 +15,7 @@ from privkit.attacks.release_scale import least_variance
 
 _CONVOLUTIONAL_RATE = 0.003  # peak learning rate of the networks that halve pictures
 
-_SHRINKAGE = 1e-3  # share of the channels' mean variance in each one's own: a channel that is always the same has none
+_SHRINKAGE = 1e-3  # share of the mean variance in each channel's variance: a constant channel has none of its own
 _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's loss: pix2pix's default
 
 

@@ -21,15 +21,15 @@ _RELATION_WIDTH = 32
 _MESSAGE_TOKENS = 2_560  # most tokens of a round
 _ROUNDS = 5
 _SINKHORN_STEPS = 2
-_TEMPERATURE = 0.05  # squared distance of patches, summed over pixels, at which the teacher doubts which is which
+_TEMPERATURE = 0.05  # squared distance of patches, summed over pixels, at which the teacher's assignment becomes unsure
 _PLACING_WEIGHT = 0.02
 _CONTENT_RIDGE = 1e-4
-_SHARPNESS = 3.0  # power of the probabilities of places in a crisp drawing
+_SHARPNESS = 3.0  # power of the probabilities of places in the sharpened assignment
 _CRISP_MAY_COST = 1.2
 """The sharpened assignment is used if its recent training error is at most this multiple of the soft one's. A sharp
 guess shows more structure than the mean of all guesses, which has the least error: SSIM .41 against .32 at one sixth
 more error."""
-_SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: channels that hardly vary are not blown up
+_SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: nearly constant channels are not amplified
 
 
 class SetDecoder(Decoder):

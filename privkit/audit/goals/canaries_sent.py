@@ -25,7 +25,7 @@ from privkit.wire.channel import black_box_query, record_rounds, shared_lower
 
 _EXPECTED_FROM = 8
 """Number of noise-free releases whose mean is a canary's expected row; more than one because of shuffles."""
-_CANDIDATES = 1_024  # auxiliary images, times clients that each must see them, among which counterparts are looked for
+_CANDIDATES = 1_024  # auxiliary images (times clients that must send each) among which counterparts are searched
 
 _MEET = "in the lower segment, images of a batch affect each other"
 
@@ -42,7 +42,7 @@ class Sending:
     present: Tensor  # [K, ...] or [R, K, ...], the expected content of that row with the canary
     absent: Tensor  # likewise with its counterpart
     claim: Certificate  # the certificate that such canaries test
-    mechanism: SplitMechanism | None  # the claimed one; None if none is claimed
+    mechanism: SplitMechanism | None  # the claimed mechanism; None without a claim
     shared: str  # why canaries depend on each other; empty if they are independent trials
     refuted: str = ""  # why the run's certificate cannot stand, whatever the scores are; empty if nothing shows it
 

@@ -35,7 +35,7 @@ from privkit.training import Checkpoint
 from privkit.wire.channel import RecordedRounds
 from privkit.wire.transcript import Transcript
 
-ATTACK_CHECKPOINT = "attack.ckpt"  # in a cell's folder, while its attack runs
+ATTACK_CHECKPOINT = "attack.ckpt"  # file in a cell's folder while its attack runs
 
 _FALSE_POSITIVES = 0.01  # the false positive rate at which true positives are counted
 _REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"

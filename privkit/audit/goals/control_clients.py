@@ -29,9 +29,11 @@ from privkit.wire.channel import answer_of, black_box_query, record_rounds, shar
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
-_INSIDE = 0.99  # derivatives are taken a hundredth nearer to the mean image, since a clip at 1 has none for white
-_WHOLE = 1e-4  # share of a difference's square that a projection may miss and yet hold the whole difference
-_HALVINGS = 8  # how often records are halved, at most, until the defense's bounds leave them as they are
+_INSIDE = (
+    0.99  # share by which records move to the mean image before derivatives are taken: a clip at 1 has none for white
+)
+_WHOLE = 1e-4  # share of a difference's square that a projection may miss and still count as complete
+_HALVINGS = 8  # most halvings of records until the defense's bounds no longer change them
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts only remove something from a record."""
 

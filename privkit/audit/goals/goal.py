@@ -26,7 +26,7 @@ class Timed:
     records: int = 1  # number of the adversary's own records in the rehearsal, equal to its private ones
     victims: int = 1  # attacked records of the rehearsal
     reason: str = ""  # why there is no number, or what the number leaves out; empty otherwise
-    controls: float = 0.0  # seconds of control experiments beside
+    controls: float = 0.0  # additional seconds of control experiments
     most: float = 0.0  # seconds at most, if the attack fails; 0 if that is not estimated
 
 

@@ -58,7 +58,7 @@ from privkit.wire.hijack import HONEST_ROUNDS, LiveClients, serve
 from privkit.wire.queries import CountingSession, Queries
 
 SHOWN = 8  # records of each cell that the report shows
-_CLOSEST = 5  # columns of a table that the row names
+_CLOSEST = 5  # number of table columns that a note names
 
 
 def ask(context: AttackContext) -> Row:

@@ -24,7 +24,7 @@ from privkit.run.progress import Silent
 from privkit.settings.config import AuditConfig
 from privkit.wire.channel import record_rounds
 
-ROUNDS = 4  # rounds of random records in an epoch, and of those that the adversary holds, which are the same ones
+ROUNDS = 4  # rounds of random records in an epoch; the adversary holds the same records
 _NONE: Any = None
 
 

@@ -35,7 +35,7 @@ from privkit.training.u_shape import UShaped
 from privkit.wire.channel import black_box_query, holds_all, shared_lower
 from privkit.wire.hijack import LiveClients, imitated
 
-_HISTORY = 16  # states of the server's segment that an attack may hold, the trained one among them
+_HISTORY = 16  # most states of the server's segment that an attack gets, including the trained one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class TrainedContext(AttackContext):
     """The data of one cell (defense, attack, seed) before the attack, with a trained model and recorded messages."""
 
     model: DefendedModel  # the trained clients and server
-    release_count: ReleaseCount  # how often the run released what belongs to one record
+    release_count: ReleaseCount  # how often the run released one record
     certificate: Certificate  # what is proven of the run
 
     @property

@@ -111,7 +111,8 @@ class _DecodedPool:
 
 
 def open_picture(path: str) -> Any:
-    """A decoded picture in its own mode; torchvision's loader converts it to 8-bit color and clips 16-bit grey."""
+    """A decoded picture in its own mode. (torchvision's loader would convert it to 8-bit color and clip 16-bit
+    grey.)"""
     from PIL import Image
 
     with open(path, "rb") as file:
