@@ -78,7 +78,7 @@ class Mark:
     kind: str  # class of the style sheet
     strength: float | None  # opacity of its color in [0, 1]; None for a hollow mark
     name: str  # shown when the mark is pointed at
-    label: str = ""  # beside it; empty if there is no room
+    label: str = ""  # text beside the mark; empty if there is no room
     label_at: tuple[float, float, str] = (0, 0, "start")  # place and anchor
 
 

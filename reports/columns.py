@@ -25,7 +25,7 @@ LEARNED, CONVERGED, OWN_MATCH = "learned", "converged", "matched_beats_own_recor
 """Names of the checks whether a model learned its task, and whether more training would make an attack stronger."""
 BY_PATTERN = "not_identified_by_pattern"
 """Name of the check whether guesses, though far from their images, show them with another contrast or sign."""
-DECLARED = "declared_"  # before the name of a number that would be proven if privkit had run the mechanism itself
+DECLARED = "declared_"  # prefix of a number that would be proven if privkit had run the mechanism itself
 _LIMITS = ("advantage", "tpr_at_1_percent")
 _PROVEN = (
     *("epsilon", "epsilon_of_labels", "updates_epsilon", *(f"proven_{name}" for name in _LIMITS)),
@@ -40,7 +40,7 @@ OF_DEFENSE = frozenset((*_TASK, *_PROVEN, *(field.name for field in fields(Costs
 """Columns of a defense, which no attack on it changes."""
 SHORT = {**{name: f"unaligned_{name}" for name in OF_RECORDS}, "tpr": "tpr_at_1_percent"}
 """Short name -> column; a metric of guesses is taken unaligned, as an adversary has them."""
-OWN = "own_"  # before the name of a metric that is not a metric of privkit's
+OWN = "own_"  # prefix of a metric that is not one of privkit's
 GATED = (
     *_TASK,
     *OF_RECORDS,

@@ -56,7 +56,7 @@ RECORDED = (
 )
 """A further limit, for recordings."""
 _UNMEASURED = ("not_tried", "not_applicable", "no_number")  # outcomes without a number
-_FALLEN = ("refuted", "no proof")  # standings of claims that are not to be repeated
+_FALLEN = ("refuted", "no proof")  # standings of claims that the evidence does not repeat
 
 
 def evidence(

@@ -45,7 +45,9 @@ class Report:
     texts: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     left_out: bool = False  # whether both are left out on purpose
     told: Mapping[str, Told] = field(default_factory=dict)  # scores of attacks on labels, members or canaries
-    commands: Mapping[str, str] = field(default_factory=dict)  # what runs this cell alone; empty if begun in Python
+    commands: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the command that runs this cell alone; empty if begun in Python
 
 
 @dataclass(frozen=True, kw_only=True)

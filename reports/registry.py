@@ -29,7 +29,7 @@ NOTE = (
 class Entry(Frozen):
     """One setting of a defense against one adversary, with one seed."""
 
-    dataset: str  # whose records were attacked
+    dataset: str  # the dataset whose records were attacked
     model: str  # the network
     defense: str  # with the options that differ from their defaults
     threat_model: ThreatModel  # what the adversary may do
@@ -86,11 +86,11 @@ class MeasuredSetting(Frozen):
 class Place(Frozen):
     """The place of a setting among the registered settings with the same dataset and adversary."""
 
-    setting: MeasuredSetting  # one's own
+    setting: MeasuredSetting  # the user's setting
     peers: int  # number of registered settings
     # the registered setting that gives away the next more; None if none does, or if that is not shown
     more: MeasuredSetting | None
-    less: MeasuredSetting | None  # the one that gives away the most of those that give away no more
+    less: MeasuredSetting | None  # the registered setting that gives away most, among those that give away no more
     better: tuple[MeasuredSetting, ...]  # registered settings at least as accurate that give away no more, best first
     registered: MeasuredSetting | None  # the registry's measurement of this very setting
     mounted: tuple[str, ...] = ()  # the attacks that this adversary could mount and that gave sound numbers

@@ -145,25 +145,27 @@ class Row(Frozen):
     accuracy: Interval | None = None  # accuracy of the task, on the test records
     task: dict[str, Interval] = {}  # MCC and AUC, on the test records, and accuracies of the last and the best epoch
     certificate: Certificate | None = None  # what is proven or declared
-    limits: Limits | None = None  # what the proven trade-off curve leaves to any attack on what is covered
+    limits: Limits | None = None  # limits that the proven trade-off curve sets to any attack on the covered data
     recovered: dict[str, Metrics] = {}  # alignment -> metric -> value
     floors: dict[str, dict[str, Metrics]] = {}  # guess -> alignment -> metric -> value
     # guess -> metric -> how much closer the attack came to each record; empty in older rows
     ahead: dict[str, Metrics] = {}
     answers: dict[str, Interval] = {}
-    queries: int | None = None  # rounds of own images that the attack sent through the defended edge
-    empirical_bound: EmpiricalBound | None = None  # what canaries show of ε, beside what is claimed of the same release
+    queries: int | None = None  # rounds of own images that the attack sent through the defended clients
+    empirical_bound: EmpiricalBound | None = (
+        None  # lower bound on ε from canaries, beside the claim on the same release
+    )
     doubt: str = ""  # why it does not show that the defense holds, if the attack fails; empty in older rows
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
     costs: Costs | None = None
     training_curve: tuple[float, ...] = ()  # training loss of each epoch
     validation_curve: tuple[dict[str, float], ...] = ()  # accuracy, MCC and AUC of each epoch
-    best_epoch: int | None = None  # the best on validation records, counted from 1
+    best_epoch: int | None = None  # the best epoch on validation records, counted from 1
     kept: Literal["last", "best"] = "last"  # which epoch's model the row is about
     auc_curve: tuple[Interval, ...] = ()  # AUC of each epoch of training, if the attack was asked in each
     attack_curve: tuple[float, ...] = ()  # the attack's own objective, by epoch
-    seconds: Seconds | None = None  # what the row took; None in older rows
+    seconds: Seconds | None = None  # time of the row; None in older rows
     files: dict[str, str] = {}  # SHA-256 of the files beside the row's own
     provenance: Provenance = Provenance()
 

@@ -23,7 +23,7 @@ class Told:
     negative: NDArray[np.float64]  # float [Q], scores of negative ones
     false: NDArray[np.float64]  # [K], false positive rates along the ROC curve
     true: NDArray[np.float64]  # [K], true positive rates
-    auc: float  # the area under it
+    auc: float  # area under the ROC curve
     limits: Limits | None = None  # proven limits of any attack's rates; None without a proof
 
 

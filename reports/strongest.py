@@ -15,7 +15,7 @@ from privkit.shared.measures import CLASS_MEAN, CONSTANT_ATTACKS, IDENTIFIED
 
 _Grade = Literal["nothing", "class", "record"]
 """What guesses reveal: no more than constant guesses, no more than the class mean, or their records."""
-BEFORE = ", before its first step"  # behind the name of an attack whose start counts
+BEFORE = ", before its first step"  # suffix of the name of an attack whose start counts
 NOT_ATTACKED = "the undefended model was not attacked"
 OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
 """The options of a part in a label; the colon in the import path of a user's own part begins none."""

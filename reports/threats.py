@@ -54,7 +54,7 @@ _SEEN = 0.9  # SSIM of a single guess from which on its image is recovered
 _RECOVERED = 0.5  # share of the best constant guess's error below which matched guesses are recovered records
 _LARGE = 0.1  # share of an error from which on a gain that was not ruled out is named
 _NO_CONSTANTS = (START, CLASS_MEAN.name)
-OTHERS = "labels, members, canaries"  # the row of attacks that ask another question than what the records looked like
+OTHERS = "labels, members, canaries"  # the row of attacks that do not reconstruct records
 
 
 class KnownOutcome(NamedTuple):

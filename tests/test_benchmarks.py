@@ -40,7 +40,7 @@ def test_every_documented_benchmark_exists() -> None:
     pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.py")]
     words = [line.split("benchmarks/run.py ")[1].split()[0] for page in pages for line in page.read_text().splitlines()
              if "benchmarks/run.py " in line]  # fmt: skip
-    named = {word.strip("`'\"|;:,.") for word in words} - {"NAME", "[--option", "{name}"}
+    named = {word.strip("`'\"|;:,.)") for word in words} - {"NAME", "[--option", "{name}"}
     there = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
     assert len(named) >= 8
     assert named <= there, named - there

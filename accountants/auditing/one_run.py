@@ -90,7 +90,8 @@ def epsilon_one_run(
 def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
-    """The largest bound that `epsilon_one_run` can give with these numbers ≥ 1 of canaries, all guesses right.
+    """The largest bound that `epsilon_one_run` can give with these numbers of canaries (≥ 1 each), if all guesses are
+    right.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49

@@ -127,7 +127,8 @@ class Hiding:
 
     @property
     def places(self) -> float:
-        """The number of equally weighted rows whose sum has the mean variance over the cases."""
+        """The number of rows of equal weight that would hide the record as well as these cases do on average, by
+        variance."""
         mean, left = 0.0, 1.0
         for unlikely, rows in self.cases:
             mean, left = mean + (left - unlikely) / _places(rows), unlikely

@@ -171,8 +171,8 @@ class Adaptive(ReconstructingAttack):
         try:
             own, geometry = _read(observation, draws, self.read, asked)
         except NotApplicable as refusal:
-            return None, "the adversary's own messages were sent anew in each epoch, since their "
-            f"tokens cannot be read: {refusal}"
+            why = f"since their tokens cannot be read: {refusal}"
+            return None, f"the adversary's own messages were sent anew in each epoch, {why}"
         size, pool = rows_a_message(observation.views[0]), plan.combine == "pool"
         found = SimulatedPasses(
             own=own, geometry=geometry, passes=self.passes, size=size, copies=plan.copies, pool=pool

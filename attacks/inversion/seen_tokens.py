@@ -130,7 +130,8 @@ class SeenTokens(ReconstructingAttack):
 
 
 def in_place(view: View) -> tuple[Tensor, Tensor]:
-    """Released tokens [N·k, T, D], once per image that a row mixes, and whether a token is of this image alone.
+    """Each row's released tokens, repeated for each of its k images, [N·k, T, D]; and whether a token belongs to this
+    image alone.
 
     Raises:
         NotApplicable: if weights are hidden, or positions hold sums of several images.

@@ -13,7 +13,7 @@ from privkit.shared.array import Array
 
 Places = NDArray[np.int64]
 
-_PATIENCE = 60  # kicks
+_PATIENCE = 60  # kicks without an improvement
 _GAIN = 1e-9  # least gain that counts as one
 _FAR = 3.0  # grid steps beyond which a coordinate says nothing about a place any more
 

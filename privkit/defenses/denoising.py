@@ -131,7 +131,7 @@ _SMALLEST = 1e-3  # smallest λ: with λ = 0, a server without a signal would ne
 
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
-    """Modules for the stages that estimate their setting, in order, to run in front of the server's segment `upper`.
+    """A module for each stage that estimates its setting, in order; they run in front of the server's segment `upper`.
 
     Raises:
         UsageError: if no noise lies directly before such a stage, or the server's first layer is not linear.

@@ -68,12 +68,12 @@ class Coverage:
 
     @cached_property
     def verdicts(self) -> Mapping[str, Basis]:
-        """Claim -> source of our number, for the claims with a verdict."""
+        """For each claim with a verdict: the source of our number."""
         return {one.claim: one.basis for one in paper(self.paper).comparisons()}
 
     @cached_property
     def run(self) -> Mapping[str, frozenset[str]]:
-        """Method -> quantities of its orderings, for the methods that were run."""
+        """For each method that was run: the quantities that its orderings compare."""
         found: dict[str, set[str]] = {}
         for one in on_record(self.paper):
             if one.verdict != "not run":

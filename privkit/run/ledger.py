@@ -55,10 +55,10 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
-_FLUSH = 0.1  # seconds between two times that lines are flushed to the disk, if they come as fast
+_FLUSH = 0.1  # least seconds between two flushes of lines to the disk
 PATIENCE = 2.0  # seconds to wait for a writer that is about to end
 _CELL_FILES = ("spec.json", PICTURES, SCORES, GUESSES, TRIALS)  # files that a cell's record lists, if they exist
-LEADER = ".leader.json"  # in the run folder while a command writes there: who it is
+LEADER = ".leader.json"  # file in the run folder while a command writes there: it names the process
 SCRATCH = ".scratch"  # in the run folder: a folder for each cell that a worker computes
 
 

@@ -30,7 +30,7 @@ GUESSES = "guesses.npz"
 W, C] for images, and as ids or fields for others."""
 TRIALS = "trials.jsonl"  # in a cell's folder: the trials of its attack's tuning, one per line
 TRAINED = "trained.json"  # in a model's folder: its record, which lists its weights
-LOG = "log.txt"  # in a cell's folder: what it did and when, a time and a text a line; a trace has lines of its own
+LOG = "log.txt"  # file in a cell's folder: what it did and when, one time and text per line, then any traces
 BEGUN = "start"  # text of the first line that a computation writes into the log
 _Model = TypeVar("_Model", bound=BaseModel)
 

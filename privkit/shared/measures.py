@@ -25,7 +25,7 @@ class Measure:
     higher_is_closer: bool | None = True
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
     unit: str = ""  # empty for numbers without one
-    digits: int = 3  # decimals
+    digits: int = 3  # number of printed decimals
     # whether the truth chooses a threshold or a renaming, so that it is above chance even if nothing is learned
     fitted: bool = False
     compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
@@ -64,8 +64,8 @@ class Records:
     note: str  # note below a table of these measures
     model: str  # default model of a run
     baseline: str  # the attack that `auto` mounts on an undefended model
-    general: tuple[str, ...]  # attacks that `auto` mounts where nothing was measured
-    passive: tuple[str, ...] = ()  # those that `auto` mounts where the release alone was recorded
+    general: tuple[str, ...]  # attacks that `auto` mounts if no measurement is known
+    passive: tuple[str, ...] = ()  # attacks that `auto` mounts if only the release was recorded
     perceived: tuple[Measure, ...] = ()  # measures by networks, with a column only in runs that have them
     pictures: bool = False  # whether records are shown as pictures
 

@@ -26,7 +26,7 @@ from privkit.training.distributed import alone, joined_processes, leads
 from privkit.training.loop import Trained, train
 from privkit.training.spec import TrainingSpec
 
-_PATIENCE = timedelta(days=30)  # longer than any attack, during which the other processes wait
+_PATIENCE = timedelta(days=30)  # time limit of the other processes, which wait during attacks
 _OF_THE_NETWORK = ("gloo", "NCCL", "Connection")  # words of an error that means that another process is gone
 
 

@@ -210,7 +210,7 @@ def test_the_words_of_opacus_mean_what_opacus_computes() -> None:
         (PLAIN | {"sigma": "0,5"}, ["decimal point"]),
         (PLAIN | {"delta": "1,00E-05"}, ["delta must have a decimal point", "'1,00E-05'"]),
         (PLAIN | {"sampling": "poisson", "rate": "0,5 %"}, ["rate must be a share, such as 0.01 for 1 %", "'0,5 %'"]),
-        (PLAIN | {"rounds": "60.000"}, ["rounds may be 60 or 60000, got '60.000'"]),  # 60 was charged for 60,000
+        (PLAIN | {"rounds": "60.000"}, ["rounds='60.000' may mean 60 or 60000"]),  # 60 was charged for 60,000
     ],
 )
 def test_words_that_contradict_each_other(cells: dict[str, Any], words: list[str]) -> None:

@@ -271,7 +271,7 @@ def test_canaries_are_dependent_if_the_lower_segment_learns_or_lets_images_meet(
 
 def test_a_dependent_canary_says_why_beside_a_claim_alone() -> None:
     claimed, free = audited(3.0), audited(inf)
-    assert "not independent trials (rows meet), so that" in because(claimed, "rows meet").statement
+    assert "not independent trials (rows meet), so" in because(claimed, "rows meet").statement
     assert because(free, "rows meet") == free
     assert because(claimed, "") == claimed
 

@@ -21,7 +21,8 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """The AUC at each cut that all epochs have, each epoch's scores at the best cut, and their pooled scores.
+    """Three results: the AUC at each cut for which all epochs have scores; each epoch's scores at the best of these
+    cuts; and the scores pooled over epochs.
 
     Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
     """
