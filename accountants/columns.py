@@ -200,7 +200,7 @@ COLUMNS: tuple[Column, ...] = (
         1,
     ),
     Column("releases", _whole(), "number of releases of a client in a round", 1),
-    Column("delta", _decimal(above=0, below=1), "in (0, 1); --delta where empty"),
+    Column("delta", _decimal(above=0, below=1), "in (0, 1); --delta if empty"),
     _one_of("relation", ("replace_one", "add_or_remove_one"), "neighbors", "replace_one"),
     Column("unit", _word("record", "client"), "record or client", "record"),
     _one_of("lower_model", ("frozen", "trained", "averaged"), "how the clients' segment changes", "frozen"),

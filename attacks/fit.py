@@ -25,7 +25,7 @@ class Training(Protocol):
         """Train one epoch, whose randomness follows from its 0-based number or from the state.
 
         Returns the objective after the epoch, on held-out data if the attack has such data; lower is better. Raises
-        `AttackDiverged` if a part of the training that the objective does not show is not finite.
+        `AttackDiverged` if a number outside the objective is not finite.
         """
 
     def state_dict(self) -> dict[str, Any]:

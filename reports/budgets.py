@@ -209,7 +209,7 @@ def _objections(row: BudgetRow) -> list[str]:
     """Sentences on a published value: its conversion, whether it is below the proven ε, and why it is not a bound."""
     said = [] if row.published_order is None else [_ORDERS]
     said += ["the published ε undercuts the sound one"] if row.factor is not None and row.factor < 1 else []
-    return [*said, *([f"as published no bound: {row.objection}"] if row.objection else [])]
+    return [*said, *([f"the published value is no bound: {row.objection}"] if row.objection else [])]
 
 
 def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:

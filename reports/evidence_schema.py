@@ -30,7 +30,7 @@ class Audited(Frozen):
     state: str = Field(title="State of the run")
     gates: tuple[str, ...] = Field(title="Gates that were set")
     failures: tuple[str, ...] = Field(title="Checks and gates that failed")
-    notes: tuple[str, ...] = Field(title="What its rows note")
+    notes: tuple[str, ...] = Field(title="Notes on the rows")
     exit_code: int
     mixed: str = Field(title="Rows that were made in different ways")
     command: str = Field(title="Command")
@@ -57,7 +57,7 @@ class MeasuredDefense(Frozen):
     defense: str
     threat_model: str
     outcome: Outcome
-    adversary: str = Field(title="The adversary has")
+    adversary: str = Field(title="The adversary")
     sentence: str = Field(title="Verdict")
     against: tuple[str, ...] = Field(title="Also mounted")
     identified: tuple[Share, ...] = Field(title="Identified records")
@@ -84,7 +84,7 @@ class Claim(Frozen):
     standing: Standing
     privacy: str = Field(title="Differential privacy")
     statement: str = Field(title="Statement")
-    objections: tuple[str, ...] = Field(title="What contradicts it")
+    objections: tuple[str, ...] = Field(title="Contradicted by")
     unit: str = Field(title="Unit of privacy")
     adjacency: str = Field(title="Adjacency")
     composition: str = Field(title="Accounting and composition")

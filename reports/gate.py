@@ -116,7 +116,7 @@ class Gate:
     def _of_group(self, group: Sequence[Row], twins: Twins, *, waits: bool) -> list[tuple[Row, bool | None, str]]:
         """The findings on one defense with one seed; without a number, they are undecided if `waits`."""
         results: list[tuple[Row, bool | None, str]] = []
-        wanted = f"the gate wants {self.comparison} {self.bound:g}"
+        wanted = f"the gate requires {self.comparison} {self.bound:g}"
         within = [row for row in group if self.threat_model is None or row.threat_model in INCLUDES[self.threat_model]]
         given = [row for row in within if self._values(row)[""] is not None]
         if self.threat_model and not any(row.threat_model == self.threat_model or falls(row) for row in given):

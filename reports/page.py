@@ -127,7 +127,7 @@ def _sheets(report: Report) -> dict[str, _Sheet]:
             lambda: columns.answers_csv(rows, "auc"),
         ),
         "orders": (
-            "What the order was",
+            "Recovery of the order",
             answers.orders_table(rows),
             answers.ORDER_NOTE,
             lambda: columns.answers_csv(rows, "direct"),

@@ -123,7 +123,7 @@ def threat_verdicts(
         stronger = [one for one in known.get(defense, ()) if one.attack not in labels]
         verdicts += [_verdict(model, own, twins, means, left.get(model, ()), stronger) for model in THREAT_MODELS]
         if others := left.get(OTHERS, ()):
-            said = NOT_TRIED if set(others) == set(registered[OTHERS]) else "see their table"
+            said = NOT_TRIED if set(others) == set(registered[OTHERS]) else "see the table of these attacks"
             verdicts.append(
                 ThreatVerdict(defense=defense, threat_model=OTHERS, outcome="not_tried", untried=others, sentence=said)
             )

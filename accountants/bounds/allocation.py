@@ -71,7 +71,7 @@ class SecretPlaces(Step):
 
     @property
     def remark(self) -> str:
-        return ", all secrets told"
+        return ", with all secrets known to the server"
 
     @property
     def known(self) -> int:
@@ -119,7 +119,7 @@ class ToldPlaces(Step):
 
     @property
     def remark(self) -> str:
-        return ", all secrets told"
+        return ", with all secrets known to the server"
 
     def rdp(self, orders: Array, count: int) -> Array:
         return gaussian.rdp(orders, self.shift(count))

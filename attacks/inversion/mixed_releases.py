@@ -41,7 +41,7 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Weights of T positions, [N, k, T], as weights of a release's tokens or pixels: [N, k, L] or [N, k, H·W].
+    """Expand weights of T positions, [N, k, T], to weights of the release's tokens, [N, k, L], or pixels, [N, k, H·W].
 
     `smashed` is [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D]; for T = 1 the result stays [N,
     k, 1].

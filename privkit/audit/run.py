@@ -84,7 +84,8 @@ class AuditRun:
         return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
-        """Every number: one line per row, the columns of `report/tables/audit.csv`; absent values are missing.
+        """All numbers as a data frame: one line per result row, with the columns of `report/tables/audit.csv`; absent
+        values are missing.
 
         Raises:
             UsageError: if pandas is not installed.

@@ -118,7 +118,8 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the last `passes` passes, the last pass first, since the recorded segments have its weights."""
+        """The rounds of the last `passes` passes; the last pass comes first, since the recorded segments have the
+        weights of that pass."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))

@@ -68,7 +68,7 @@ def test_an_attack_that_finds_too_few_passes_is_charged_for_none_of_its_own(tmp_
     )
     assert {row.status for row in run.rows} == {"done", "not_applicable"}
     assert len({row.certificate.epsilon for row in run.rows if row.certificate}) == 1
-    assert run.failures == ("half, seed 0: no attack gave auc, the gate wants <= 0.6",)
+    assert run.failures == ("half, seed 0: no attack gave auc, the gate requires <= 0.6",)
 
 
 def test_a_gate_on_a_recording_named_none_says_that_its_name_is_why(tmp_path: Path) -> None:

@@ -111,7 +111,11 @@ def test_what_the_table_says() -> None:
     assert nothing["ε"] == "∞"
     order, *others = budgets.remarks(ROWS, compare=True)
     assert "its Table 1 fixes α = 2" in order
-    assert others == ["the published ε undercuts the sound one", "as published no bound: λ is random", BAD.error]
+    assert others == [
+        "the published ε undercuts the sound one",
+        "the published value is no bound: λ is random",
+        BAD.error,
+    ]
     assert budgets.remarks(ROWS) == [BAD.error]
     assert "[4] sigma must be" in budgets.markdown(ROWS, compare=True)
     assert "ε published" not in budgets.budget_table(ROWS).headers

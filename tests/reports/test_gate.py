@@ -59,7 +59,7 @@ def test_the_claim_of_an_attack_that_was_not_mounted_is_not_judged() -> None:
 
 def test_an_answer_that_no_attack_gave_fails_in_one_sentence() -> None:
     failures = Gate.parse("auc<=0.6").failures([made(), made(attack="jigsaw")])
-    assert set(failures) == {"batch_shuffle, seed 0: no attack gave auc, the gate wants <= 0.6"}
+    assert set(failures) == {"batch_shuffle, seed 0: no attack gave auc, the gate requires <= 0.6"}
 
 
 def test_the_undefended_baseline_is_exempt() -> None:
@@ -107,7 +107,7 @@ def test_what_an_attack_began_from_must_meet_a_gate_too() -> None:
 def test_an_attack_that_was_not_given_what_made_the_release_meets_no_gate_for_what_it_may_recover() -> None:
     row = with_floors(ssim=0.2, mse=0.02).model_copy(update={"doubt": "it is another segment"})
     (failure,) = Gate.parse("ssim<=0.4").failures([row])
-    assert failure.endswith("the gate wants <= 0.4; but it is not shown: it is another segment")
+    assert failure.endswith("the gate requires <= 0.4; but it is not shown: it is another segment")
     assert not Gate.parse("ssim>=0.2").failures([row])
 
 
@@ -205,8 +205,8 @@ def test_an_attack_that_failed_its_control_meets_no_gate_on_what_it_may_recover(
 def test_a_threat_model_that_was_not_tried_meets_no_gate() -> None:
     rows = [attacked("passive", 0.2), attacked("query", 0.2, seed=1)]
     assert Gate.parse("weights: ssim<=.9").failures(rows) == [
-        "batch_shuffle, seed 0: no attack with weights gave ssim, the gate wants <= 0.9",
-        "batch_shuffle, seed 1: no attack with weights gave ssim, the gate wants <= 0.9",
+        "batch_shuffle, seed 0: no attack with weights gave ssim, the gate requires <= 0.9",
+        "batch_shuffle, seed 1: no attack with weights gave ssim, the gate requires <= 0.9",
     ]
     ((_, met, _),) = Gate.parse("weights: ssim<=.9").findings(rows[:1], {("batch_shuffle", 0)})[:1]
     assert met is None  # its cell may still come
@@ -255,7 +255,7 @@ def test_an_empirical_epsilon_says_what_it_assumes_wherever_it_stands() -> None:
         ("2 at δ=1e-05, assumed: a Gaussian curve", "1.5, refuted"),
     ]
     gate = Gate.parse("empirical_epsilon<=1")
-    assert ["(assumed: a Gaussian curve), the gate wants" in text for text in gate.failures([of_any, of_one])] == [
+    assert ["(assumed: a Gaussian curve), the gate requires" in text for text in gate.failures([of_any, of_one])] == [
         False,
         True,
     ]

@@ -72,7 +72,7 @@ def test_a_failed_gate_is_told_everywhere_and_by_the_report_too(copied: Path, pr
     run = again(copied, gate=["ssim<=0.01", "accuracy>=0.01"])
     assert run.exit_code == 1
     (failure,) = run.failures
-    assert "the gate wants <= 0.01" in failure
+    assert "the gate requires <= 0.01" in failure
     page, markdown, records, latex = said(copied)
     assert '<section class="state failed"' in page
     assert failure.replace("<", "&lt;") in page
@@ -147,7 +147,7 @@ def test_errors_come_before_gates_and_what_waits_is_open(small_run: AuditRun) ->
     verdict = verdict_of(manifest, [none, crashed], gate)
     assert (verdict.outcome, verdict.exit_code) == ("errored", 3)
     assert "1 errored (batch_shuffle / black_box, seed 0)" in verdict.sentence
-    assert verdict.failures == ("batch_shuffle / black_box, seed 0: ssim is not a number, the gate wants <= 0.01",)
+    assert verdict.failures == ("batch_shuffle / black_box, seed 0: ssim is not a number, the gate requires <= 0.01",)
     refused = batch.model_copy(update={"status": "not_applicable", "reason": "y", "recovered": {}, "checks": ()})
     verdict = verdict_of(manifest, [none, refused], [])
     assert (verdict.outcome, verdict.exit_code) == ("failed", 1)
