@@ -346,7 +346,7 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(cells: Mapping[str, Any]) -> dict[str, str]:
-    """For each column that the row gives by another library's word, this word; error messages quote it.
+    """For each column that the row names by another library's word: this word, which error messages quote.
 
     >>> words({"max_grad_norm": 0})
     {'clip_norm': 'max_grad_norm'}

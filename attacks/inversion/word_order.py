@@ -38,7 +38,8 @@ class WordPairs:
         self._share = there / there.sum()
 
     def nats(self, words: Tensor) -> Tensor:
-        """Costs in nats [n, T + 1, T]: of token s at the start of a row at (0, s), and after token t at (t + 1, s)."""
+        """Costs in nats, [n, T + 1, T]. Entry (0, s) is the cost of token s at the start of a row; entry (t + 1, s) is
+        its cost after token t."""
         start = words.new_full((len(words), 1), self._words)
         before, after = torch.cat([start, words], 1).unsqueeze(2), words.unsqueeze(1)
         pairs = before * self._words + after

@@ -167,9 +167,9 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     errors are those of `pooled_auc`.
 
     The limits hold for the best threshold whose *true* false positive rate is allowed. The negatives determine this
-    rate only roughly. So the lower limit is taken at a threshold that is high enough with confidence, and the upper
-    limit at a threshold that is low enough with confidence. With few negatives no threshold is high enough with
-    confidence: with fewer than 437, the lower limit at 1 % is 0.
+    rate only roughly. So the lower limit uses a threshold that is surely high enough (at the stated confidence), and
+    the upper limit one that is surely low enough. With few negatives, no threshold is surely high enough: with fewer
+    than 437, the lower limit at 1 % is 0.
 
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the rate at the j-th largest of
     n negatives is Beta-distributed, and a quarter of the error goes to each of the two thresholds and two shares.

@@ -181,8 +181,8 @@ def _chunks(records: int) -> list[slice]:
 def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
     """The probability [N] that each guess finds its own image if its contrast is free: by correlation, not by distance.
 
-    Guesses that are too pale or inverted are far from their images, though they show them. All guesses have one sign,
-    the one that finds more images.
+    A pale or inverted guess is far from its image, but shows it. All guesses are compared with the same sign: the sign
+    that finds more images.
 
     Args:
         truth: [N, C, H, W].

@@ -55,7 +55,7 @@ class TrialRounds:
         self._soft = any(stage.soft_labels for stage in stages)
 
     def labels(self, alike: int = 1) -> Tensor:
-        """Labels, int64 [M, B]; `alike` neighbors in a message share a label."""
+        """Labels, int64 [M, B]; groups of `alike` neighboring records in a message share a label."""
         return (torch.arange(self.lead[1]) // alike).expand(self.lead) % CLASSES
 
     def data(self, seed: int = 0) -> Tensor:
