@@ -193,9 +193,8 @@ class RunLedger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Write the threads, settings and plan of the continued run into the manifest.
-
-        An earlier version of privkit may have planned fewer results.
+        """Write the threads, settings and plan of the continued run into the manifest; an earlier version may have
+        planned fewer results.
         """
         changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
