@@ -72,7 +72,7 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
 
     >>> import numpy as np
     >>> [check.detail for check in own_match(np.array([0.8, 0.9]), np.array([0.9, 0.8]), True)]
-    ["after matching, guesses are not shown to be closer than random records of the adversary: 0.850 against 0.850"]
+    ['after matching, guesses are not shown to be closer than random records of the adversary: 0.850 against 0.850']
     """
     gains = (matched - own) * (1 if higher_is_closer else -1)
     if mean_over(gains, higher_is_closer=True, confidence=CLOSER).low > 0:
