@@ -262,7 +262,7 @@ def test_a_row_has_no_bits_of_a_single_message() -> None:
         found[defense.name] = order(context, Permutation(source=truth))
     told, note = found["batch_shuffle"]
     assert "bits_left" not in told
-    assert "from so few messages (1) no attack could show that the order of one message has lost any bit" in note
+    assert "with so few messages (1), no attack could show that the order of one message has lost any bit" in note
     assert told["bits_before"].method == "orders of the tokens of one message that look different"
     told, note = found["patch_shuffle"]
     assert told["bits_left"].value < 0.3 * told["bits_before"].value
