@@ -68,7 +68,7 @@ def test_a_decoder_reads_more_of_eight_passes_than_of_one() -> None:
 
 
 def test_a_decoder_of_table_rows_reads_more_of_eight_passes_than_of_one() -> None:
-    own, private = (CARS.random(count, Generator().manual_seed(count)) for count in (400, 40))
+    own, private = (CARS.random(count, Generator().manual_seed(count)) for count in (200, 40))
     turn = torch.randn(4, 16, generator=Generator().manual_seed(3))
     release = noisy(lambda rows: rows.float() @ turn, 2.0)
     one, eight = (
@@ -109,7 +109,7 @@ def test_passes_with_other_orders_are_refused(attack: ImageAttack) -> None:
 
 
 def test_table_rows_have_no_other_ways_to_combine() -> None:
-    own, private = (CARS.random(count, Generator().manual_seed(count)) for count in (400, 40))
+    own, private = (CARS.random(count, Generator().manual_seed(count)) for count in (200, 40))
     known = replace(seen(private, own, noisy(lambda rows: rows.float(), 1.0), 8), columns=CARS.column_sizes)
     with pytest.raises(NotApplicable, match="leave out combine, decoder, augment and align"):
         guessed(Adaptive(epochs=1, combine="concatenate"), known)
