@@ -31,7 +31,7 @@ from privkit.attacks.inversion.recurrence import (
     pooled,
     tracked,
 )
-from privkit.attacks.inversion.rounds import by_round, masked, unmasked
+from privkit.attacks.inversion.rounds import averaged_passes, by_round, in_order, masked, unmasked
 from privkit.attacks.inversion.unmix import found_among
 from privkit.attacks.order.own_tokens import OwnTokens, checked_geometry, own_tokens
 from privkit.attacks.order.token_reading import AffineMap, rows_a_message
@@ -85,7 +85,8 @@ class Adaptive(ReconstructingAttack):
     mix rows further. This loop says nothing about several rounds, because it uses only one release.
 
     If masks are public (cutout), "average" takes each position from the passes that kept it, and "concatenate" passes
-    the masks on as channels. The other combinations match whole rows and do not support masks.
+    the masks on as channels. The other combinations match whole rows and do not support masks. Passes of table rows are
+    averaged, and decoded as `BlackBox` decodes table rows.
 
     Source: Yao et al., patch shuffling, Eq. 5 and §V-B.3; pooling and intersection are privkit's.
     """
@@ -110,13 +111,16 @@ class Adaptive(ReconstructingAttack):
     @property
     def mounting(self) -> ImageMounting:
         undoes = frozenset({"masks", "permutes"})
-        return replace(mounted(self, doublings=None), passes=self.passes, undoes=undoes)
+        kinds = ("images", "tables")
+        return replace(mounted(self, doublings=None), passes=self.passes, domains=kinds, undoes=undoes)
 
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
         views = observation.views
         check_inputs(self, observation)
+        if observation.columns:
+            return self._of_table_rows(observation, generator, session)
         rounds, query, device = by_round(views, self.passes), given(observation.query), views[0].smashed.device
         own, held_out = divided(observation, device)
         size = observation.batch_size
@@ -129,11 +133,11 @@ class Adaptive(ReconstructingAttack):
         draws = Generator(device).manual_seed(root)
         tried = own[: min(_TRIED, len(own) // size) * size].split(size)
         with seeded(device, module), torch.no_grad():
-            plan = self._plan(*([_in_order(query(part, draws), size) for part in tried] for _ in range(2)))
+            plan = self._plan(*([in_order(query(part, draws), size, self.name) for part in tried] for _ in range(2)))
         combined = [plan.view(same, Generator(device).manual_seed(coins + i)) for i, same in enumerate(rounds)]
 
         def asked(images: Tensor, draws: Generator) -> QueryResult:
-            answers = [_in_order(query(images, draws), len(images)) for _ in range(self.passes)]
+            answers = [in_order(query(images, draws), len(images), self.name) for _ in range(self.passes)]
             return QueryResult.row_by_row(plan.view(answers, draws))
 
         placed = plan.places or plan.combine in ("concatenate", "as_released")
@@ -161,6 +165,14 @@ class Adaptive(ReconstructingAttack):
         views = [simulated.view(same) or view for same, view in zip(rounds, combined, strict=True)]
         second = replace(second, views=views, query=simulated, auxiliary=simulated.images, auxiliary_labels=None)
         return replace(attack.begun(second, generator, session, begin), note=note)
+
+    def _of_table_rows(
+        self, observation: ImageObservation, generator: Generator, session: Session | None
+    ) -> Reconstruction:
+        if self.combine not in ("auto", "average") or self.decoder or self.augment != "none" or self.align:
+            raise NotApplicable("adaptive averages passes of table rows: leave out combine, decoder, augment and align")
+        attack = BlackBox(epochs=self.epochs, doublings=self.doublings)
+        return attack.run(averaged_passes(observation, self.passes, self.name), generator, session)
 
     def _simulated(
         self, observation: ImageObservation, plan: _Plan, asked: int, draws: Generator
@@ -253,13 +265,6 @@ class _Plan:
 def _messages(tokens: Tensor, messages: int) -> Tensor:
     """Rows [N, T, D] as messages [M, B·T, D]."""
     return tokens.reshape(messages, -1, tokens.shape[2])
-
-
-def _in_order(answer: QueryResult, images: int) -> View:
-    by_round([answer.view], 1)
-    order = answer.row_of_each(images, "adaptive")
-    weights = answer.view.weights
-    return replace(answer.view, smashed=answer.view.smashed[order], weights=None if weights is None else weights[order])
 
 
 def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from privkit.attacks.assign import hungarian, pair_costs, take
-from privkit.attacks.base import NotApplicable, View
+from privkit.attacks.base import NotApplicable, QueryResult, View, given
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.known_lower import mixed_release
+from privkit.attacks.inversion.recurrence import keeps_places
 
 
 def averaged(views: Sequence[View], align: bool = False) -> View:
@@ -40,6 +42,43 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
     if align:
         rounds = [rounds[0], *(take(x, hungarian(pair_costs(x, rounds[0]))) for x in rounds[1:])]
     return replace(views[0], smashed=torch.stack(rounds).mean(0), cut_gradient=None)
+
+
+def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> ImageObservation:
+    """The observation with the mean of each victim's releases, and with queries that return a mean of as many answers.
+
+    `attack` is the name of the attack in messages. One pass leaves the observation as it is.
+
+    Raises:
+        NotApplicable: as `by_round` does, or if tokens come in another order in each pass.
+    """
+    if passes == 1:
+        return observation
+    rounds, ask = by_round(observation.views, passes), observation.query
+    first, second = (torch.cat([same[i].smashed for same in rounds]).float() for i in (0, 1))
+    if first.ndim == 3 and not masked(rounds[0]) and not keeps_places(first, second):
+        raise NotApplicable(
+            f"{attack} averages passes whose tokens are in the same places, and these are not, or noise hides it: "
+            "leave passes out"
+        )
+
+    def query(records: Tensor, draws: Generator) -> QueryResult:
+        answers = [in_order(given(ask)(records, draws), len(records), attack) for _ in range(passes)]
+        return QueryResult.row_by_row(averaged(answers))
+
+    means = [averaged(same) for same in rounds]
+    return replace(observation, views=means, query=None if ask is None else query)
+
+
+def in_order(answer: QueryResult, records: int, attack: str) -> View:
+    """The view in an answer to a query, its rows in the order of the sent records.
+
+    Raises:
+        NotApplicable: if a row holds several records, or numbers are not finite; `attack` is its name in messages.
+    """
+    by_round([answer.view], 1)
+    order, weights = answer.row_of_each(records, attack), answer.view.weights
+    return replace(answer.view, smashed=answer.view.smashed[order], weights=None if weights is None else weights[order])
 
 
 def masked(views: Sequence[View]) -> bool:

@@ -12,8 +12,9 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.recurrence import keeps_places
+from privkit.attacks.inversion.rounds import averaged_passes
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
 from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, released_tokens, text_tokens
 from privkit.attacks.scores.tokens import PADDING
@@ -37,6 +38,8 @@ class TokenDecoder(ReconstructingAttack):
     Attributes:
         epochs: number ≥ 0 of passes over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass and are
+            averaged. The adversary sends its own texts as many times.
 
     The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.
 
@@ -50,10 +53,12 @@ class TokenDecoder(ReconstructingAttack):
 
     epochs: Whole = 3
     width: Count = 128
+    passes: Count = 1
 
     @property
     def mounting(self) -> ImageMounting:
         return Mounting(
+            passes=self.passes,
             domains=("tokens",),
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
@@ -82,6 +87,8 @@ class TokenDecoder(ReconstructingAttack):
         >>> (found == private).float().mean().item() > 0.95
         True
         """
+        check_rows(self, observation)
+        observation = averaged_passes(observation, self.passes, self.name)
         released = released_tokens(self, observation)
         query, own, batch = given(observation.query), given(observation.auxiliary), observation.batch_size
         coins, module = torch.randint(2**48, (2,), generator=generator).tolist()

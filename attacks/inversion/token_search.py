@@ -14,6 +14,7 @@ from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, 
 from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen, quiet
+from privkit.attacks.inversion.rounds import averaged_passes
 from privkit.attacks.inversion.word_means import WordMeans, check_tokens, check_words, drawn_texts
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
@@ -50,8 +51,10 @@ class TokenSearch(ReconstructingAttack):
     is decoded separately, without a search.
 
     Attributes:
-        epochs: number ≥ 0 of passes over all places.
-        candidates: number ≥ 1 of words tried at each place in the first pass; it doubles with each further pass.
+        epochs: number ≥ 0 of times that the search visits all places.
+        candidates: number ≥ 1 of words tried at each place in the first epoch; it doubles with each further epoch.
+        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass and are
+            averaged.
 
     The result's `curve` is the mean squared difference between release and output after each pass, as a share of the
     release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.
@@ -67,10 +70,12 @@ class TokenSearch(ReconstructingAttack):
 
     epochs: Whole = 4
     candidates: Count = 8
+    passes: Count = 1
 
     @property
     def mounting(self) -> ImageMounting:
         return Mounting(
+            passes=self.passes,
             domains=("tokens",),
             undoes=frozenset({"maps", "permutes"}),
             control=lambda steps: replace(self, epochs=min(self.epochs, 1)),
@@ -96,8 +101,9 @@ class TokenSearch(ReconstructingAttack):
         >>> (found.images == private).float().mean().item() > 0.95
         True
         """
-        views = observation.views
         check_rows(self, observation)
+        observation = averaged_passes(observation, self.passes, self.name)
+        views = observation.views
         length, device = observation.image_shape[0], views[0].smashed.device
         released = torch.cat([view.smashed for view in views]).float()
         check_tokens(self.name, released, length)

@@ -166,7 +166,14 @@ TOKENS = Records(
     "right, whatever is guessed behind their end. Matched: ROUGE-1 " + _RECORD_NOTE,
     model="transformer_micro",
     baseline="vocabulary",
-    general=("vocabulary", "token_decoder", "token_search", "nearest_record"),
+    general=(
+        "vocabulary",
+        "token_decoder",
+        "token_search",
+        "nearest_record",
+        "token_decoder:passes=8",
+        "token_search:passes=8",
+    ),
 )
 
 TABLES = Records(
@@ -192,7 +199,7 @@ TABLES = Records(
     "Matched: cells " + _RECORD_NOTE,
     model="table_mlp",
     baseline="black_box",
-    general=("black_box", "nearest_record", "field_order"),
+    general=("black_box", "nearest_record", "field_order", "adaptive"),
 )
 
 KINDS: dict[str, Records] = {kind.name: kind for kind in (IMAGES, TOKENS, TABLES)}
