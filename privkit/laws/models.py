@@ -29,10 +29,10 @@ def _records(domain: Domain, count: int) -> Tensor:
     return domain.random(count, Generator().manual_seed(0))
 
 
-def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, **options: Any) -> SplitModel:
-    """Build both segments, with the laws' number of classes."""
+def built(spec: ModelSpec, domain: Domain, *, seed: int = 0, classes: int = CLASSES, **options: Any) -> SplitModel:
+    """Build both segments; by default with the laws' number of classes."""
     one: Any = replace(spec, **options) if options else spec  # type: ignore[type-var]
-    split: SplitModel = one.build(domain, CLASSES, positions=True, seed=seed)
+    split: SplitModel = one.build(domain, classes, positions=True, seed=seed)
     return split
 
 
@@ -51,16 +51,21 @@ def fitting(spec: ModelSpec) -> Domain:
     raise UsageError(f"the model takes no images of {tried} ({reason}); name its data with --dataset") from reason
 
 
-def gives_logits(spec: ModelSpec, domain: Domain) -> str:
-    """The smashed data are finite and have a known shape, and there is one logit for each class."""
-    split = built(spec, domain)
+def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) -> str:
+    """The smashed data are finite and have a known shape, and there is one logit for each class.
+
+    `classes` is the number of classes of the data; None if no data are named.
+    """
+    tried = classes or CLASSES
+    split = built(spec, domain, classes=tried)
     with torch.no_grad():
         smashed = split.lower.eval()(_records(domain, 2))
         logits = split.upper.eval()(smashed)
     if smashed.ndim not in (2, 3, 4) or len(smashed) != 2 or not bool(smashed.isfinite().all()):
         return f"the lower segment gives {list(smashed.shape)}; give finite [N, T, D], [N, C, H, W] or [N, D]"
-    if logits.shape != (2, CLASSES):
-        return f"the upper segment gives {list(logits.shape)} for 2 records of {CLASSES} classes; give [2, {CLASSES}]"
+    if logits.shape != (2, tried):
+        hint = "" if classes else ", or name your data with --dataset"
+        return f"the upper segment gives {list(logits.shape)} for 2 records of {tried} classes; give [2, {tried}]{hint}"
     return ""
 
 

@@ -111,9 +111,13 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
         pools = component.spec.open(root, download=False, train_images=1)
         yield from _held(home, pools)
     elif kind == "models":
-        from privkit.laws.models import fitting
+        from privkit.laws.models import fitting, gives_logits
 
-        domain = fitting(component.spec) if dataset is None else _domain(dataset, root)
+        if dataset is None:
+            domain = fitting(component.spec)
+        else:
+            domain, classes = _data(dataset, root)
+            home = {law: partial(of, classes=classes) if of is gives_logits else of for law, of in home.items()}
         yield from _held({law: partial(_on, of, domain) for law, of in home.items()}, component.spec)
     elif kind == "attacks":
         from privkit.attacks.goals import goal_of
@@ -157,10 +161,11 @@ def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
     return law(part, second)
 
 
-def _domain(dataset: str, root: Path | None) -> Any:
+def _data(dataset: str, root: Path | None) -> tuple[Any, int]:
+    """The domain of a dataset's records, and the number of its classes."""
     import numpy as np
 
     spec = parse("datasets", dataset).spec
     with faults_of(f"dataset {dataset}", spec):
         pools = spec.open(root, download=False, train_images=1)
-    return pools.train.take(np.arange(1)).domain
+    return pools.train.take(np.arange(1)).domain, pools.classes

@@ -201,6 +201,13 @@ class Upper(nn.Linear):
         super().__init__(12, classes)
 
 
+class Two(nn.Linear):
+    """One for two classes."""
+
+    def __init__(self) -> None:
+        super().__init__(12, 2)
+
+
 class Lazy(nn.LazyLinear):
     """One that learns its size from its first batch."""
 
@@ -214,6 +221,9 @@ def test_a_pair_of_segments_keeps_the_laws_of_a_model() -> None:
     asked = dict(laws(given, "models"))
     assert asked.keys() == models.LAWS.keys()
     assert not any(asked.values()), asked
+    two = f"{__name__}.Lower:{__name__}.Two"
+    assert "give [2, 10], or name your data with --dataset" in dict(laws(two, "models"))["a logit for each class"]
+    assert not any(how for _, how in laws(two, "models", "digits:classes=[0,1]"))
     lazy = dict(laws(f"{__name__}.Lower:{__name__}.Lazy", "models"))
     assert [law for law, how in lazy.items() if "give layers their sizes" in how] == ["weights follow the seed"]
 
