@@ -32,7 +32,7 @@ def _is_documented(component: Component, kind: str) -> str:
     spec = component.spec
     text = docstrings.text(spec).partition("\n")[0]
     if len(text) < _SHORTEST or docstrings.text(spec) == inspect.cleandoc(object.__doc__ or ""):
-        return "give its class a docstring whose first line says what it is"
+        return f"give its class a docstring whose first line says what it is, in {_SHORTEST} characters or more"
     meanings = docstrings.meanings(type(spec))
     silent = [field.name for field in dataclasses.fields(spec) if field.name not in meanings]
     return f"say under Attributes: what {', '.join(silent)} means" if silent else ""
@@ -141,10 +141,14 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
     """Each law with a sentence on how the part breaks it; an error that ends several laws is reported once."""
+    from privkit.audit.contained import contained
+
     first: dict[str, str] = {}
     for law, broken in laws.items():
         try:
-            yield law, broken(part)
+            with contained():
+                how = broken(part)
+            yield law, how
             continue
         except (MemoryError, DataError):
             raise
