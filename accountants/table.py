@@ -43,7 +43,7 @@ class TableEntry:
     """One row of a parameter table: its mechanism, or the error that refused it."""
 
     row: int  # 1-based, without the header
-    name: str  # the row's name, or "row N"
+    name: str  # the row's name, or "line N" in a CSV file and "row N" elsewhere
     cells: Mapping[str, Any]  # the cells as read; by column name if the row was accepted
     given: Mapping[str, Any] = field(default_factory=dict)  # the cells as read, by the names in the file
     mechanism: SplitMechanism | None = None  # None if the row was refused
@@ -153,8 +153,8 @@ def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) 
     ['row 1: sigma must be a finite number > 0, got -1.0']
     """
     for number, cells in zip(count(1), rows):
-        name = cells.get("name")
-        called, line = str(name) if name else f"row {number}", getattr(cells, "line", 0)
+        name, line = cells.get("name"), getattr(cells, "line", 0)
+        called = str(name) if name else f"line {line}" if line else f"row {number}"
         try:
             row = translated(cells)
             # First: a mistyped mechanism matters more than a missing δ.

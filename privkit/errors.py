@@ -34,6 +34,12 @@ class OtherVersionRun(RunFolderError):
     """A run folder with a schema version that this version of privkit cannot read."""
 
 
+class DamagedManifest(RunFolderError):
+    """A run folder whose manifest is damaged, or was not written by privkit."""
+
+    exit_code = 3
+
+
 class UnfinishedRun(RunFolderError):
     """A run folder without any finished result."""
 

@@ -177,6 +177,11 @@ class Gate:
         found, column = numbers(row), gated(self.column) or self.column
         own = found.get(column)
         values: dict[str, Interval | float | None] = {"": own}
+        renamed = found.get("cluster_accuracy")
+        if column == "label_accuracy" and isinstance(renamed, Interval) and self.comparison.startswith("<"):
+            values[" at least, after the best renaming of labels, which one known label of each gives away"] = (
+                renamed.low
+            )
         metric = found.get(column.removesuffix("_worst"))
         if isinstance(metric, Metric) and self._bounds_recovery(row):
             for name, floor in FLOORS.items():

@@ -202,8 +202,12 @@ def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
         told.append(f"{len(errored)} errored ({_names(errored)})")
     if missing:
         told.append(f"{len(missing)} missing ({_names(missing)}); repeat the run's command to go on")
-    for kinds, name in ((("control", "claim", "number"), "decisive checks"), (("gate",), "gates")):
-        held = [check.met for check in checks if check.kind in kinds]
+    gates: dict[str, list[bool | None]] = {}  # the results of each gate
+    for check in checks:
+        if check.kind == "gate":
+            gates.setdefault(check.name, []).append(check.met)
+    whole = [False if False in met else None if None in met else True for met in gates.values()]
+    for held, name in (([check.met for check in checks if check.kind != "gate"], "decisive checks"), (whole, "gates")):
         if held:
             open_, failed = held.count(None), held.count(False)
             told.append(

@@ -3,7 +3,7 @@
 import re
 import tomllib
 from functools import partial
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,6 +69,10 @@ def test_what_can_never_fail_or_cannot_be_tested_is_refused() -> None:
         assert_claim_stands(noisy, Certificate(kind="nothing", statement="", epsilon=inf))
     with pytest.raises(ValueError, match="canaries must be at least 2, got 1"):
         assert_claim_stands(noisy, claim(), canaries=1)
+    with pytest.raises(ValueError, match="neighbors must be finite"):
+        assert_claim_stands(noisy, claim(), neighbors=(torch.full((16,), nan), torch.ones(16)))
+    with pytest.raises(ValueError, match="must return a torch tensor of releases, got ndarray"):
+        assert_claim_stands(lambda x, g: noisy(x, g).numpy(), claim())  # type: ignore[arg-type,return-value]
     for broken in (lambda x, g: x.sum(0), lambda x, g: x / 0):
         with pytest.raises(ValueError, match="one finite row for each of"):
             assert_claim_stands(broken, claim())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,9 +65,11 @@ instead, or raise an error
     try:
         with unending(), undisturbed():
             yield
-    except (Exception, KeyboardInterrupt, Stopped, OverLimit):
+    except (Exception, Stopped, OverLimit):
         raise
     except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            raise  # of Ctrl-C; under a command, Ctrl-C raises Stopped, so this one is the part's own
         raise Misbehaved(
             f"a part raised {type(error).__name__}({error}), which would end the whole audit; let it return instead, "
             "or raise an error"

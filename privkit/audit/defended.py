@@ -15,6 +15,7 @@ from torch import nn
 from privkit.attacks.base import NotApplicable
 from privkit.audit.assembled import assemble
 from privkit.audit.seed_data import SeedData
+from privkit.audit.standing import remarks_on_network
 from privkit.defenses.chain import stages_of
 from privkit.defenses.denoising import Denoiser
 from privkit.domains.base import Batch
@@ -117,7 +118,10 @@ def defended_model(
         "best_epoch": None if trained.best is None else trained.best.number,
         "seconds": checkpoint.earlier + now() - start,
         "hides_places": places,
-        "notes": _notes(edge, upper, config.training.keep),
+        "notes": [
+            *_notes(edge, upper, config.training.keep),
+            *remarks_on_network(config, edge, splits.private.x),
+        ],
         "files": files,
     }
     note()

@@ -84,11 +84,12 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
     return (Check(name=OWN_MATCH, passed=False, detail=detail, decisive=False),)
 
 
-def by_pattern(chances: Values, labels: int) -> tuple[Check, ...]:
+def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast or sign") -> tuple[Check, ...]:
     """A finding if guesses identify more images by correlation than any guess from the label alone could.
 
     Args:
-        chances: [N], of `identified_by_pattern`.
+        chances: [N], of `identified_by_pattern` or `identified_when_moved`.
+        how: how the guesses show the images.
         labels: number of different labels of the attacked images; 0 if they are unknown, and then nothing is found.
 
     >>> import numpy as np
@@ -98,8 +99,7 @@ def by_pattern(chances: Values, labels: int) -> tuple[Check, ...]:
     if not labels or share(chances).low <= labels / len(chances):
         return ()
     detail = (
-        f"{chances.sum():.0f} of {len(chances)} images are identified by correlation: their guesses show them with a "
-        "wrong contrast or sign"
+        f"{chances.sum():.0f} of {len(chances)} images are identified by correlation: their guesses show them {how}"
     )
     return (Check(name=BY_PATTERN, passed=False, detail=detail, decisive=False),)
 

@@ -142,8 +142,14 @@ def _blamed(config: AuditConfig, who: str, domain: Domain) -> Iterator[None]:
             raise
         raise UsageError(
             f"{who} on {config.model.label} fails on random {domain.records} {list(domain.shape)} "
-            f"({one_line(error, None)}); mend that part, or leave it out"
+            f"({one_line(error, None)}){_ids(domain, error)}; mend that part, or leave it out"
         ) from None
+
+
+def _ids(domain: Domain, error: Exception) -> str:
+    """The range of token ids, which an embedding of too few rows does not cover; empty for other errors."""
+    words = len(getattr(domain, "vocabulary", ()))
+    return f"; an embedding of token ids needs {words} rows" if words and isinstance(error, IndexError) else ""
 
 
 class _Enough(BaseException):

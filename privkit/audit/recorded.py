@@ -105,6 +105,12 @@ class _RecordedContext(AttackContext):
         repeated = [*(["accuracy"] if measured.accuracy is not None else []), *([sent] if sent else [])]
         if repeated:
             told.append(f"taken from the recording without a check: {', '.join(repeated)}")
+        y = source.whole.truth.y
+        if measured.accuracy is not None and y.ndim == 1 and len(y.unique()) > 1:  # else no true label is known
+            most = f"{y.bincount().max().item() / len(y):.3f}"
+            told.append(
+                f"the most frequent label has a share of {most} of the {len(y)} recorded {source.domain.records}"
+            )
         if measured.bytes_up is None:
             one = source.views[-1].smashed[0]
             told.append(f"a released row has {one.numel():,} numbers, {source.row_bytes:,} bytes in the recording")

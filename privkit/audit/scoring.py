@@ -31,6 +31,8 @@ CLOSER = 0.99  # confidence of the interval that says whether an attack is close
 _AT_ONCE = 256  # guesses that are compared with all attacked records at once
 _NEAR = 0.01  # share of the mean distance of two attacked images, below which two are nearly equal
 _ROUNDING = 1e-3  # how far a guess may lie outside its range: twice the rounding of half precision
+_SHRUNK = 32  # number of pixels per side at which images are compared in several places
+_MOVED = 3  # number of pixels by which a guess that shows its image may be moved
 
 Scores = dict[str, Values]
 """Metric -> one value per image."""
@@ -199,6 +201,36 @@ def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
     a, b = (normalize((images.double() - middle).flatten(1), dim=1) for images in (truth, guess))
     alike, rows = (b @ a.T).cpu().numpy(), np.arange(len(truth))
     return max((found(sign * alike, rows) for sign in (-1, 1)), key=lambda chances: float(chances.sum()))
+
+
+def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
+    """As `identified_by_pattern`, for guesses that are mirrored, turned or moved, and in one sign.
+
+    Each pair of guess and image is compared in the place that makes them most alike: each of the seven other symmetries
+    of a square (three of a rectangle), and moves by at most three pixels. Images above 32 pixels are first shrunk.
+
+    >>> import torch
+    >>> images = torch.rand(9, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    >>> float(identified_when_moved(images, images.roll(2, 3), images.mean(0)).mean())
+    1.0
+    """
+    from torch.nn.functional import adaptive_avg_pool2d, normalize
+
+    if max(truth.shape[2:]) > _SHRUNK:
+        truth, guess, middle = (adaptive_avg_pool2d(images, _SHRUNK) for images in (truth, guess, middle))
+    turns = range(4) if truth.shape[2] == truth.shape[3] else (0, 2)
+    flat = [guess.rot90(turn, (2, 3)) for turn in turns]
+    by = range(-_MOVED, _MOVED + 1)
+    placed = [
+        *flat,
+        *(one.flip(3) for one in flat),
+        *(guess.roll((down, right), (2, 3)) for down in by for right in by),
+    ]
+    a = normalize((truth - middle).flatten(1), dim=1).T
+    alike = a.new_full((len(guess), len(truth)), -1.0)
+    for one in placed:
+        alike = alike.maximum(normalize((one - middle).flatten(1), dim=1) @ a)
+    return found(-alike.cpu().numpy(), np.arange(len(truth)))
 
 
 def share(chances: Values) -> Metric:

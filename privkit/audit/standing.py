@@ -206,9 +206,28 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     return int(met.sum())
 
 
-def _made(lower: nn.Module, records: Tensor) -> Tensor:
+@torch.no_grad()
+def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> list[str]:
+    """Sentences for the result row if a user's own lower segment draws random numbers, or moves or mixes records.
+
+    Such a segment is part of the undefended model, too, so no defense is compared with a client without it.
+    """
+    if not is_own_part(config.model.spec):
+        return []
+    batch, lower = config.training.batch_size, edge.lowers.copy(0).eval()
+    one, other = (_made(lower, records[:batch], seed) for seed in (0, 1))
+    drawn = not torch.equal(one, other) and bool(one.isfinite().all())
+    does = ["draws random numbers"] * drawn
+    does += ["moves or mixes the records of a batch"] * bool(rows_that_meet(edge, records, batch))
+    why = (
+        "so does the undefended model, which no attack meets without it; make it a defense to measure what it protects"
+    )
+    return [f"the lower segment of {config.model.label} {' and '.join(does)}; {why}"] if does else []
+
+
+def _made(lower: nn.Module, records: Tensor, seed: int = 0) -> Tensor:
     """The segment's output, with the same draws for every batch."""
-    with seeded(records.device, 0):
+    with seeded(records.device, seed):
         made: Tensor = lower(records)
     return made.double()
 

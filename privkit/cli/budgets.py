@@ -138,7 +138,7 @@ class Tally:
             if row.status == "error":
                 at = row.line or row.row
                 self.counted = "line" if row.line else "row"
-                called = f"{at} ({row.name})" if row.name != f"row {row.row}" else str(at)
+                called = f"{at} ({row.name})" if row.name != f"{self.counted} {at}" else str(at)
                 first, count = self.reasons.get(row.error, ([], 0))
                 self.reasons[row.error] = ([*first, called] if count < _NAMED else first, count + 1)
             elif len(self.shown) < _SHOWN:

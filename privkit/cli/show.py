@@ -79,8 +79,14 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """Print one line for each failed check or gate; a sentence that applies to several results is printed once."""
+        """Print one line for each cell that ended in an error, and for each failed check or gate.
+
+        A sentence that applies to several results is printed once.
+        """
         failed: dict[str, None] = {}
+        for cell in verdict.cells:
+            if cell.status == "error":
+                failed[f"{before}error: {cell.defense} / {cell.attack}, seed {cell.seed}: {cell.reason}"] = None
         for check in verdict.checks:
             if check.met is False:
                 seed = "" if check.kind == "gate" or check.seed is None else f", seed {check.seed}"

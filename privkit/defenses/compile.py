@@ -286,7 +286,7 @@ def run(
             weights = None if weights is None else _seated(weights, groups).squeeze(2)
         once = {"kept": kept} if stage.drawn == "once" else {}
         applied = stage.apply(smashed, labels, generator, present, **once)
-        made, receipt = returned(stage.name, applied, (len(smashed), release.smashed.shape[1]))
+        made, receipt = returned(stage.name, applied, (len(smashed), release.smashed.shape[1]), smashed.dtype)
         if weights is not None and stage.keeps_positions:
             made = replace(made, weights=weights if made.weights is None else weights * made.weights)
         if made.apart is None:

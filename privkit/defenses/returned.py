@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from privkit.defenses.base import Receipt, Release
 from privkit.errors import Misbehaved
 
 
-def returned(name: str, made: object, lead: tuple[int, ...]) -> tuple[Release, Receipt]:
+def returned(
+    name: str, made: object, lead: tuple[int, ...], given: torch.dtype | None = None
+) -> tuple[Release, Receipt]:
     """The release and the receipt that a stage returned, after checks.
 
     Args:
         lead: (M, B), the number of messages to release and of records in each.
+        given: the precision of the data that the stage got; None if any precision is allowed.
 
     Raises:
-        Misbehaved: if `made` is not a pair of a `Release` and a `Receipt`, or lacks the data or the label of a record.
+        Misbehaved: if `made` is not a pair of a `Release` and a `Receipt`, or lacks the data or the label of a record;
+            or if the data have a precision that no later layer reads.
 
     >>> returned("mine", None, (2, 3))
     Traceback (most recent call last):
@@ -32,4 +37,6 @@ def returned(name: str, made: object, lead: tuple[int, ...]) -> tuple[Release, R
                 f"{name} must release {what} for {lead[0]} messages of {lead[1]} records, [{lead[0]}, {lead[1]}, ...], "
                 f"got {got}"
             )
+    if given is not None and (kept := pair[0].smashed.dtype) not in (given, torch.float32):
+        raise Misbehaved(f"{name} must release {given}, as it got, and not {kept}; end with .to(smashed.dtype)")
     return pair

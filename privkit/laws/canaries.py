@@ -37,10 +37,14 @@ def against_canaries(
     generator = torch.Generator().manual_seed(seed)
     far = torch.full((_COORDINATES,), _FAR)
     present, absent = neighbors if neighbors is not None else (far, -far)
+    if not bool(present.isfinite().all() and absent.isfinite().all()):
+        raise ValueError("neighbors must be finite, got NaN or infinity")
 
     def released(coins: Tensor) -> Tensor:
         where = coins.view(-1, *[1] * present.dim())
         rows = mechanism(torch.where(where, present, absent), generator)
+        if not isinstance(rows, Tensor):
+            raise ValueError(f"the mechanism must return a torch tensor of releases, got {type(rows).__name__}")
         if rows.shape[:1] != coins.shape or not bool(rows.isfinite().all()):
             raise ValueError(
                 f"the mechanism must release one finite row for each of {len(coins)} records, got shape "

@@ -32,7 +32,7 @@ def _is_documented(component: Component, kind: str) -> str:
     spec = component.spec
     text = docstrings.text(spec).partition("\n")[0]
     if len(text) < _SHORTEST or docstrings.text(spec) == inspect.cleandoc(object.__doc__ or ""):
-        return "give its class a docstring whose first line says what it is"
+        return f"give its class a docstring whose first line says what it is, in {_SHORTEST} characters or more"
     meanings = docstrings.meanings(type(spec))
     silent = [field.name for field in dataclasses.fields(spec) if field.name not in meanings]
     return f"say under Attributes: what {', '.join(silent)} means" if silent else ""
@@ -111,9 +111,13 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
         pools = component.spec.open(root, download=False, train_images=1)
         yield from _held(home, pools)
     elif kind == "models":
-        from privkit.laws.models import fitting
+        from privkit.laws.models import fitting, gives_logits
 
-        domain = fitting(component.spec) if dataset is None else _domain(dataset, root)
+        if dataset is None:
+            domain = fitting(component.spec)
+        else:
+            domain, classes = _data(dataset, root)
+            home = {law: partial(of, classes=classes) if of is gives_logits else of for law, of in home.items()}
         yield from _held({law: partial(_on, of, domain) for law, of in home.items()}, component.spec)
     elif kind == "attacks":
         from privkit.attacks.goals import goal_of
@@ -137,10 +141,14 @@ def _of_kind(component: Component, kind: str, dataset: str | None, root: Path | 
 
 def _held(laws: dict[str, Callable[[Any], str]], part: Any) -> Iterator[tuple[str, str]]:
     """Each law with a sentence on how the part breaks it; an error that ends several laws is reported once."""
+    from privkit.audit.contained import contained
+
     first: dict[str, str] = {}
     for law, broken in laws.items():
         try:
-            yield law, broken(part)
+            with contained():
+                how = broken(part)
+            yield law, how
             continue
         except (MemoryError, DataError):
             raise
@@ -157,10 +165,11 @@ def _on(law: Callable[[Any, Any], str], second: Any, part: Any) -> str:
     return law(part, second)
 
 
-def _domain(dataset: str, root: Path | None) -> Any:
+def _data(dataset: str, root: Path | None) -> tuple[Any, int]:
+    """The domain of a dataset's records, and the number of its classes."""
     import numpy as np
 
     spec = parse("datasets", dataset).spec
     with faults_of(f"dataset {dataset}", spec):
         pools = spec.open(root, download=False, train_images=1)
-    return pools.train.take(np.arange(1)).domain
+    return pools.train.take(np.arange(1)).domain, pools.classes

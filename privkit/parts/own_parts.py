@@ -53,7 +53,14 @@ def kinds_of(target: object) -> list[str]:
     """
     if isinstance(target, FunctionType):
         return list(_FUNCTIONS)
-    return [kind for kind, names in _CONTRACTS.items() if all(hasattr(target, name) for name in names)]
+    kinds = [kind for kind, names in _CONTRACTS.items() if all(hasattr(target, name) for name in names)]
+    return kinds or ["models"] * _is_module(target)  # one of two segments, of which `own` says what is missing
+
+
+def _is_module(target: object) -> bool:
+    from torch.nn import Module
+
+    return isinstance(target, Module) or (isinstance(target, type) and issubclass(target, Module))
 
 
 def own(kind: str, path: str) -> Any:
@@ -69,10 +76,17 @@ def own(kind: str, path: str) -> Any:
     if isinstance(target, FunctionType) and kind in _FUNCTIONS:
         return imported("the specification", _FUNCTIONS[kind])(function=path)
     lacking = [name for name in _CONTRACTS[kind] if not hasattr(target, name)]
+    if lacking and kind == "models" and _is_module(target):
+        module, _, name = path.partition(":")
+        raise UsageError(
+            f"{path} is one torch module, and a split model is two; name both as {module}.{name}:{module}.Upper, or "
+            "name a function that returns both"
+        )
     if lacking:
         article = "an" if singular[0] in "aeiou" else "a"
+        why = ", since it is a function and no class" if isinstance(target, FunctionType) else ""
         raise UsageError(
-            f"{path} is not {article} {singular}: it has no {', '.join(lacking)}; privkit new {singular} NAME "
+            f"{path} is not {article} {singular}: it has no {', '.join(lacking)}{why}; privkit new {singular} NAME "
             "writes one to start from"
         )
     return target

@@ -262,7 +262,10 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
         try:
             values[key] = TypeAdapter(types[key]).validate_python(value, strict=True)
         except ValidationError as error:
-            reason = error.errors()[0]["msg"].removeprefix("Input ")
+            found = error.errors()[0]
+            reason = found["msg"].removeprefix("Input ")
+            if found["type"] == "sequence_str":
+                reason = f'must be a list, such as {key}=["{value}"]'
             raise UsageError(f"{what}: {key} {reason}, got {shortened(value)}") from None
         if isinstance(value, int) and value.bit_length() > 63:
             raise UsageError(f"{what}: {key} must have at most 64 bits, got {shortened(value)}")

@@ -32,7 +32,7 @@ _ROUND_NAME = re.compile(rf"round_(0|[1-9][0-9]{{0,8}})\.(?:{'|'.join((*_ROUND, 
 _MOST_SEATS = 1 << 26  # seats of all released rows, as numbers of true records
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Recording:
     """A recording of a training, read and checked."""
 
@@ -53,6 +53,11 @@ class Recording:
     # the second cut of a U-shape in each of these rounds, with features as `smashed`; or none
     second: tuple[View, ...] = ()
     untrimmed: Recording | None = None  # the recording before it was cut to a budget; None if it was not cut
+
+    def __repr__(self) -> str:
+        """A line without any record, which a notebook shows after `save`."""
+        records = f"{len(self.truth)} true and {len(self.own)} own {self.domain.records}"
+        return f"Recording({self.description.name!r}, {len(self.views)} rounds, {records}, folder={str(self.folder)!r})"
 
     @property
     def whole(self) -> Recording:

@@ -183,6 +183,9 @@ class Recorder:
                 f"mechanism is a privkit.accountants.spec.mechanism.SplitMechanism, got a {type(mechanism).__name__}; "
                 "docs/reference/recording.md says what it declares"
             )
+        for side, module in (("lower", lower), ("upper", upper)):
+            if module is not None and not isinstance(module, nn.Module):
+                raise UsageError(f"{side} is a torch.nn.Module, got a {type(module).__name__}; wrap it in a module")
         mine = None if own is None else _records(own, "own")
         mine_labels = None if own_labels is None else _kept(own_labels)
         rounds, watched, left_out = list(self._rounds), self.watched, self.left_out  # a user's hooks hear the replay

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from privkit.errors import DamagedFile, OtherVersionRun, RunFolderError, UnfinishedRun
+from privkit.errors import DamagedFile, DamagedManifest, OtherVersionRun, RunFolderError, UnfinishedRun
 from privkit.files.paths import MOST_TEXT, read_bytes, root
 from privkit.files.sealed import Broken, opened, sealed
 from privkit.files.storage import present_bytes, read_record, write_record
@@ -79,8 +79,9 @@ def read_manifest(path: Path) -> Manifest | None:
 
     Raises:
         OtherVersionRun: if the manifest has another schema version.
-        RunFolderError: if the manifest is damaged or not privkit's. The message does not advise to delete files, since
+        DamagedManifest: if the manifest is damaged or not privkit's. The message does not advise to delete files, since
             they may be somebody else's.
+        RunFolderError: if it cannot be read.
     """
     file = root(path) / "manifest.json"
     try:
@@ -97,7 +98,7 @@ def read_manifest(path: Path) -> Manifest | None:
             "anew"
         ) from None
     except Broken as error:
-        raise RunFolderError(
+        raise DamagedManifest(
             f"{file} is not a manifest of privkit's, or it {error}; restore it, or name another folder with --out"
         ) from None
 

@@ -15,9 +15,11 @@ from privkit.files.sealed import Broken, altered
 from privkit.files.storage import TEMPORARY, read_record, read_state
 from privkit.reports.gate import Gate
 from privkit.reports.schema import Manifest, Row
+from privkit.run.ledger import LEADER, SCRATCH
 from privkit.run.records import (
     EVIDENCE,
     EVIDENCE_PAGE,
+    LOG,
     MADE_OF,
     TRAINED,
     VERDICT,
@@ -33,6 +35,8 @@ _REPEAT = "repeat the run's command"
 _REPORT = "write it again with privkit report"
 _EVIDENCE = "write it again with privkit evidence"
 _STATE = f"delete it and {_REPEAT}: only this stage starts over"
+_NAMED = 3  # files of others that the sentence names
+_UNLISTED = {".lock", LEADER}  # files of the run folder that change while a command uses it
 Found = TypeVar("Found")
 
 
@@ -45,6 +49,7 @@ class _Examination:
     # (path in the run, what is wrong with it and what to do)
     faults: list[tuple[str, str]] = field(default_factory=list)
     left: int = 0  # temporary files of killed writes
+    strangers: list[str] = field(default_factory=list)  # files that privkit did not write, by their path in the run
     verdict: str = ""  # the run's verdict in a sentence; empty if it cannot be read
 
     @property
@@ -60,6 +65,9 @@ class _Examination:
         if self.faults:
             wrong = len({path for path, _ in self.faults})
             return f"not whole: {wrong} {'file is' if wrong == 1 else 'files are'} not what was written ({told})"
+        if count := len(self.strangers):
+            named = ", ".join([*self.strangers[:_NAMED], *["…"] * (count > _NAMED)])
+            told += f"; {count} {'file' if count == 1 else 'files'} of others not checked ({named})"
         return f"whole: {told}; {self.verdict}"
 
     def fault(self, path: Path, what: str, cure: str) -> None:
@@ -119,7 +127,7 @@ def examine(run: Path) -> _Examination:
         examination.reads(home / "manifest.json", error, "restore it from a copy, or name another folder with --out")
     rows = dict(_cells(examination, manifest))
     _models(examination)
-    for control in _files(home / "controls"):
+    for control in sorted((home / "controls").glob("*.json")):
         examination.record(control, f"delete it and {_REPEAT}", control=control.stem)
     _lines(examination, manifest, rows)
     if manifest is not None:
@@ -127,20 +135,29 @@ def examine(run: Path) -> _Examination:
         _verdict(examination, manifest, rows)
         _evidence(examination, manifest)
     _links(examination)
-    examination.left = sum(bool(TEMPORARY.fullmatch(name)) for _, _, names in os.walk(home) for name in names)
+    _others(examination)
     return examination
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files of a folder, without temporary files; empty if the folder does not exist."""
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if not TEMPORARY.fullmatch(path.name))
+def _homes(folder: Path) -> list[Path]:
+    """The folders of cells or models; empty if `folder` does not exist."""
+    return sorted(path for path in folder.glob("*") if path.is_dir())
+
+
+def _others(examination: _Examination) -> None:
+    """Count temporary files of killed writes, and list files that no record of the run names, such as `.DS_Store`."""
+    home, checked = examination.run, set(examination.checked)
+    for path in sorted(path for path in home.rglob("*") if path.is_file() and not path.is_symlink()):
+        name = path.relative_to(home).as_posix()
+        if TEMPORARY.fullmatch(path.name):
+            examination.left += 1
+        elif name not in checked | _UNLISTED and path.name != LOG and not name.startswith(f"{SCRATCH}/"):
+            examination.strangers.append(name)
 
 
 def _cells(examination: _Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
-    for home in (*_files(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
+    for home in (*_homes(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
         cure, result = f"{_REPEAT}: the cell is restored or done again", home / "result.json"
         examination.record(home / MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
         examination.found(home / "attack.ckpt", _STATE, partial(read_state, home / "attack.ckpt"))
@@ -158,7 +175,7 @@ def _cells(examination: _Examination, manifest: Manifest | None) -> Iterator[tup
 
 
 def _models(examination: _Examination) -> None:
-    for home in (*_files(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
+    for home in (*_homes(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
         cure = f"delete {home} and {_REPEAT} to train anew"
         examination.record(home / MADE_OF, cure, of=home.name)
         examination.found(home / "training.ckpt", _STATE, partial(read_state, home / "training.ckpt"))

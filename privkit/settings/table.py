@@ -142,10 +142,10 @@ class AuditSettings:
     training: Any = _setting("key=value,… such as batch_size=50,optimizer=sgd.", default={})
     delta: float = _setting("δ at which ε is given.", kind=float, default=1e-5, check=as_delta, recorded=True)
     auxiliary: Any = _setting(
-        "The adversary's images: disjoint, training, candidates or a dataset.", default="disjoint"
+        "The adversary's records: disjoint, training, candidates or a dataset.", default="disjoint"
     )
     victims: Literal["private", "test"] | None = _setting(
-        "Attacked images: private or test.", absent="private; test if auxiliary=training", check=as_victims
+        "Attacked records: private or test.", absent="private; test if auxiliary=training", check=as_victims
     )
     queries: QueryRules = _setting(
         "Limits on the adversary's queries: rounds=100,copies=false, or rounds=0 for none.",
@@ -155,7 +155,7 @@ class AuditSettings:
         recorded=True,
     )
     tune: Tuning | None = _setting(
-        "Choose the fields of attacks on the adversary's own images, such as trials=20,share=.25; needs "
+        "Choose the fields of attacks on the adversary's own records, such as trials=20,share=.25; needs "
         "privkit-sl[tune].",
         absent="attacks as given",
         check=as_tuning,

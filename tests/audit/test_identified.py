@@ -11,7 +11,15 @@ from torch import Generator
 
 from privkit.audit.findings import by_pattern
 from privkit.audit.run import run_audit
-from privkit.audit.scoring import identified, identified_by_pattern, repeated, scored, summarise, unidentified
+from privkit.audit.scoring import (
+    identified,
+    identified_by_pattern,
+    identified_when_moved,
+    repeated,
+    scored,
+    summarise,
+    unidentified,
+)
 from privkit.audit.seed_data import chances, floor_guesses, no_class_mean
 from privkit.domains import Batch, Domain, Images
 from privkit.reports.columns import numbers
@@ -80,6 +88,25 @@ def test_guesses_from_the_label_or_from_noise_are_not_identified_by_pattern() ->
         picks = torch.stack([rows[y][torch.randint(len(rows[y]), (), generator=draws)] for y in attacked.y.tolist()])
         for guess in (own.x[picks], means, torch.rand(attacked.x.shape, generator=draws)):
             assert not by_pattern(identified_by_pattern(attacked.x, guess, own.x.mean(0)), labels=10)
+            assert not by_pattern(identified_when_moved(attacked.x, guess, own.x.mean(0)), labels=10)
+
+
+@pytest.mark.parametrize("moved", ["flip", "turn", "shift", "apart"])
+def test_mirrored_and_moved_guesses_are_identified_in_another_place(moved: str) -> None:
+    """A defense may mirror each image, or not, by a coin; then guesses are in two places."""
+    own, attacked = digits(400)[:300], digits(400)[300:]
+    middle, mirrored = own.x.mean(0), attacked.x.flip(3)
+    coins = torch.rand(len(mirrored), 1, 1, 1, generator=Generator().manual_seed(0)) < 0.5
+    guess = {
+        "flip": mirrored,
+        "turn": attacked.x.rot90(1, (2, 3)),
+        "shift": attacked.x.roll((3, -2), (2, 3)),
+        "apart": torch.where(coins, mirrored, attacked.x),
+    }[moved]
+    found = by_pattern(identified_when_moved(attacked.x, guess, middle), 10, "mirrored")
+    assert [check.detail for check in found] == [
+        "100 of 100 images are identified by correlation: their guesses show them mirrored"
+    ]
 
 
 def test_one_attacked_record_has_no_others_to_be_told_from() -> None:

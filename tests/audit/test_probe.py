@@ -141,3 +141,18 @@ def test_a_network_that_fails_is_told_with_the_records_that_it_was_given(
         config = resolve({**SMALL, "dataset": dataset, "model": "wide.lower:wide.upper", "defense": "gaussian_noise"})
         with pytest.raises(UsageError, match=rf"fails on random {given} \(.* cannot be multiplied"):
             training_step(config, config.defenses[0], open_data(config)[0], CPU)
+
+
+def test_an_embedding_that_lacks_ids_is_told_how_many_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small.py").write_text(
+        "from torch import nn\ndef lower():\n    return nn.Embedding(5, 4)\n"
+        "def upper(classes):\n    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))\n"
+    )
+    (tmp_path / "texts.tsv").write_text("".join(f"{i % 2}\tword{i} and more\n" for i in range(900)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    given = {"dataset": "text_file:file=texts.tsv", "model": "small.lower:small.upper", "defense": "gaussian_noise"}
+    config = resolve({**SMALL, **given, "data_root": tmp_path})
+    with pytest.raises(UsageError, match=r"out of range in self\); an embedding of token ids needs \d{2,} rows; "):
+        training_step(config, config.defenses[0], open_data(config)[0], CPU)

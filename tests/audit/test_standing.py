@@ -1,12 +1,19 @@
 """What a run measures before it repeats a claim: proven, declared, or contradicted."""
 
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.audit.standing import declaration_check, held_against_its_releases, rests_on_rows, rows_that_meet
+from privkit.audit.standing import (
+    declaration_check,
+    held_against_its_releases,
+    remarks_on_network,
+    rests_on_rows,
+    rows_that_meet,
+)
 from privkit.defenses.base import Defense, Release, ReleaseCount
 from privkit.defenses.chain import Chain
 from privkit.defenses.clip import Clip
@@ -17,6 +24,7 @@ from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.images.domain import Images
 from privkit.laws.models import fitting
 from privkit.models import MODELS
+from privkit.models.imported import FromFunction
 from privkit.parts.registry import parse
 from privkit.shared.certificate import Certificate
 from privkit.training.clients import Clients
@@ -193,3 +201,25 @@ def test_privkits_own_networks_keep_records_apart(name: str) -> None:
     lower = spec.build(domain, 2, positions=True, seed=0).lower
     edge = Clients.build(lower, Clip(), domain, classes=2, seed=0)
     assert rows_that_meet(edge, domain.random(5, generator()), 5) == 0
+
+
+class Tossed(Patches):
+    """The records of a batch in a random order."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images)[torch.randperm(len(images))]
+
+
+@pytest.mark.parametrize(
+    ("lower", "said"),
+    [(Patches, ""), (Tossed, "draws random numbers and moves or mixes the records of a batch; so does the "),
+     (Meeting, "the lower segment of mine:Net moves or mixes the records of a batch; so does the undefended")],
+)  # fmt: skip
+def test_a_segment_that_defends_by_itself_is_named(lower: Any, said: str) -> None:
+    model = SimpleNamespace(label="mine:Net", spec=FromFunction(function="mine:Net"))
+    config: Any = SimpleNamespace(model=model, training=SimpleNamespace(batch_size=4))
+    edge = Clients.build(lower(), Clip(), Images(shape=(1, 8, 8)), classes=2, seed=0)
+    told = remarks_on_network(config, edge, RECORDS)
+    assert said in told[0] if said else told == []
+    config.model.spec = parse("models", "vit_micro").spec
+    assert remarks_on_network(config, edge, RECORDS) == []

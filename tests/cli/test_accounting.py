@@ -114,6 +114,14 @@ def test_an_unreadable_table_is_one_sentence(
     assert said in one_line(done.stderr)
 
 
+def test_rows_without_a_name_are_called_by_their_line_in_results_and_errors(privkit_cli: CLI, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("mechanism,sigma,sensitivity\ngaussian,2,1\ngaussian,x,1\n")
+    done = privkit_cli("epsilon", str(table), "--delta", "1e-5")
+    assert " line 2 " in done.stdout
+    assert one_line(done.stderr).startswith("privkit: line 3: sigma")
+
+
 def test_one_impossible_row_leaves_the_others(privkit_cli: CLI, tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(HEADER + "a,gaussian,2,1\nb,gaussian,1e-200,1\n")

@@ -1,16 +1,21 @@
 """Chains of defenses: every ordered pair of registered defenses runs with a true certificate, or is refused."""
 
 import json
+from dataclasses import replace
 from itertools import product
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor
 
+from privkit.defenses.base import Release
 from privkit.defenses.batch_shuffle import BatchShuffle
 from privkit.defenses.chain import Chain, stages_of
+from privkit.defenses.compile import run
 from privkit.defenses.noise import GaussianNoise
-from privkit.errors import UsageError
+from privkit.defenses.none import NoDefense
+from privkit.errors import Misbehaved, UsageError
 from privkit.parts.registry import Component, parse
 from privkit.settings.pairing import defense_pairs
 from privkit.settings.resolve import resolve
@@ -155,3 +160,19 @@ def test_a_chain_has_one_protocol() -> None:
     assert (protocol, found[1]) == ("psl", label)
     with pytest.raises(UsageError, match="a chain runs under one protocol"):
         defense_pairs(["gaussian_noise:protocol=sl+masking:protocol=psl"], None)
+
+
+class Halved(NoDefense):
+    """It sends half precision, which no server's layer reads."""
+
+    name: ClassVar[str] = "halved"
+
+    def apply(self, smashed: Tensor, *given: Any) -> Any:
+        release, receipt = super().apply(smashed, *given)
+        return replace(release, smashed=release.smashed.half()), receipt
+
+
+def test_a_stage_keeps_the_precision_of_its_data() -> None:
+    made = Release(smashed=torch.rand(1, 2, 3, 4), labels=torch.zeros(1, 2, dtype=torch.int64))
+    with pytest.raises(Misbehaved, match=r"halved must release torch\.float32, as it got, and not torch\.float16; end"):
+        run((Halved(),), made, generator())

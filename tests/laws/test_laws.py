@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from privkit.defenses.receipts import NOT_DP, Nothing
 from privkit.domains.base import Pools, RecordPool
@@ -201,6 +201,31 @@ class Upper(nn.Linear):
         super().__init__(12, classes)
 
 
+class Short(nn.Sequential):
+    """A first segment in half precision, which rounds to a thousandth."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784, 12))
+        self.half()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 100 * cast(Tensor, super().forward(x.half())).float()
+
+
+class Drawing(Lower):
+    """A first segment that draws random numbers."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, super().forward(x)) + torch.randn(12)
+
+
+class Two(nn.Linear):
+    """One for two classes."""
+
+    def __init__(self) -> None:
+        super().__init__(12, 2)
+
+
 class Lazy(nn.LazyLinear):
     """One that learns its size from its first batch."""
 
@@ -214,6 +239,12 @@ def test_a_pair_of_segments_keeps_the_laws_of_a_model() -> None:
     asked = dict(laws(given, "models"))
     assert asked.keys() == models.LAWS.keys()
     assert not any(asked.values()), asked
+    two = f"{__name__}.Lower:{__name__}.Two"
+    assert "give [2, 10], or name your data with --dataset" in dict(laws(two, "models"))["a logit for each class"]
+    assert not any(how for _, how in laws(two, "models", "digits:classes=[0,1]"))
+    assert not any(how for _, how in laws(f"{__name__}.Short:{__name__}.Upper", "models"))
+    drawing = dict(laws(f"{__name__}.Drawing:{__name__}.Upper", "models"))
+    assert "and draw no random numbers" in drawing["clients in one call equal each alone"]
     lazy = dict(laws(f"{__name__}.Lower:{__name__}.Lazy", "models"))
     assert [law for law, how in lazy.items() if "give layers their sizes" in how] == ["weights follow the seed"]
 
@@ -306,7 +337,8 @@ def undocumented(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_part_without_words_is_told_so() -> None:
     part = "privkit.templates.model:Template"
     broken = {law: how for law, how in laws(part, "models") if how}
-    assert broken == {"its docstring says what it is": "give its class a docstring whose first line says what it is"}
+    asked = "give its class a docstring whose first line says what it is, in 20 characters or more"
+    assert broken == {"its docstring says what it is": asked}
     assert parse("models", part).label == part
 
 

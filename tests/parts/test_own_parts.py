@@ -67,6 +67,10 @@ def digits():
     return (pixels.reshape(-1, 8, 8) / 16).astype(np.float32), labels
 
 
+class Segment(nn.Flatten):
+    pass
+
+
 def segments(image_shape, classes):
     return nn.Flatten(), nn.Linear(64, classes)
 """
@@ -155,6 +159,9 @@ BAD = [
     ({"attack": "mine_:number"}, "mine_:number is not an attack"),
     ({"dataset": "mine_:Squash"}, "mine_:Squash is not a dataset: it has no open"),
     ({"model": "mine_:TinyDigits"}, "mine_:TinyDigits is not a model: it has no build"),
+    ({"model": "mine_:Segment"}, "mine_:Segment is one torch module, .*; name both as mine_.Segment:mine_.Upper, or"),
+    ({"defense": "mine_:digits"}, "it has no apply, .*, since it is a function and no class; privkit new defense"),
+    ({"dataset": "table_file:file=a.csv,label=b,ignore=id"}, r'ignore must be a list, such as ignore=\["id"\], got'),
     ({"protocol": "mine_:Squash"}, "a protocol has no import path, got mine_:Squash; privkit list protocols names"),
     ({"defense": "mine_:Squash:bond=2"}, "unknown option of defense mine_:Squash 'bond'; did you mean 'bound'?"),
     ({"defense": "mine_:Squash:bound=-1"}, "defense mine_:Squash: bound must be a finite number > 0, got -1"),

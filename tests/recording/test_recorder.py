@@ -60,6 +60,9 @@ def test_the_loop_computes_what_it_did_before(tmp_path: Path) -> None:
     assert recordings[0].labels is not None
     assert recordings[1].labels is None
     assert "2 rounds of another size were left out" in recordings[0].description.notes[0]
+    shown = repr(recordings[0])  # what a notebook shows after save: no record
+    assert shown.startswith("Recording('plain', 4 rounds, 32 true and 0 own images, folder=")
+    assert "\n" not in shown
 
 
 def test_only_the_last_rounds_of_training_are_kept(tmp_path: Path) -> None:
@@ -188,6 +191,15 @@ def test_what_cannot_be_recorded_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_segment_that_is_a_function_is_refused(tmp_path: Path) -> None:
+    recorder = privkit.Recorder()
+    loop(recorder, client())
+    given: Any = torch.relu
+    for side in ("lower", "upper"):
+        with pytest.raises(UsageError, match=f"{side} is a torch.nn.Module, got a builtin_function_or_method; wrap it"):
+            recorder.save(tmp_path / "recording", name="plain", **{side: given})
+
+
 def test_the_script_of_the_page_is_short_and_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From an empty folder: own modules, images and defense, recorded, audited and gated in at most 25 lines."""
     name, code = re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, flags=re.DOTALL)[0]

@@ -3,6 +3,9 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
+from privkit.cli.show import Shown
 from privkit.reports.ci import github, junit
 from privkit.reports.gate import Gate
 from privkit.reports.schema import PlannedCell
@@ -39,6 +42,15 @@ def test_each_cell_check_and_gate_is_a_test_case() -> None:
         "cell: late, seed 0": "it has no result; repeat the run's command",
     }
     assert suite.attrib["errors"] == "2"
+
+
+def test_the_sentence_counts_gates_and_not_the_rows_that_they_judge() -> None:
+    assert "; 0 of 2 gates met, 2 failed" in verdict().sentence
+
+
+def test_the_cause_of_an_error_is_printed_with_the_failures(capsys: pytest.CaptureFixture[str]) -> None:
+    Shown(quiet=True).failures(verdict())
+    assert "privkit: error: batch_shuffle / odd, seed 0: 50 %" in capsys.readouterr().err
 
 
 def test_a_case_has_the_time_of_its_cell(tmp_path: Path) -> None:

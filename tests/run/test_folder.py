@@ -28,6 +28,7 @@ def test_a_folder_with_somebody_elses_manifest_is_left_alone(tmp_path: Path, tex
     with pytest.raises(RunFolderError, match=r"manifest.json is not a manifest of privkit's.*--out") as caught:
         RunLedger(home, described())
     assert "delete" not in str(caught.value)
+    assert caught.value.exit_code == 3  # as privkit verify exits
     assert [path.name for path in home.iterdir()] == ["manifest.json"]
 
 

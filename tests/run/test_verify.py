@@ -102,6 +102,14 @@ def test_what_is_gone_and_what_killed_writes_left(copied: Path, small_run: Audit
     }
 
 
+def test_files_of_others_are_no_fault_and_are_named(copied: Path) -> None:
+    for folder in ("", "cells", "controls", "models"):
+        (copied / folder / ".DS_Store").write_text("x")
+    found = examine(copied)
+    assert (found.faults, found.exit_code) == ([], 0)
+    assert "; 4 files of others not checked (.DS_Store, cells/.DS_Store, controls/.DS_Store, …); " in found.sentence
+
+
 @pytest.mark.parametrize("name", ["made_of.json", "trained.json"])
 def test_a_record_that_a_finished_cell_rests_on_is_gone(copied: Path, name: str) -> None:
     gone = [path for path in copied.rglob(name)]

@@ -34,6 +34,7 @@ from privkit.audit.scoring import (
     check_guesses,
     directions,
     identified_by_pattern,
+    identified_when_moved,
     matched_own,
     scored,
     summarise,
@@ -150,12 +151,14 @@ def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) 
 
 
 def _by_pattern(context: AttackContext, victims: Batch, guess: Tensor, row: Row) -> tuple[Check, ...]:
-    """A finding if a failed attack's guesses show their images with another contrast or sign."""
+    """A finding if a failed attack's guesses show their images with another contrast or sign, mirrored or moved."""
     own = context.seed_data.own_images
     if own is None or not isinstance(victims.domain, Images) or finished_grade(row) == "record":
         return ()
-    chances = identified_by_pattern(victims.x, guess, own.to(victims.x.device).mean(0))
-    return by_pattern(chances, row.counts.get("victim_labels", 0))
+    middle, labels = own.to(victims.x.device).mean(0), row.counts.get("victim_labels", 0)
+    return by_pattern(identified_by_pattern(victims.x, guess, middle), labels) or by_pattern(
+        identified_when_moved(victims.x, guess, middle), labels, "mirrored, turned, or moved by a few pixels"
+    )
 
 
 def _uncontrolled(defense: Defended | None) -> str:

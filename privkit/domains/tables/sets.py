@@ -19,6 +19,8 @@ from privkit.domains.tables.csv_files import csv_columns, dense_and_categorical,
 from privkit.domains.tables.domain import Tables
 from privkit.errors import DataError, shortened
 
+_LARGEST = np.finfo(np.float64).max / 2  # above, the range of a column is infinite
+
 
 def table_pools(
     dense: dict[str, NDArray[np.float64]],
@@ -40,8 +42,10 @@ def table_pools(
     [[0.0, 0.0], [1.0, 1.0], [0.5, 0.0]]
     """
     columns, ranges = [], []
-    for numbers in dense.values():
+    for name, numbers in dense.items():
         known = numbers[~np.isnan(numbers)]
+        if len(known) and (largest := np.abs(known).max()) > _LARGEST:
+            raise DataError(f"column {name} holds {largest:g}, and {_LARGEST:.2g} is the most; use another unit")
         middle, low, high = (np.median(known), known.min(), known.max()) if len(known) else (0.0, 0.0, 0.0)
         filled = np.where(np.isnan(numbers), middle, numbers)
         columns.append((filled - low) / (high - low if high > low else 1.0))

@@ -46,6 +46,7 @@ def test_a_users_table_has_dense_and_categorical_columns(tmp_path: Path) -> None
         ("a,owns\n1\n", "line 2 .* has 1 cells instead of 2"),
         ("a,owns\n1,yes\n2, \n", "line 3 .* has no owns; fill it in, or .* 1 of 2 rows that are good"),
         ("a,owns\n", "holds no row"),
+        ("a,owns\n-1e308,yes\n1e308,no\n", "column a holds 1e\\+308, and 9e\\+307 is the most; use another unit"),
         ("owns\nyes\nno\n", "no column that is part of a record; add one"),
         ("", "no column 'owns'; begin it with a header"),
         ("a,owns\r1,yes\r", "cannot be read .*; save it as CSV, one row per line"),
