@@ -102,6 +102,14 @@ def test_own_tokens_are_found_again(keep: float, lower: Any) -> None:
     assert own_row_share(share, BATCH) == pytest.approx(int(keep * T) / T, abs=0.05)
 
 
+def test_a_channel_that_is_the_same_in_all_tokens_hides_nothing() -> None:
+    """Its spread is rounding alone, and division by it would drown all other channels."""
+    images = crops(110, seed=2)
+    sent = torch.cat([projected(images), torch.full((110, T, 1), 0.7)], 2)
+    _, _, placed = match_own_tokens(*(x.unflatten(0, (-1, BATCH)) for x in (sent, pixels(images))))
+    assert placed > 0.97
+
+
 @pytest.mark.parametrize(("keep", "lower"), [(1.0, projected), (0.4, pixels), (0.4, crowded)])
 def test_queries_read_own_tokens_in_order(keep: float, lower: Any) -> None:
     """Behind a shuffle over the message as well, and if a token depends on its image's other tokens."""
