@@ -23,7 +23,8 @@ def best_cut(
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
     """The AUC at each cut that all epochs have, each epoch's scores at the best cut, and their pooled scores.
 
-    Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
+    The best cut has the largest AUC or, if the attack scores one label only, the AUC farthest from 1/2: such scores may
+    have either sign. Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:
@@ -33,7 +34,8 @@ def best_cut(
         cut: pooled_auc(scores.values.double().cpu().numpy(), (of == attack.positive).cpu().numpy()).auc.value
         for cut, (scores, of, _) in whole.items()
     }
-    best = max(auc, key=lambda cut: auc[cut])
+    signed = {cut: scores.of_labels is not None for cut, (scores, *_) in whole.items()}
+    best = max(auc, key=lambda cut: auc[cut] if signed[cut] else abs(auc[cut] - 0.5))
     return auc, said[best], whole[best]
 
 
