@@ -161,7 +161,8 @@ def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
     company = (company & ~alone).float().repeat_interleave(length, 1)  # [R, n, R]
     crossed = tokens[number, row].flatten(1, 2)  # [R, n, D]
     valid = there.repeat_interleave(length, 1)
-    apart = distances(crossed, crossed)
+    away = crossed - crossed.mean((0, 1))  # what all tokens share would drown their differences
+    apart = distances(away, away)
     same_token = (apart <= _SAME * apart.mean((1, 2), keepdim=True)) & valid.unsqueeze(1) & valid.unsqueeze(2)
     within = torch.block_diag(*[torch.ones(length, length, device=row.device)] * passes).tril(-1)
     rank = (same_token * within).sum(2)  # equal tokens of one row: the second of them is the second of any other row

@@ -75,7 +75,8 @@ def _sets(query: Query, images: Tensor, draws: Generator) -> tuple[Tensor, Tenso
     length = releases[0].shape[1]
     releases += [_released(query, images, draws) for _ in range(min(_RELEASES, max(2, _TOKENS // length)) - 1)]
     crossed = torch.cat(releases, 1)
-    apart = distances(crossed, crossed)
+    away = crossed - crossed.mean((0, 1))  # what all tokens share would drown their differences
+    apart = distances(away, away)
     first = (apart <= _SAME * apart.mean((1, 2), keepdim=True)).int().argmax(2)  # where a token came first
     new = first == torch.arange(crossed.shape[1], device=first.device)
     sizes = new.sum(1)

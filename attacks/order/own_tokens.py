@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import NotApplicable, View, given
 from privkit.attacks.goals.reconstruct import ImageObservation
-from privkit.attacks.inversion.recurrence import gathered, keeps_places
+from privkit.attacks.inversion.recurrence import copy_distance, gathered, keeps_places
 from privkit.attacks.order.approximate_reading import read_approximately
 from privkit.attacks.order.token_reading import (
     LABEL_IMAGES,
@@ -32,6 +32,9 @@ _LABEL_SHARE = 4  # at most one in this many of the rounds left goes into labels
 _COPIES_ALIKE = 0.5  # least share of own images whose copies come back with the same tokens
 OWN_ROUNDS = 2
 """Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
+_NOISY = 1e-3  # share of the mean squared distance of two tokens; copies that lie farther apart have noise of their own
+_IN_ORDER = 0.8  # share of noisy tokens in their places above which their order is left as it is
+_SURE = 5.0  # number of standard deviations that noise alone would show
 KEEPS_ALL = 0.97  # estimated share of kept tokens above which a shuffle counts as not mixing images
 
 
@@ -113,12 +116,16 @@ def own_tokens(
     asker = Asker(query, whole, draws, geometry, observation.rules, asked)
     some = images[: min(OWN_ROUNDS, asker.left) * whole]
     released = asker.images(some)
-    keep, placed = shares_kept(ordered[: len(released)], released, asker.rows)
+    noise = noise_of(ordered[: len(released)], released, asker.rows)
+    keep, placed = shares_kept(ordered[: len(released)], released, asker.rows, noise > 0)
     again = min(passes - 1, asker.left // -(-len(some) // whole))
     if keep <= KEEPS_ALL and again:
         crossed = gathered([released, *(asker.images(some) for _ in range(again))], asker.rows)
-        keep, _ = shares_kept(ordered[: len(released)], crossed.tokens, asker.rows)
-    return OwnTokens(tokens=ordered, patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
+        keep, _ = shares_kept(ordered[: len(released)], crossed.tokens, asker.rows, noise > 0)
+    in_order = placed > (_IN_ORDER if noise else KEEPS_ALL)
+    if noise:  # the victims' tokens have it, too
+        ordered = ordered + noise**0.5 * torch.randn(ordered.shape, generator=draws, device=ordered.device)
+    return OwnTokens(tokens=ordered, patches=patches, keep=keep, in_order=in_order)
 
 
 def _queried_tokens(
@@ -130,6 +137,10 @@ def _queried_tokens(
     size, patches = asker.rows, patchify(images, geometry.patch)
     same = bool(same_tokens(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (once, again))).all())
     each = same and bool(same_tokens(*(x.flatten(0, 1).unsqueeze(1) for x in (once, again))).all())
+    noise = 0.0 if same else noise_of(once, again, size) / 2
+    if noise and _share(once, again, noise) > _IN_ORDER:
+        released = torch.cat([once, asker.images(images[whole:], asker.left)])
+        return OwnTokens(tokens=released, patches=patches[: len(released)], keep=1.0, in_order=True)
     if each or (not same and keeps_places(once, again)):
         released = torch.cat([once, asker.images(images[whole:], asker.left)])
         compared = (x.unflatten(0, (-1, size)) for x in (released, patches[: len(released)]))
@@ -203,13 +214,44 @@ def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: in
     return gathered([tokens[:known] for tokens in seen], asker.rows).tokens
 
 
-def shares_kept(ordered: Tensor, released: Tensor, size: int) -> tuple[float, float]:
+def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
+    """The variance of the noise in each number of released tokens [N, T, D], given the same tokens without noise.
+
+    The order within a message of `size` rows may differ. The result is 0 if the noise is as small as rounding.
+    """
+    copies = copy_distance(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
+    apart = 2 * float(ordered.flatten(0, 1).var(0, correction=0).sum())
+    return copies / ordered.shape[2] if copies > _NOISY * apart else 0.0
+
+
+def shares_kept(ordered: Tensor, released: Tensor, size: int, noisy: bool = False) -> tuple[float, float]:
     """Two shares of tokens: certainly kept in their row by a shuffle, and returned in exactly their place.
 
-    Tokens [N, T, D] without the defense are compared with released tokens, in messages of `size` rows.
+    Tokens [N, T, D] without the defense are compared with released tokens, in messages of `size` rows. Noisy tokens
+    cannot be matched one by one, so the shares are then computed from covariances.
     """
+    if noisy:
+        means = (x.mean(1).unflatten(0, (-1, size)) for x in (ordered, released))
+        return (_share(*means) if size > 1 else 1.0), _share(ordered, released)
     matches = nearest(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     return own_row_share(own_share(*matches, ordered.shape[1]), size), own_share(*matches, 1)
+
+
+def _share(first: Tensor, second: Tensor, noise: float = 0.0) -> float:
+    """Share in [0, 1] of the n rows of groups [G, n, D] that are in the same place in both, if others are any rows.
+
+    It is the slope of a regression of the second group on the first one, whose numbers have noise of this variance. It
+    is 0 if the noise is too strong for an estimate.
+
+    >>> rows = torch.rand(50, 8, 4, generator=Generator().manual_seed(0))
+    >>> _share(rows, rows), _share(rows, torch.cat([rows[:, :4], rows[:, 4:].flip(1)], 1)) < 0.6
+    (1.0, True)
+    """
+    one, two = (x - x.mean(1, keepdim=True) for x in (first, second))
+    known = float(one.square().sum()) - noise * one.numel() * (1 - 1 / one.shape[1])
+    if known <= max(1e-30, _SURE * noise * one.numel() ** 0.5):
+        return 0.0
+    return min(1.0, max(0.0, float((one * two).sum()) / known))
 
 
 def own_row_share(own: float, batch: int) -> float:

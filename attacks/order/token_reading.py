@@ -314,6 +314,7 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
     few = max(2, _FITTED_TOKENS // (b * t))
     middle, center = tokens.mean((0, 1)), contents.mean((0, 1))
     spread = torch.stack([(part - middle).square().sum(0) for part in tokens]).sum(0).div(m * b * t).sqrt() + 1e-8
+    spread = spread.clamp_min(_LEAST_SPREAD * float(spread.max()))
     rows = [x.mean(2) - x.mean((1, 2)).unsqueeze(1) for x in (patches, released)]
     if b == 1:  # nothing but whole messages to compare
         rows = [x - x.mean((0, 1)) for x in (patches.mean(2), released.mean(2))]

@@ -378,6 +378,12 @@ class Clients(nn.Module):
             return Behind(*parts, self.block)
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
+    def behind_lower(self, upper: nn.Module) -> nn.Module:
+        """The deterministic part of the model behind a lower segment: the defense, the frozen block and `upper`."""
+        behind = known_forms(sites_of(stages_of(self.defense)).smashed, self.classes)
+        parts = [*behind, *filter(None, [self.block])]
+        return nn.Sequential(*parts, upper) if parts else upper
+
 
 def _check_kept_labels(defense: Defense) -> None:
     """If clients keep the labels, refuse stages on the server's logits, loss, or gradients."""

@@ -8,7 +8,9 @@ from torch import Generator, Tensor, nn
 
 from privkit.attacks.base import Mounting, Scores, Session, View
 from privkit.attacks.goals.labels import LabelObservation
+from privkit.attacks.labels.label_leak import LabelLeak
 from privkit.audit.goals.label_adversary import other_labels
+from privkit.audit.goals.label_answers import best_cut
 from privkit.audit.goals.labels import asked
 from privkit.wire.transcript import RecordedRound, Transcript
 
@@ -74,3 +76,14 @@ def test_the_other_label_is_that_of_the_row_in_the_same_message() -> None:
     members = torch.tensor([[0, 3], [1, 2], [4, -1], [5, -1]])
     transcript.rounds.append(recorded([10, 11, 12, 13, 14, 15], 3, members, mixed=2))
     assert other_labels(Asker(), transcript, CONTEXT, 3).tolist() == [[13, 12], [11, 10], [-1, -1]]  # type: ignore[arg-type]
+
+
+def test_reversed_scores_at_one_cut_leak_more_than_weak_ones_at_the_other() -> None:
+    """A norm has no sign: an AUC of 0 tells every label, one of .625 hardly any."""
+    truth, rounds, at = torch.tensor([0, 0, 1, 1]), torch.zeros(4).long(), torch.arange(4)
+    weak, opposite = (Scores(values=torch.tensor(v), examples=at) for v in ([1.0, 2.0, 2.0, 1.5], [3.0, 4.0, 1.0, 2.0]))
+    auc, _, (scores, _, _) = best_cut(
+        LabelLeak(), ("second", "first"), [{"second": (weak, truth, rounds), "first": (opposite, truth, rounds)}], None
+    )
+    assert auc == {"second": 0.625, "first": 0.0}
+    assert scores is opposite

@@ -120,6 +120,16 @@ def test_gradients_tell_labels_and_canaries_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_report", "no_controls")
+def test_a_clients_own_map_does_not_hide_labels_from_it(tmp_path: Path) -> None:
+    """A gradient that comes back has passed the defense, so the client matches it behind the defense."""
+    attack, defense = "gradient_matching:epoch=-1", "orthogonal_map"
+    run = run_audit(defense=defense, attack=attack, out=tmp_path / "run", **SETTINGS)
+    (row,) = (row for row in run.rows if row.defense == defense)
+    assert row.answers["label_accuracy"].value > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_report", "no_controls")
 def test_a_claim_that_canaries_refute_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = Noised.certificate
 

@@ -69,6 +69,14 @@ def test_a_white_box_knows_what_a_stage_of_ones_own_does(defense: Defense) -> No
     torch.testing.assert_close(found, (2 if isinstance(defense, Turning) else -3) * smashed)
 
 
+def test_a_client_knows_what_happens_behind_its_lower_segment() -> None:
+    """The gradient that comes back to the segment has passed the defense, too."""
+    edge, images, found = known(Mirror())
+    with torch.no_grad():
+        inner = edge.behind_lower(torch.nn.Flatten())(edge.lowers(images.unsqueeze(0))[0])
+    assert torch.equal(inner, found.flatten(1))
+
+
 def test_it_is_differentiable_and_draws_nothing_from_the_global_generator() -> None:
     edge, images, _ = known(Mirror())
     state = torch.random.get_rng_state()

@@ -59,10 +59,13 @@ def observed(
         return replace(common, views=views, releases=rows, tail=tail)
     model = context.model if isinstance(context, TrainedContext) else None
     images = [kept.images.unflatten(0, (clients, -1))[client] for kept in rounds if kept.images is not None]
+    upper = None
+    if "upper" in declared:  # a client's gradient has also passed the defense, which the client knows
+        upper = model.edge.behind_lower(model.upper) if model else context.upper()
     seen = replace(
         common,
         views=transcript.received(client),
-        upper=None if "upper" not in declared else model.upper if model else context.upper(),
+        upper=upper,
         lower=model.edge.lowers.copy(client) if model and "lower" in declared else None,
         lower_weights=[kept.own_lower(client) for kept in rounds] if "lower" in declared else None,
         auxiliary=torch.cat(images) if "auxiliary" in declared else None,

@@ -24,7 +24,8 @@ def best_cut(
     """Three results: the AUC at each cut for which all epochs have scores; each epoch's scores at the best of these
     cuts; and the scores pooled over epochs.
 
-    Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
+    The best cut has the largest AUC or, if the attack scores one label only, the AUC farthest from 1/2: such scores may
+    have either sign. Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:
@@ -34,7 +35,8 @@ def best_cut(
         cut: pooled_auc(scores.values.double().cpu().numpy(), (of == attack.positive).cpu().numpy()).auc.value
         for cut, (scores, of, _) in whole.items()
     }
-    best = max(auc, key=lambda cut: auc[cut])
+    signed = {cut: scores.of_labels is not None for cut, (scores, *_) in whole.items()}
+    best = max(auc, key=lambda cut: auc[cut] if signed[cut] else abs(auc[cut] - 0.5))
     return auc, said[best], whole[best]
 
 

@@ -136,7 +136,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
 class _Answered:
     """An attack's scores in each epoch, the true labels of the scored records, and the resulting accuracies.
 
-    `auc` holds the AUC of each cut; the larger one is in `answers`.
+    `auc` holds the AUC of each cut; that of the best cut is in `answers`.
     """
 
     by_epoch: list[Asked]
@@ -150,12 +150,12 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
     """A sentence with the AUC at each cut that the server of a U-shape read.
 
     >>> _both_cuts({"second": 0.98, "first": 0.5}).partition(": ")[2]
-    'AUC 0.980 at the second cut, 0.500 at the first one; the row has the larger'
+    'AUC 0.980 at the second cut, 0.500 at the first one; the row has the clearer'
     """
     told = [
         f"{value:.3f} at the {cut} {'cut' if number == 0 else 'one'}" for number, (cut, value) in enumerate(auc.items())
     ]
-    return f"the server of a U-shape was asked for the clients' labels: AUC {', '.join(told)}; the row has the larger"
+    return f"the server of a U-shape was asked for the clients' labels: AUC {', '.join(told)}; the row has the clearer"
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:

@@ -1,15 +1,18 @@
 """Union of passes: every token that recurs finds its record, strangers do not, and noise is refused."""
 
+from itertools import cycle
 from typing import Any
 
 import pytest
 import torch
 from torch import Generator
 
+from privkit.attacks.assign import take
 from privkit.attacks.base import NotApplicable, View
 from privkit.attacks.goals.reconstruct import Reconstruction
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.union import Union, collect
+from privkit.attacks.order.dropped_places import _sets
 from privkit.defenses.base import Defense
 from privkit.defenses.cutmix import ShuffledCutMix
 from privkit.defenses.fewer_tokens import TokenDropping
@@ -17,6 +20,7 @@ from privkit.defenses.noise import GaussianNoise
 from privkit.wire.channel import record_rounds
 from tests.attacks.inversion.mixing import BATCH, CLIENTS, FLOOR, VICTIMS, clients, passes, seen, smashed
 from tests.attacks.sessions import Killed, Session
+from tests.attacks.victims import answering
 
 
 def run(defense: Defense, attack: Union | BlackBox, session: Any = None) -> Reconstruction:
@@ -68,6 +72,21 @@ def test_a_companions_token_is_left_out_however_often_it_comes() -> None:
 def test_several_passes_show_what_one_does_not(defense: Defense) -> None:
     attack = Union(epochs=16)
     assert error(defense, run(defense, attack)) < 0.8 * FLOOR
+
+
+@pytest.mark.parametrize("shared", [0.0, 1_000.0])
+def test_what_all_tokens_share_does_not_make_them_equal(shared: float) -> None:
+    """Squared distances in float32 are differences of large numbers."""
+    draws = Generator().manual_seed(0)
+    tokens, views = shared + torch.randn(6, 16, 64, generator=draws), []
+    for _ in range(8):
+        kept = torch.rand(6, 16, generator=draws).argsort(1)[:, :12].sort(1).values
+        views.append(View(round=0, smashed=take(tokens, kept)))
+    assert collect(views).sizes.tolist() == [16] * 6
+    answers = cycle(views)
+    found, sizes = _sets(answering(lambda images, draws: next(answers).smashed), tokens, draws)
+    assert sizes.tolist() == [16] * 6
+    assert torch.equal(found, tokens)
 
 
 def test_noise_is_refused_since_no_token_comes_back() -> None:

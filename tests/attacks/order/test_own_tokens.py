@@ -102,6 +102,43 @@ def test_own_tokens_are_found_again(keep: float, lower: Any) -> None:
     assert own_row_share(share, BATCH) == pytest.approx(int(keep * T) / T, abs=0.05)
 
 
+def test_a_channel_that_is_the_same_in_all_tokens_hides_nothing() -> None:
+    """Its spread is rounding alone, and division by it would drown all other channels."""
+    images = crops(110, seed=2)
+    sent = torch.cat([projected(images), torch.full((110, T, 1), 0.7)], 2)
+    _, _, placed = match_own_tokens(*(x.unflatten(0, (-1, BATCH)) for x in (sent, pixels(images))))
+    assert placed > 0.97
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0])
+@pytest.mark.parametrize("keep", [0.4, 1.0])
+def test_noise_does_not_make_a_shuffle_look_mixed_and_is_learned_with(keep: float, sigma: float) -> None:
+    """Noisy tokens are hard to match one by one; all tokens together tell the share and the noise."""
+    std = sigma * float(projected(AUXILIARY).std())
+
+    def noisy(images: Tensor, draws: Generator) -> Tensor:
+        sent = shuffled(images, draws, projected, keep)[0]
+        return sent + std * torch.randn(sent.shape, generator=draws)
+
+    views, _, knowledge = scene(projected, keep)
+    known = replace(knowledge, query=answering(noisy), lower=Projected())
+    own = own_tokens(views[0], known, geometry_of(projected), Generator().manual_seed(0), 100)
+    assert own.keep == pytest.approx(int(keep * T) / T, abs=0.13)
+    assert (own.tokens - projected(AUXILIARY)).std() == pytest.approx(std, rel=0.15)
+
+
+@pytest.mark.parametrize("lower", [None, Projected()])
+@pytest.mark.parametrize("sigma", [0.1, 1.0])
+def test_noisy_tokens_in_their_places_stay_there(sigma: float, lower: Any) -> None:
+    std = sigma * float(projected(AUXILIARY).std())
+    query = answering(lambda images, draws: projected(images) + std * torch.randn(len(images), T, 64, generator=draws))
+    views, _, knowledge = scene(projected)
+    known = replace(knowledge, query=query, lower=lower)
+    own = own_tokens(views[0], known, geometry_of(projected), Generator().manual_seed(0), 100)
+    assert own.in_order
+    assert (own.tokens - projected(AUXILIARY)).std() == pytest.approx(std, rel=0.15)
+
+
 @pytest.mark.parametrize(("keep", "lower"), [(1.0, projected), (0.4, pixels), (0.4, crowded)])
 def test_queries_read_own_tokens_in_order(keep: float, lower: Any) -> None:
     """Behind a shuffle over the message as well, and if a token depends on its image's other tokens."""
