@@ -40,8 +40,8 @@ MEANING = (
     "if it identifies more records than any guess by the label does. If an attack beats only the constant guesses, "
     "the defense gives away the class. A defense holds against an attack that fails on it, although the same attack "
     "with the same seed and budget wins on the undefended model, and more training would not improve it. In all other "
-    "cases nothing is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A threat model "
-    "counts every attack that its adversary could mount; --attack all mounts what was not tried."
+    "cases nothing is shown. Of several attacks, the one with the highest SSIM, ROUGE-1 or share of cells is named. A "
+    "threat model counts every attack that its adversary could mount; --attack all mounts what was not tried."
 )
 NOTE = f"{MEANING} {' '.join(f'{threat_name(name).capitalize()}: {what}.' for name, what in THREAT_MODELS.items())}"
 NOT_TRIED, NO_NUMBER = "not tried", "no sound number"
