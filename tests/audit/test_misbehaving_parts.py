@@ -31,7 +31,6 @@ from privkit.files.import_path import imported
 from privkit.metrics.own import values as own_values
 from privkit.parts.registry import Component, parse
 from privkit.reports.schema import Row
-from privkit.run.stopping import heeded
 from privkit.settings.resolve import resolve
 from tests.audit.audits import Odd
 from tests.small import IMAGES, SMALL
@@ -266,14 +265,6 @@ def test_a_part_that_ends_the_process_ends_its_own_cell(
     with pytest.raises(Misbehaved, match=reason):
         raise Misbehaved(row.reason)
     assert other == foreign
-
-
-def test_an_interrupt_that_a_part_raises_is_none_of_the_users() -> None:
-    """Under a command, Ctrl-C raises `Stopped`; elsewhere it may be the user's."""
-    with heeded(), pytest.raises(Misbehaved, match="a part raised KeyboardInterrupt"), contained():
-        raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt), contained():
-        raise KeyboardInterrupt
 
 
 def test_a_thread_that_a_part_leaves_behind_keeps_no_process_alive() -> None:

@@ -256,9 +256,7 @@ def test_the_owner_s_numbers_are_repeated_and_the_mechanism_is_accounted_for(tmp
     assert row.certificate.epsilon == trained.rows[-2].certificate.epsilon  # type: ignore[union-attr]
     assert "of last May" in row.notes
     assert any("accuracy, 128 bytes up an image" in note for note in row.notes)
-    assert any(
-        re.match(r"the most frequent label has a share of 0\.\d+ of the \d+ recorded", note) for note in row.notes
-    )
+    assert any(note.startswith("the most frequent label has a share of 0.") for note in row.notes)
     assert any("the recording declares; privkit did not run it; checked: rounds, " in note for note in row.notes)
     assert any("privkit wrote this recording of a run" in note for note in row.notes)
 

@@ -23,18 +23,6 @@ from privkit.shared.measures import ANSWERS, OF_RECORDS
 from tests.reports.made import made, metric
 
 
-def test_labels_under_other_names_meet_no_gate_on_them() -> None:
-    """All labels were told apart, and each was called by another's name."""
-    named = {"label_accuracy": Interval(value=0.0, low=0.0, high=0.04, n=100, method="m")}
-    apart = {"cluster_accuracy": Interval(value=1.0, low=0.96, high=1.0, n=100, method="m")}
-    gate = Gate.parse("label_accuracy<=0.3")
-    assert gate.failures([made(attack="exploit", recovered={}, answers=named)]) == []
-    (failure,) = gate.failures([made(attack="exploit", recovered={}, answers={**named, **apart})])
-    assert "label_accuracy is 0.9600 at least, after the best renaming of labels" in failure
-    chance = {"cluster_accuracy": Interval(value=0.25, low=0.1, high=0.4, n=100, method="m")}
-    assert gate.failures([made(attack="exploit", recovered={}, answers={**named, **chance})]) == []
-
-
 @pytest.mark.parametrize(
     ("text", "met"),
     [

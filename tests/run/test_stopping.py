@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from privkit.run.stopping import Stopped, finished_cells
+from privkit.audit.contained import contained
+from privkit.errors import Misbehaved
+from privkit.run.stopping import Stopped, finished_cells, heeded
 
 RUN = ["--dataset", "tiny_digits", "--threads", "1", "--out", "my run"]
 BUDGET = ["--budget", "smoke:epochs=20"]
@@ -114,3 +116,11 @@ def test_privkit_alone_prints_its_help(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.splitlines()) > 10
     assert "Exit codes: 0 clean" in done.stdout
+
+
+def test_an_interrupt_that_a_part_raises_is_none_of_the_users() -> None:
+    """Under a command, Ctrl-C raises `Stopped`; elsewhere it may be the user's."""
+    with heeded(), pytest.raises(Misbehaved, match="a part raised KeyboardInterrupt"), contained():
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt), contained():
+        raise KeyboardInterrupt
