@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
+from privkit.attacks.assign import hungarian
 from privkit.attacks.base import NotApplicable, View, given
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.recurrence import copy_distance, gathered, keeps_places
 from privkit.attacks.order.approximate_reading import read_approximately
 from privkit.attacks.order.token_reading import (
     LABEL_IMAGES,
+    AffineMap,
     Asker,
     in_place,
     label_images,
@@ -34,6 +36,8 @@ OWN_ROUNDS = 2
 """Rounds that show which tokens a shuffle keeps in their row, if the lower segment is known."""
 _NOISY = 1e-3  # share of the mean squared distance of two tokens; copies that lie farther apart have noise of their own
 _IN_ORDER = 0.8  # share of noisy tokens in their places above which their order is left as it is
+_AS_GOOD = 1.001  # factor of another order's error; equal tokens have several best orders
+_PENALTY = 1e-3  # penalty of squared coefficients of a map from patches to tokens
 _SURE = 5.0  # number of standard deviations that noise alone would show
 KEEPS_ALL = 0.97  # estimated share of kept tokens above which a shuffle counts as not mixing images
 
@@ -145,8 +149,10 @@ def _queried_tokens(
         released = torch.cat([once, asker.images(images[whole:], asker.left)])
         compared = (x.unflatten(0, (-1, size)) for x in (released, patches[: len(released)]))
         own, share, placed = match_own_tokens(*compared)
-        keep, patches = own_row_share(share, size), patches[: len(released)]
-        return OwnTokens(tokens=own.flatten(0, 1), patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
+        keep, patches, own = own_row_share(share, size), patches[: len(released)], own.flatten(0, 1)
+        if each and placed <= KEEPS_ALL and _in_places(released, patches, own):
+            return OwnTokens(tokens=released, patches=patches, keep=1.0, in_order=True)
+        return OwnTokens(tokens=own, patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
     if not same and not approximate:
         raise NotApplicable(
             "own tokens are read by queries, but the same images sent twice gave different tokens: something other "
@@ -177,6 +183,22 @@ def _queried_tokens(
         crossed = _gathered(asker, (once, again), first, known, passes).repeat(2, 1, 1)
     keep, _ = shares_kept(ordered[:known].repeat(2, 1, 1), crossed, size)
     return OwnTokens(tokens=ordered[alike], patches=patches[alike], keep=keep, in_order=False)
+
+
+def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
+    """Whether tokens [N, T, D] that have the same places in each round are in the places of their patches [N, T, P].
+
+    The tokens that were `matched` with each patch give a map from patches to tokens, and so the one order of all images
+    that fits best. The tokens are in their places if patches explain them as well in this order as in that one.
+    """
+    scale = token_scale(released)
+    one, two = ((x - x.mean(0)) / scale for x in (AffineMap.fit(patches, matched, _PENALTY)(patches), released))
+    other = patches[:, hungarian(-torch.einsum("ntd,nsd->ts", one, two).unsqueeze(0))[0]]
+    wrong = [
+        float(((AffineMap.fit(sent, released, _PENALTY)(sent) - released) / scale).square().mean())
+        for sent in (patches, other)
+    ]
+    return wrong[0] <= _AS_GOOD * wrong[1]
 
 
 def _in_rows(

@@ -40,6 +40,22 @@ from tests.attacks.victims import answering, crops
 QUICK: list[Any] = [Jigsaw(epochs=1, kicks=1), DragReorder(epochs=1)]
 
 
+def blurred(images: Tensor) -> Tensor:
+    """Each token is the mean of those around it."""
+    maps = projected(images).transpose(1, 2).unflatten(2, (4, 4))
+    return torch.nn.functional.avg_pool2d(maps, 3, 1, 1).flatten(2).transpose(1, 2)
+
+
+def halved(images: Tensor) -> Tensor:
+    """Half of the tokens are zeros."""
+    return projected(images) * torch.arange(2.0).repeat(T // 2).unsqueeze(1)
+
+
+def moved(images: Tensor) -> Tensor:
+    """All images in one other order."""
+    return projected(images)[:, torch.randperm(T, generator=Generator().manual_seed(3))]
+
+
 def crowded(images: Tensor) -> Tensor:
     """Tokens that depend on all patches of their image, as behind a block of a transformer."""
     tokens = projected(images)
@@ -108,6 +124,18 @@ def test_a_channel_that_is_the_same_in_all_tokens_hides_nothing() -> None:
     sent = torch.cat([projected(images), torch.full((110, T, 1), 0.7)], 2)
     _, _, placed = match_own_tokens(*(x.unflatten(0, (-1, BATCH)) for x in (sent, pixels(images))))
     assert placed > 0.97
+
+
+@pytest.mark.parametrize("lower", [blurred, halved, moved])
+def test_tokens_that_match_no_patch_well_stay_in_their_places(lower: Any) -> None:
+    """What comes back in the same places each time has one order, which all images tell together."""
+    views, _, knowledge = scene(lower)
+    known = replace(knowledge, query=answering(lambda images, draws: lower(images)))
+    own = own_tokens(views[0], known, geometry_of(lower), Generator().manual_seed(0), 100)
+    assert own.in_order == (lower is not moved)
+    assert own.keep == 1
+    expected = projected(AUXILIARY) if lower is moved else lower(AUXILIARY)
+    assert (own.tokens - expected).abs().lt(1e-4).double().mean() > 0.99
 
 
 @pytest.mark.parametrize("sigma", [0.3, 1.0])
