@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import exp, factorial, prod, sqrt
+from itertools import combinations_with_replacement, permutations
+from math import exp, factorial, pi, prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,25 @@ def test_others_that_are_alike_give_away_less(x: int, other: int, rest: int) -> 
     assert claimed is not None
     for epsilon in (0.0, 0.1, 0.2):
         assert at_least(losses, epsilon) <= pld.history_delta([(claimed, epochs)], epsilon)
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 1.5])
+def test_in_tiny_epochs_others_that_are_alike_are_the_worst(mu: float) -> None:
+    """Three rows on a line, integrated on a grid: so the gap of the bound is no weakness of the known pair."""
+    seen = np.linspace(-5.5, 7, 56)
+
+    def law(records: tuple[float, ...]) -> Array:
+        each = [np.exp(-((seen - mu * one) ** 2) / 2) / sqrt(2 * pi) * (seen[1] - seen[0]) for one in records]
+        orders = [np.einsum("i,j,k->ijk", *(each[at] for at in order)) for order in permutations(range(3))]
+        return np.asarray(sum(orders) / 6)
+
+    for epsilon in (0.0, 0.3, 0.8, 1.5):
+        found: dict[bool, list[float]] = {True: [], False: []}
+        for others in combinations_with_replacement((0.0, 0.5, 1.0), 2):
+            ours, theirs = law((0.0, *others)), law((1.0, *others))
+            for p, q in ((ours, theirs), (theirs, ours)):
+                found[others[0] == others[1]].append(float(np.maximum(p - exp(epsilon) * q, 0).sum()))
+        assert max(found[False]) < max(found[True])
 
 
 def test_others_in_two_clusters_give_away_less() -> None:
