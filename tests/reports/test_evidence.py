@@ -379,13 +379,10 @@ def test_membership_is_covered_by_its_own_attack_and_an_auc_below_chance_leaks(
 
 def test_the_notes_of_a_recording_and_the_gates_are_handed_on() -> None:
     row = counted("black_box", "one_pass", 0.01, 40, protocol="ours", partition="iid")
-    origin = {
-        "notes": ("taken from the recording without a check: accuracy",),
-        "provenance": Provenance(data={FILE: "0" * 64}),
-    }
-    row = row.model_copy(update=origin)
+    notes = ("taken from the recording without a check: accuracy",)
+    row = row.model_copy(update={"notes": notes, "provenance": Provenance(data={FILE: "0" * 64})})
     found = of(row)
-    assert found.audited.notes == ("taken from the recording without a check: accuracy",)
+    assert found.audited.notes == notes
     assert "partition" not in found.audited.network
     assert found.limits[-1].startswith("What crossed the cut was recorded by whoever owns the system.")
     assert not any("recorded by" in limit for limit in of(counted("black_box", "one_pass", 0.01, 40)).limits)
