@@ -13,25 +13,18 @@ By the trapezoidal rule of step d, at z_j = θ + ijd for all whole j, it is a su
 
     (d/2π)·Σ_j e^{z_j·s}/z_j² = Σ_m (s + 2πm/d)₊·e^{−2πmθ/d} ≥ s₊.
 
-So the rule is a bound itself, for every step. With M_t(z) = E e^{zV} of kind t, and k_t rows of the weight w of kind t,
-E(Σ w_i·V_i)₊ is at most
+So the rule is a bound itself, for every step. With M_t(z) = E e^{zV} of kind t, and k_t rows of the lowest weight w of
+kind t, E(Σ w_i·V_i)₊ is at most
 
-    (d/2π)·Σ_j exp(Σ_t k_t·ln|M_t(w·z_j)|)/|z_j|².
+    (d/2π)·Σ_j exp(Σ_t k_t·ln|M_t(w·z_j)| + rest)/|z_j|².
 
-The sum is convex in (k_1, …, k_T), so it is largest if all k rows of the weight w are of one kind. With several weights
-w_g, it is largest if all k_g rows of each weight are of one kind. For all shares α_g > 0 that sum to 1, Hölder's
-inequality separates the weights, so that each may have its own worst kind:
+The rest sums max over t of ln|M_t(w_i·z_j)| over rows of other weights, whatever their kinds are. The sum is convex in
+(k_1, …, k_T), so it is largest if all rows of the lowest weight are of one kind. A normal variable that is a quarter of
+a node wide is added to each V. This makes the sum larger (Jensen) and makes its terms decay, so that |M_t(w·z)| ≤
+M_t(wθ) bounds all distant terms. If V is normal, the bound is 3 % above the truth up to three standard deviations, and
+11 % at seven; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's integral of s₊.
 
-    Π_g max_t {(d/2π)·Σ_j exp(k_g·ln|M_t(w_g·z_j)|/α_g + rest_j)/|z_j|²}^α_g.
-
-α_g is the share in the variance. Here rest_j sums max over t of k_g·ln|M_t(w_g·z_j)| over weights with small shares.
-A normal variable that is a quarter of a node wide is added to each V. This makes the sum larger (Jensen) and makes its
-terms decay, so that |M_t(w·z)| ≤ M_t(wθ) bounds all distant terms. If V is normal, the bound is 3 % above the truth up
-to three standard deviations, and 11 % at seven; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's
-integral of s₊.
-
-**By convolution**: every row gets the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds. If
-the grid is too large, weights are rounded up to even multiples, and some of the smallest are left out; F grows.
+**By convolution**: every row gets the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds.
 """
 
 from __future__ import annotations
@@ -42,14 +35,14 @@ from typing import TypeAlias
 
 import numpy as np
 from scipy import fft
-from scipy.special import logsumexp, ndtr
+from scipy.special import ndtr
 
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.fft_composition import spectrum_power
 from privkit.accountants.bounds.third_record import Gram, triples
 from privkit.shared.array import Array
 
-_LARGEST_WINDOW = 2**17
+_LARGEST_WINDOW = 2**19
 """Nodes of a sum's window."""
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ; and below its grid, which is moved up."""
@@ -61,8 +54,6 @@ _MOST_TILT = 20.0
 """Largest exponent of a tilted term."""
 _STEP, _STEPS = 0.5, 128
 """d over the smaller of θ and 1/(standard deviation of the sum), and terms: the last is so far that the sum fades."""
-_SHARE = 0.03
-"""Share of the variance from which a weight has its own sum in the contour integral."""
 _WIDE = 10.0
 """Standard deviations of a normal variable that integrals reach."""
 
@@ -77,7 +68,7 @@ KINDS = both_orders(triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.
 FINE_KINDS = both_orders(triples(np.linspace(0, 1, 21).tolist(), (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 1.0)))
 """More such matrices, which exceed by less."""
 Rows: TypeAlias = tuple[tuple[int, int], ...]
-"""Increasing weights in multiples of a unit, and how many rows have each; they are scaled to sum to 1."""
+"""Weights in multiples of the lowest, which is first, and how many rows have each; they are scaled to sum to 1."""
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
@@ -102,7 +93,7 @@ def _by_contour(
     """An upper bound on F(w) by the contour integral, with terms from z = θ on; infinite if they overflow.
 
     `terms` are [K] nodes, [T, K] masses of each kind, and [K] largest E(V − node)₊; `interval` is the smallest distance
-    of nodes. `rows` are [D] weights and [D] numbers of rows. The mean of the sum is about `apart`
+    of nodes. `rows` are [D] weights, the lowest first, and [D] numbers of rows. The mean of the sum is about `apart`
     standard deviations (`spread`) from 0.
     """
     nodes, masses, above = terms
@@ -113,21 +104,17 @@ def _by_contour(
     some = np.concatenate([masses[:, :last], masses[:, last:].sum(1, keepdims=True)], axis=1)
     slopes, shares = _rule(theta * spread)
     x = (theta * weights)[:, None] * nodes[: last + 1]
-    turned = np.repeat(np.exp(1j * slopes[1] * x)[:, None], slopes.size, axis=1)
-    turned[:, 0] = np.exp(x - x[:, -1:])
-    turned = np.cumprod(turned, axis=1)
-    squares = sum((np.ascontiguousarray(part) @ some.T) ** 2 for part in (turned.real, turned.imag))
-    logs = counts[:, None, None] * (np.log(squares + 1e-300) / 2 + x[:, -1:, None])  # [D, j, T]
+    sizes, phases = np.exp(x - x[:, -1:])[:, None], x[:, None] * slopes[:, None]
+    squares = ((sizes * np.cos(phases)) @ some.T) ** 2 + ((sizes * np.sin(phases)) @ some.T) ** 2
+    logs = np.log(squares + 1e-300) / 2 + x[:, -1:, None]  # [D, j, T]
+    sums = counts[0] * logs[0] + np.einsum("d,dj->j", counts[1:], logs[1:].max(2))[:, None]
     smooth = float(counts @ (theta * weights * interval / 4) ** 2) / 2
-    if logs[:, 0].max(1).sum() + smooth > 600:
+    if sums[0].max() + smooth > 600:
         return inf
-    logs = np.concatenate([logs, logs[:, :1]], axis=1)  # the last one bounds all distant terms
-    factors = np.log(np.append(shares, 2 / slopes[-1])) + smooth * (1 - np.append(slopes, slopes[-1]) ** 2)
-    variance = counts * weights**2 / (counts @ weights**2)
-    own = variance >= min(_SHARE, float(variance.max()))
-    parts = variance[own] / variance[own].sum()
-    exponents = logs[own] / parts[:, None, None] + (factors + logs[~own].max(2).sum(0))[None, :, None]
-    return float(exp(parts @ logsumexp(exponents, axis=1).max(1)) / (2 * pi * theta) + above[last])
+    fading = smooth * (1 - slopes**2)
+    far = 2 / slopes[-1] * np.exp(sums[0] + fading[-1])
+    found = shares @ np.exp(sums + fading[:, None]) + far  # [T]
+    return float(found.max() / (2 * pi * theta) + above[last])
 
 
 def _rule(deviations: float) -> tuple[Array, Array]:
@@ -175,8 +162,8 @@ def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ..
     spread = sqrt(max(float(weights**2 * counts @ (tilted @ nodes**2 - means**2)), 0.0))
     low, top = min(0.0, mean - 12 * spread), _FADES / tilt
     if top - low > _LARGEST_WINDOW * interval:
-        fewer = coarser(rows)
-        return _by_convolution(epsilon, mu, fewer, kinds) if fewer and fewer != rows else inf
+        fewer = ((rows[0][0], rows[0][1] // 2), *rows[1:])
+        return _by_convolution(epsilon, mu, fewer, kinds) if rows[0][1] > 1 else inf
     first = floor(low / interval)
     size = fft.next_fast_len(int(top / interval) - first + 2, real=True)
     spectrum, at = np.ones(size // 2 + 1, complex), np.rint(nodes / interval).astype(int)
@@ -191,22 +178,6 @@ def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ..
     outside = interval * count * exp(-tilt * interval * count)
     scale = exp(e) / float(weights @ counts) if (e := float(counts @ np.log(totals))) < 700 else inf
     return float(scale * (above + rounding + outside) + beyond)
-
-
-def coarser(rows: Rows) -> Rows:
-    """Rows that hide less, with half the multiples, rounded up; empty if the heaviest one exceeds the sum.
-
-    >>> coarser(((3, 10), (8, 1))), coarser(((1, 9),))
-    (((2, 7), (4, 1)), ((1, 4),))
-    """
-    left, kept = sum(multiple * count for multiple, count in rows) // 2, dict[int, int]()
-    for multiple, count in reversed(rows):
-        half = (multiple + 1) // 2
-        fits = min(count, left // half)
-        kept[half], left = kept.get(half, 0) + fits, left - fits * half
-        if fits < count:
-            break
-    return tuple((multiple, count) for multiple, count in sorted(kept.items()) if count)
 
 
 @lru_cache(maxsize=256)
