@@ -84,13 +84,13 @@ _NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
 those up to so many standard deviations."""
 _REST = 0.05
 """θ."""
-_FIRST_LEVELS, _LEVELS = (1.2, 1.6, 2.4, 4.0, 8.0), 5.0
-"""g_1, g_2, …, and the ratio of all further ones."""
-_POWERS = ((0.2, 0.3), (0.5, 0.1), (0.5, 1.0), (0.7, 0.3))
+_FIRST_LEVEL, _LEVELS = 1.0, 3.0
+"""g_1, and the ratio of all further ones."""
+_POWERS = tuple((power, share) for power in (0.2, 0.5, 0.7) for share in (0.03, 0.1, 0.3, 1.0))
 """λ, and the share of the second term of Ψ over that of the first, of which the best are taken."""
 _UNITS = 16
 """Multiples of weights in 1/n."""
-_SHARES = (0.003, 0.01, 0.05, 0.15, 0.3, 0.5, 0.7, 0.9)
+_SHARES = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Parts of the rows at which T has a tangent."""
 TOLD = 1e-7
 """Wanted probability that a row is told in some epoch of a run; δ far below it gains nothing from the order."""
@@ -194,13 +194,16 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
     The result is None if fewer than two equivalent rows are left. Only the choice of the moves is approximate; the
     bound holds for every choice.
 
-    >>> hiding(1000, 0.3).places > 700, hiding(100, 1.5)
+    >>> hiding(1000, 0.3).places > 700, hiding(50, 1.5)
     (True, None)
     """
 
     def rough(moves: list[int]) -> float:
         found = _built(moves, mu, told, _roughly)
-        return _rough_epsilon(found, mu, told) if found else gaussian.epsilon(_TAIL, mu)
+        if found is None:
+            return gaussian.epsilon(_TAIL, mu)
+        spread = min(mu, _spread(mu) / sqrt(found.places))  # of one epoch; TOLD / told epochs are composed
+        return max(_rough_epsilon(found, mu, told), gaussian.epsilon(100 * TOLD, sqrt(TOLD / told) * spread))
 
     best = min(_choices(records), key=rough, default=[])
     found = _built(best, mu, told, hidden_delta)
@@ -209,7 +212,8 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
 
 def _choices(records: int) -> Iterator[list[int]]:
     """Numbers of rows n_L, …, n_1 to try: most rows for the first move, and geometric numbers for the others."""
-    for count, share in ((2, 0.97), (2, 0.9), (3, 0.95), (3, 0.85), (4, 0.75), (4, 0.6), (5, 0.5)):
+    few = ((2, 0.6), (2, 0.75)) if records < 100 else ()
+    for count, share in (*few, (2, 0.97), (2, 0.9), (3, 0.95), (3, 0.85), (4, 0.75), (4, 0.6), (5, 0.5)):
         parts = 3 ** np.arange(count - 1.0)
         rows = [int(part) for part in (records - 1) * (1 - share) * parts / parts.sum()]
         if rows[0] > 1:
@@ -251,7 +255,7 @@ def _covered(table: tuple[Array, Array], rows: int, mu: float, told: float) -> H
     shown[-1] = 0.0  # no row has a probability above 1
     first = int(np.argmax(shown <= told))
     cap = min(float(known[first]) / (1 - _REST), float(rows))
-    levels = [*_FIRST_LEVELS]
+    levels = [_FIRST_LEVEL]
     while levels[-1] < 1 / told:
         levels.append(_LEVELS * levels[-1])
     caps = 1 + np.geomspace(min(1e-3, cap / 100), max(cap - 1, 0.01), 200)
