@@ -313,7 +313,7 @@ def _unnamed(rows: Sequence[Row]) -> str:
     row, best = found[min(found)]
     what = measure(metric_of(row))
     return (
-        f"but {row.records} are recovered, but not their owners: after matching, {row.attack} has {what.title} "
+        f"but {row.records} are recovered, though not which is which: after matching, {row.attack} has {what.title} "
         f"{best.value:.{what.digits}f}"
     )
 

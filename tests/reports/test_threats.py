@@ -235,7 +235,7 @@ def test_table_rows_that_were_recovered_in_another_order_are_told(cells: float, 
     won = row.model_copy(update={"defense": "none", "recovered": {"unaligned": of(1.0), "matched": of(1.0)}})
     sentence = alone(row, won)["query"].sentence
     assert sentence.startswith("holds against black_box")
-    remark = f"but table rows are recovered, but not their owners: after matching, black_box has cells {cells:.3f}"
+    remark = f"but table rows are recovered, though not which is which: after matching, black_box has cells {cells:.3f}"
     assert sentence.endswith(remark) == told
 
 
