@@ -292,7 +292,7 @@ def _single(rows: Sequence[Row]) -> str:
 
 
 def _unnamed(rows: Sequence[Row]) -> str:
-    """A remark if records were recovered, but not their owners, for example if groups are secret.
+    """A remark if records were recovered, though not which is which, for example if groups are secret.
 
     Guesses are then matched to a round's records with the truth, which favors even bad guesses. An error below half
     that of the best constant guess is too small for this effect, unless the adversary's records match as well

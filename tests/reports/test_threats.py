@@ -219,7 +219,7 @@ def test_images_that_were_recovered_in_another_order_are_told() -> None:
         other = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
         sentence = judged(other)["many_passes"].sentence
         assert sentence.startswith("holds against unmix")
-        assert sentence.endswith(f"but not their owners: after matching, unmix has MSE {error:.4f}") == told
+        assert sentence.endswith(f"though not which is which: after matching, unmix has MSE {error:.4f}") == told
 
 
 @pytest.mark.parametrize(("cells", "told"), [(1.0, True), (0.9, True), (0.6, False)])
