@@ -132,7 +132,7 @@ MIXERS = {"protocol": "splitfed:clients=2"}
 SAME = "that there is as much noise"
 
 
-HIDDEN = "dimensions and noise (what"
+HIDDEN = "dimensions and noise (the recording does not show what"
 
 
 @pytest.mark.parametrize(
