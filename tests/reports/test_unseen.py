@@ -29,7 +29,7 @@ def test_guesses_that_match_as_own_records_do_are_not_called_recovered() -> None
     row = row.model_copy(update={"recovered": row.recovered | {"matched": matched}, "floors": floors})
     alike = Check(name=OWN_MATCH, passed=False, detail="", decisive=False)
     told = [judged(one)["many_passes"].sentence for one in (row, row.model_copy(update={"checks": (alike,)}))]
-    assert ["not their owners" in sentence for sentence in told] == [True, False]
+    assert ["not which is which" in sentence for sentence in told] == [True, False]
 
 
 def test_images_that_correlation_identifies_are_named_although_the_defense_holds() -> None:
