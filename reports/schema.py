@@ -152,9 +152,8 @@ class Row(Frozen):
     ahead: dict[str, Metrics] = {}
     answers: dict[str, Interval] = {}
     queries: int | None = None  # rounds of own images that the attack sent through the defended clients
-    empirical_bound: EmpiricalBound | None = (
-        None  # lower bound on ε from canaries, beside the claim on the same release
-    )
+    # lower bound on ε from canaries, beside the claim on the same release
+    empirical_bound: EmpiricalBound | None = None
     doubt: str = ""  # why it does not show that the defense holds, if the attack fails; empty in older rows
     notes: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()

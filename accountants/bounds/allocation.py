@@ -28,9 +28,8 @@ _ORDERS = np.concatenate([[1.25, 1.5], np.arange(2.0, 65.0), [96.0, 128.0]])
 """Orders that are tried for secret places; the time grows with the square of the largest."""
 _MOST_OVERLAPS = 1_024  # places up to which the exact overlap of two or three subsets is summed
 _LARGEST_ORDER = 256  # highest order of the Rényi curve; its moments take time proportional to the square
-_MOST_PLACES = (
-    4096  # most places of the numerical profile; more places hide better, so the profile of this number is a bound
-)
+# most places of the numerical profile; more places hide better, so the profile of this number is a bound
+_MOST_PLACES = 4096
 _LARGEST_SHIFT = 4.0
 """μ above which the numerical profile would be lost in rounding; the unsampled profile takes its place."""
 _HIDES_NOTHING = 100.0  # μ above which no order of the Rényi curve gains from secrecy, and moments would overflow

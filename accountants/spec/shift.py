@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 _CERTAIN = np.zeros(1)  # log weight of a law with one point
 FEW = 256  # most points of a law that a composition treats one by one: milliseconds per question
-_LARGEST_SHIFT = (
-    1e100  # largest sensitivity over noise: nothing is hidden far below it, and its square must not overflow
-)
+# largest sensitivity over noise: nothing is hidden far below it, and its square must not overflow
+_LARGEST_SHIFT = 1e100
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,9 +44,8 @@ Combine = Literal["auto", "average", "concatenate", "pool", "intersect", "as_rel
 _TRIED = 8  # messages of own images from which the distance of copies is learned
 _SCALED = ("mae", "set", "message")  # decoders whose natural width would grow with the combined channels
 _RIDGE = 1e-4
-_SHOWN = (
-    0.8  # share of the variance of mean patches: .93 and more where tokens were right, .35 behind a spectral shuffle
-)
+# share of the variance of mean patches: .93 and more where tokens were right, .35 behind a spectral shuffle
+_SHOWN = 0.8
 _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 

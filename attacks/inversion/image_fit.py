@@ -17,9 +17,8 @@ from privkit.torch_utils.seeded import seeded
 STEPS_AN_EPOCH = 100
 _STEPS_A_ROUND = 25  # steps in each round of the permutation
 _SINKHORN_STEPS = 30
-_EXPLAINED = (
-    1e-4  # an error 40 dB below the release's variance counts as explained: no image metric shows smaller errors
-)
+# an error 40 dB below the release's variance counts as explained: no image metric shows smaller errors
+_EXPLAINED = 1e-4
 _COOLED = 0.5  # share of the order's cooling that a further cycle skips, since tokens then have their places
 HOME = 2.0  # nats for a token's own row: batch shuffling that keeps .4 of ten images' tokens
 RESTART_NOISE = 0.25
@@ -42,9 +41,8 @@ class Problem:
     records: Tensor | None = None
     anchor: Tensor | None = None  # images near which the guess is kept, like `start`; None for the start itself
     places: Tensor | None = None  # [N, T, T] nats of released token t at place s, or None
-    group: int = (
-        1  # number of rows that share guesses or tokens and are kept or restored together; 1 if rows are independent
-    )
+    # number of rows that share guesses or tokens and are kept or restored together; 1 if rows are independent
+    group: int = 1
 
     @property
     def seats(self) -> Tensor | slice:

@@ -28,9 +28,8 @@ _SURE = 20.0
 lead."""
 _SURER = 4.0  # factor on `_SURE` from pass to pass
 _WIDER = 8  # factor on the number of candidates while no exact one is found and one must exist
-_LIKE_OTHERS = (
-    1.5  # a finished text is explained as well as the median text, up to this factor: all have the same noise
-)
+# a finished text is explained as well as the median text, up to this factor: all have the same noise
+_LIKE_OTHERS = 1.5
 _SHOWN = 3.0  # standard errors that show whether tokens were released in their places
 
 

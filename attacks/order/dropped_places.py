@@ -19,10 +19,8 @@ _TOKENS = 1_024  # most tokens of all releases of an image: each is compared wit
 _SAME = 1e-4  # share of the mean squared distance of two tokens: below it, they are copies of one
 _LARGE = 0.9  # quantile of the sizes of sets that is taken for a whole set's
 _LEAST = 0.1  # share of the sets that must be whole
-_COMPONENTS, _FEWEST = (
-    2_048,
-    16,
-)  # components of all laws together, and least of each: every token is compared with every law
+# components of all laws together, and least of each: every token is compared with every law
+_COMPONENTS, _FEWEST = 2_048, 16
 _NEW = 0.5  # largest share of tokens that are new
 _CONTRADICTED = 0.01  # largest share of pairs that came in both orders
 

@@ -19,9 +19,8 @@ SHARPNESS = 1.3
 _EMBEDDING = 48
 _BLOCKS = 3
 _JOINT_STEPS = 5  # steps of Sinkhorn's iteration
-_ROUNDS = (
-    3  # rounds of a message's network, each with one step of Sinkhorn's iteration: more were measured to gain nothing
-)
+# rounds of a message's network, each with one step of Sinkhorn's iteration: more were measured to gain nothing
+_ROUNDS = 3
 _IMAGES_A_STEP = 32
 _IMAGES_A_JOINT_STEP = 16  # more and smaller steps learn more in the same time
 _IMAGES_AN_EPOCH = 1_000  # images drawn anew for each epoch; more cost time and gained nothing in measurements

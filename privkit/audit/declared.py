@@ -121,9 +121,8 @@ class _Clients:
     why: str = ""  # the reason, if it is unknown
     plain: bool = True  # whether the noise is added to what is released, and nothing comes behind it
     weaker: str = ""  # how the mechanism claims more than the recorded defense does; empty if it does not
-    variance: float | None = (
-        None  # variance of the noise that the recorded defense adds; None if only the mechanism says it
-    )
+    # variance of the noise that the recorded defense adds; None if only the mechanism says it
+    variance: float | None = None
 
 
 def _held(recording: Recording) -> Declared:

@@ -20,12 +20,10 @@ from privkit.errors import PrivkitError, UsageError, one_line
 from privkit.files.import_path import imported
 from privkit.models.base import SplitModel
 
-_NOISE = (
-    0.1  # on every trained weight: a position embedding that starts at zero would stay unseen, and is learned later
-)
-_TOLERANCE = (
-    1e-3  # share of the distance of two tokens; rounding is a hundred times smaller, a position embedding larger
-)
+# on every trained weight: a position embedding that starts at zero would stay unseen, and is learned later
+_NOISE = 0.1
+# share of the distance of two tokens; rounding is a hundred times smaller, a position embedding larger
+_TOLERANCE = 1e-3
 _OTHERS = 8  # tokens beside the patches, at most: a class token, one for distillation, registers
 
 

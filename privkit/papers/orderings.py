@@ -75,9 +75,8 @@ class Measured:
     values: Mapping[int, float]  # seed -> value
     # seed -> the error of the mean own image, where rows have it
     floors: Mapping[int, float] = field(default_factory=dict)
-    seconds: float = (
-        0.0  # mean seconds of a seed, over the rows that say it; an upper bound, since machines were shared
-    )
+    # mean seconds of a seed, over the rows that say it; an upper bound, since machines were shared
+    seconds: float = 0.0
     size: Size | None = None  # size of the runs; None for a user's runs
 
     @property

@@ -239,7 +239,7 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
             told[name] = Interval(value=bits, low=bits, high=bits, n=found.units, method=how)
     right = {"direct": "in its place", "neighbor": "beside its neighbor", "membership": "in its image"}
     alone = ", ".join(f"{accuracy.left_alone:.3f} {right[name]}" for name, accuracy in accuracies.items())
-    sentence = f"order: if tokens are left as they came, the share is {alone}"
+    sentence = f"order: if tokens are left as they came, the share of tokens is {alone}"
     if found.bits_left is None:
         so_few = f"so few {found.unit}s ({found.units})"
         sentence += f"; with {so_few}, no attack could show that the order of one {whose} has lost any bit"
