@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from math import ceil
@@ -66,7 +67,9 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     if isinstance(part, ShuffledEpochs) and part.records is not None:
         from privkit.accountants.bounds.shuffled_rows import ShuffledRows  # its FFT is slow to import
 
-        return ShuffledRows(records=part.records, mu=law.constant), rounds
+        apart = replace(mechanism, relation="replace_one") if mechanism.relation == "add_or_remove_one" else mechanism
+        others = apart.shift().constant or 0.0  # two records may be farther apart than a record and a dummy
+        return ShuffledRows(records=part.records, mu=law.constant, apart=max(law.constant, others)), rounds
     kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
     rate = sampling.rate
     return GaussianRelease(mu=law.constant, sampling=kind if rate < 1 else "every_round", rate=rate), rounds

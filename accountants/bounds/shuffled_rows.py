@@ -61,6 +61,7 @@ from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.allocation import ToldPlaces
 from privkit.accountants.bounds.likelihood_sums import FINE_KINDS, Rows, hidden_delta
 from privkit.accountants.bounds.loss_distribution import Profile
+from privkit.accountants.bounds.round_profiles import gaussian_profile
 from privkit.accountants.bounds.step import Pairs
 from privkit.shared.array import Array
 
@@ -89,7 +90,8 @@ class ShuffledRows(ToldPlaces):
     """
 
     chosen: int = 1
-    records: int  # n ≥ 2, of which any two are at most `mu` apart
+    records: int  # n ≥ 2, with the dummy that replaces an absent record
+    apart: float  # the largest distance of two of them over the noise, ≥ `mu`
 
     @property
     def how(self) -> str:
@@ -100,8 +102,10 @@ class ShuffledRows(ToldPlaces):
         return "derived: shuffled_rows.py"
 
     def pairs(self, count: int) -> Pairs | None:
-        hidden = profile(self.records, self.mu, TOLD / count)
-        return None if hidden is None else [(hidden, count)]
+        hidden = profile(self.records, self.apart, TOLD / count)
+        if hidden is None:
+            return None
+        return [(lambda epsilon: np.minimum(hidden(epsilon), gaussian_profile(self.mu)(epsilon)), count)]
 
 
 Hidden: TypeAlias = Callable[[float, float, Rows], float]

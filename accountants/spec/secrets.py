@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from privkit.accountants import validate
 from privkit.accountants.spec.mixing import ArrayCount
-from privkit.accountants.spec.sensitivity import Categories, Clamp, PatchBall
+from privkit.accountants.spec.sensitivity import Categories, Clamp, Known, PatchBall
 from privkit.constraints import Checked, Count
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class ShuffledEpochs(Checked):
     depend on the data, but it may be public and need not be uniform. The last batch and the last epoch may be shorter.
 
     With `records`, the secrecy of the order is credited (`shuffled_rows`): the order must be uniform, secret, and drawn
-    anew in every epoch. This needs replace-one of a record, Gaussian noise, no mixing, and a frozen lower model.
+    anew in every epoch. This needs the unit `record`, Gaussian noise, no mixing, and a frozen lower model. Under
+    add-or-remove-one, a dummy of zeros takes the row of the absent record.
 
     Attributes:
         epoch_rounds: number B ≥ 1 of batches in an epoch.
@@ -149,7 +150,6 @@ def _check_allocation(mechanism: SplitMechanism, part: RandomAllocation) -> None
 def _check_order(mechanism: SplitMechanism) -> None:
     """ValueError if a secret order is claimed and no bound is derived for it."""
     needed = {
-        "relation": (mechanism.relation, "replace_one"),
         "unit": (mechanism.unit, "record"),
         "mixing": (mechanism.mixing.kind, "none"),
         "noise": (mechanism.noise.law, "gaussian"),
@@ -161,6 +161,11 @@ def _check_order(mechanism: SplitMechanism) -> None:
                 f"no bound is derived for a secret order of records with {name}={given!r}: use {name}={allowed!r}, or "
                 f"leave records out, which gives no credit for the order"
             )
+    if mechanism.relation == "add_or_remove_one" and Known in (type(mechanism.smashed), type(mechanism.labels)):
+        raise ValueError(
+            "a secret order hides a record among others, so the largest distance of two records counts, and a "
+            "sensitivity for add_or_remove_one does not limit it: give the clip set instead, or leave records out"
+        )
 
 
 def _check_mask(mechanism: SplitMechanism, mask: HiddenMask) -> None:

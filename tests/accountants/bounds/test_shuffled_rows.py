@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations_with_replacement, permutations
 from math import exp, factorial, pi, prod, sqrt
 from pathlib import Path
@@ -19,10 +20,10 @@ from privkit.accountants.bounds.shuffled_rows import _built, _majorant, hiding, 
 from privkit.accountants.ledger import Ledger
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedRatio
-from privkit.accountants.spec.parts import Mixup, Noise
+from privkit.accountants.spec.parts import EveryRound, Mixup, Noise
 from privkit.accountants.spec.records import from_json, to_json
 from privkit.accountants.spec.secrets import ShuffledEpochs
-from privkit.accountants.spec.sensitivity import Known, OneHot
+from privkit.accountants.spec.sensitivity import Clamp, Known, OneHot
 from privkit.accountants.table import mechanism_of
 
 Array = NDArray[np.float64]
@@ -257,10 +258,6 @@ def test_more_records_hide_more_and_larger_shifts_less() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (
-            {"relation": "add_or_remove_one", "smashed": Known(value=0.3, relation="add_or_remove_one", norm="l2")},
-            "relation",
-        ),
         ({"unit": "client"}, "unit"),
         ({"mixing": Mixup(ratio=FixedRatio.equal(2))}, "mixing"),
         (
@@ -272,6 +269,34 @@ def test_more_records_hide_more_and_larger_shifts_less() -> None:
 def test_what_no_bound_was_derived_for_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=f"a secret order of records with {said}="):
         credited(**changes)
+
+
+def test_a_sensitivity_for_adding_does_not_limit_the_other_records() -> None:
+    added = Known(value=0.3, relation="add_or_remove_one", norm="l2")
+    with pytest.raises(ValueError, match="the largest distance of two records counts"):
+        credited(relation="add_or_remove_one", smashed=added)
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("sigma", [10.0, 4.0, 2.5])
+@pytest.mark.parametrize("others", [-1.0, 0.0, 1.0])
+def test_a_dummy_among_records_gives_away_less(sigma: float, others: float) -> None:
+    """One of 1,000 records at 1 is replaced by zeros; a uniform order deals the rows, and `others` are all alike."""
+    added = credited(
+        smashed=Clamp(low=-1, high=1, dimensions=1), noise=Noise(smashed=sigma), relation="add_or_remove_one", rounds=10
+    )
+    random, runs = np.random.default_rng(int(sigma)), 4000
+    noise = random.normal(size=(runs, 1000))
+    alone = replace(added, participation=EveryRound(), rounds=1)
+    for epsilon in (0.003, 0.02, 0.1):
+        claimed = answer.delta(added, epsilon).delta
+        assert claimed is not None
+        assert claimed < 0.5 * (answer.delta(alone, epsilon).delta or 0)
+        for ours, theirs in ((1.0, 0.0), (0.0, 1.0)):
+            p, q = (ours - others) / sigma, (theirs - others) / sigma
+            seen = noise + p * (np.arange(1000) == 0)
+            ratio = np.exp(p * seen - p * p / 2).mean(1) / np.exp(q * seen - q * q / 2).mean(1)
+            assert at_least(np.log(ratio), epsilon) < claimed
 
 
 def test_records_are_at_least_the_batches() -> None:
