@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,11 +74,16 @@ def orderings(name: str) -> str:
 
 
 def summary() -> str:
-    """Three sentences on each paper: what holds, what fails, what is open."""
+    """Three lists on each paper, of what holds, what fails and what is open; one item for each part of a sentence."""
     made = []
     for name in PAPERS:
-        sentences = "\n".join(f"* {one}" for one in three_sentences(name))
-        made.append(f"**{paper(name).citation.partition(',')[0]}, {paper(name).title}**\n\n{sentences}")
+        lists = []
+        for sentence in three_sentences(name):
+            said, _, parts = sentence.rstrip(".").partition(": ")
+            parts = re.sub(r"\b(by formula|by its own printed numbers), ", r"\1: ", parts)
+            items = re.split(r"; (?![^()]*\))", parts)  # not inside brackets, which list claims
+            lists.append("\n".join([f"* {said}:", *(f"    * {one}" for one in items)]))
+        made.append(f"**{paper(name).citation.partition(',')[0]}, {paper(name).title}**\n\n" + "\n".join(lists))
     return "\n\n".join(made)
 
 

@@ -79,7 +79,7 @@ def every() -> tuple[list[str], list[list[str]]]:
         "dataset",
         "setting",
         "seeds",
-        "accuracy of undefended",
+        "accuracy (undefended)",
         *map(threat_name, MODELS),
         "claim",
         "bytes",
@@ -88,7 +88,7 @@ def every() -> tuple[list[str], list[list[str]]]:
 
 
 def _accuracy(one: MeasuredSetting) -> str:
-    return f"{one.accuracy:.2f}" + ("" if one.bare_accuracy is None else f" of {one.bare_accuracy:.2f}")
+    return f"{one.accuracy:.2f}" + ("" if one.bare_accuracy is None else f" ({one.bare_accuracy:.2f})")
 
 
 def _cell(one: MeasuredSetting | None) -> str:
@@ -124,7 +124,7 @@ def breaks() -> tuple[list[str], list[list[str]]]:
                     "all" if len(alike) == len(MODELS) else ", ".join(threat_name(one.threat_model) for one in alike)
                 )
                 rows.append([dataset, f"`{defense}`", _accuracy(here[0]), outcome, names, *told])
-    heading = ["dataset", "setting", "accuracy of undefended", "outcome", "adversary", "attack", "identified"]
+    heading = ["dataset", "setting", "accuracy (undefended)", "outcome", "adversary", "attack", "identified"]
     return [*heading, "rounds of queries", "CPU s"], rows
 
 
