@@ -39,7 +39,8 @@ class Escalation:
 
     @property
     def sentence(self) -> str:
-        """A sentence on the attack's extra work and the reason for its end; empty if it succeeded within its budget.
+        """A sentence on the attack's work beyond its budget and on why it ended; empty if it succeeded within the
+        budget.
 
         >>> Escalation(ended="won", errors=(0.08, 0.04), epochs=20).sentence
         'the attack failed at its budget, went on to 2 times its work (20 epochs, error 0.0800, 0.0400) and won'
@@ -101,24 +102,24 @@ def escalated(
     most: int,
     unit: str = "epochs",
 ) -> tuple[_Result, Escalation]:
-    """Run an attack. While it fails and may still improve, continue from its session with twice the work.
+    """Run an attack. While it fails and may still improve, continue from its saved state with twice the work.
 
-    An attack killed during a doubling resumes in this doubling.
+    An attack that is killed during a doubling resumes in this doubling.
 
     Args:
-        run: function that runs the attack from its start with a session. Each run makes the same calls with the same
-            draws, and `fit` skips work that the session already holds.
+        run: function that runs the attack from its start with a session (which saves and returns states). Each run
+            makes the same calls with the same random draws, and `fit` skips work that the session already holds.
         judged: function from a result to a pair: whether it is better than constant guesses, and its error ≥ 0.
         session: the session in which the attack saves its state; None saves nothing.
         most: largest number of doublings, ≥ 0.
         unit: name of the steps that `Session.goes_on` counts, such as "epochs".
 
     Returns:
-        The last result, and an `Escalation`.
+        The last result, and an `Escalation`: the work, the errors, and why the attack ended.
 
     Raises:
-        Exception: any error of `run` within its budget. A later doubling is ignored if it diverges or if the threat
-            model refuses it.
+        Exception: any error of `run` within its budget. If a later doubling diverges or needs data that this adversary
+            lacks, the result before it is returned.
 
     >>> def attack(session):
     ...     curve = [0.5]

@@ -1,4 +1,4 @@
-"""The goals of attacks. A goal owns its observation, its output, its control experiments and its scores.
+"""The goals of attacks: for each goal the data that its attacks see, their output, and its tests and scores of attacks.
 
 | goal | file | observation | output |
 | --- | --- | --- | --- |

@@ -83,11 +83,13 @@ def neighbor_differences(images: Tensor) -> Tensor:
 
 
 class ImageFit(Resumable):
-    """Images optimized to reproduce the releases; satisfies `privkit.attacks.fit.Training`.
+    """Optimize images so that a known lower segment maps them to the releases; satisfies
+    `privkit.attacks.fit.Training`.
 
-    Rows are independent, since Adam works coordinate by coordinate. An epoch has a hundred steps. A further cycle
-    restarts Adam and the learning rate from the images so far, but keeps the order of tokens sharp. If a cycle does
-    not lower a row's objective, the earlier images of the row and of its whole group are restored.
+    An epoch has a hundred steps. Adam works coordinate by coordinate, so released rows do not affect each other. A
+    further cycle restarts Adam and the learning rate from the present images; if the order of tokens is also sought, it
+    stays as sharp as it was. If a cycle does not lower the objective of a row (or of a group of rows that share images
+    or tokens), the row's (or group's) earlier images are restored.
     """
 
     def __init__(
@@ -211,9 +213,8 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """The likely place of a released token: one Gaussian for each place, in principal components of all tokens.
-
-    Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
+    """How likely each place is for a released token: one Gaussian for each place, in principal components of all
+    tokens.
 
     >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
     >>> PlaceModel.fit(examples).costs(torch.tensor([[[5.5], [0.5]]]))[0].argmin(1).tolist()
@@ -247,9 +248,9 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """Released tokens [N, T, D] -> negative log-likelihood of each place for each token, [N, T, T].
+        """The negative log-likelihood of each place for each released token, in nats, up to a constant for each token.
 
-        It is in nats, up to a constant for each token.
+        Tokens [N, T, D] (N rows of T tokens) give costs [N, T, T]; entry (n, t, s) belongs to token t and place s.
         """
         places, kept = self.means.shape
         costs = []

@@ -1,4 +1,4 @@
-"""Refinement: a small residual network that corrects guesses, trained on guesses at images that were left out of a fit.
+"""A small residual network that refines an attack's guesses: it learns to correct guesses by models that lack an image.
 
 The loss may also reward guesses that identify their image (`GuessError`).
 """
@@ -35,7 +35,7 @@ def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
 
 
 class GuessError(nn.Module):
-    """The mean squared error of guesses [n, P] at images [n, P].
+    """The loss of n guessed images [n, P] against the true images [n, P]: their mean squared error.
 
     With a weight > 0, a contrastive error is added: the cross-entropy of finding a guess's own image among the others
     by distance. Each error is then divided by the same error of a constant guess.
@@ -86,10 +86,15 @@ class Refinement:
     share_by_contrast: bool = False  # whether the share of the correction is chosen by both errors, or the square one
 
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
-        """Train the network, and add the share of its correction that is best on held-out images to the guesses [M, P].
+        """Train a correction network, and add its correction to each of M guesses [M, P] of P pixel values.
 
-        The result's `curve` is the error on held-out images: first of the guesses, then of the network after each
-        epoch.
+        The correction is multiplied by the factor in [0, 1] with the smallest error on held-out images. The result's
+        `curve` is the error on these images: first of the guesses, then of the network after each epoch.
+
+        Args:
+            guess: the guesses to correct, in [0, 1].
+            session: object that saves the training's state and reports its progress; None for neither.
+            attack: the attack's name, for error messages.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
         with seeded(truth.device, self.module):
