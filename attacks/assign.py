@@ -102,8 +102,7 @@ def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
 
 
 def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The column that the cheapest assignment gives to each row, int64 [G, n], for G cost matrices [G, n, m] with n ≤
-    m.
+    """The column that the cheapest assignment gives to each row: int64 [G, n] for G cost matrices [G, n, m], n ≤ m.
 
     Source: Kuhn 1955, computed by scipy's `linear_sum_assignment`.
 

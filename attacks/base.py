@@ -127,8 +127,7 @@ class TrainingClients(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """The data that every adversary has when the attack starts; the observation of each attack goal adds further
-    fields.
+    """The data that every adversary has when the attack starts; subclasses add the data for one kind of attack.
 
     Attributes:
         image_shape: shape of one private record, (C, H, W) for images; the model's architecture reveals it.

@@ -39,8 +39,7 @@ class Escalation:
 
     @property
     def sentence(self) -> str:
-        """A sentence on the attack's work beyond its budget and on why it ended; empty if it succeeded within the
-        budget.
+        """A sentence on the work beyond the attack's budget and why it ended; empty if it succeeded within the budget.
 
         >>> Escalation(ended="won", errors=(0.08, 0.04), epochs=20).sentence
         'the attack failed at its budget, went on to 2 times its work (20 epochs, error 0.0800, 0.0400) and won'

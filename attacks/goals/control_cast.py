@@ -204,10 +204,9 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """Number of a control experiment's auxiliary records that act as attacked records; the others are the adversary's
-    own.
+    """Number of auxiliary records that act as attacked records in a control experiment.
 
-    It is at most a quarter of `records`, and a multiple of `batch_size`.
+    It is at most a quarter of `records`, and a multiple of `batch_size`. The other records act as the adversary's own.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)

@@ -18,8 +18,7 @@ _CONTROL_CANARIES, _CONTROL_SIZE = 400, 16
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryObservation(Observation):
-    """The adversary's data on K canaries: records that were inserted or not, by coin flips that the adversary does not
-    see.
+    """The adversary's data on K canaries: records that were inserted or not, by secret coin flips.
 
     If canary i was not inserted, its counterpart was sent: another record, or the same record with another label.
 

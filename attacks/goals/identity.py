@@ -154,8 +154,7 @@ class Scaled(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment for control experiments whose tokens reveal to which record they belong, and optionally their
-    place.
+    """A lower segment for control experiments whose tokens reveal their record, and optionally their place.
 
     Each token is extended by a random projection of the mean of its record's tokens. Tokens after attention reveal
     their record in a similar way. So an attack that sorts tokens by record must succeed.

@@ -105,8 +105,7 @@ def wins(
 
 
 def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Control:
-    """The negative control: the attack gets pure noise with the shape of the real release, and must learn nothing from
-    it.
+    """The negative control: the attack gets pure noise shaped like the real release, and must learn nothing.
 
     The control fails if two conditions hold: the attack's error is more than 3 % below the error of the mean record,
     and a 99 % interval over the records shows that guesses are closer to their own records than to others. Guesses from

@@ -74,8 +74,7 @@ def hijacking_networks(
 
 
 class _ReleaseDiscriminator(nn.Module):
-    """Scores releases: higher if a release looks like a client's, lower if it looks like the output of the server's
-    encoder.
+    """Scores releases: higher if they look like a client's, lower if they look like the server's encoder's.
 
     With `classes`, it scores a release together with its label (a projection discriminator).
 

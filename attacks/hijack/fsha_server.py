@@ -182,8 +182,7 @@ class Server(Resumable):
 
     @torch.no_grad()
     def examine(self) -> float:
-        """The mean squared error of encoder and decoder on held-out images in [0, 1], with the same noise after every
-        epoch.
+        """The mean squared error of encoder and decoder on held-out images in [0, 1], always with the same noise.
 
         Raises:
             AttackDiverged: if the error, a weight of the server, or a release of the clients is not finite.

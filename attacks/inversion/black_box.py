@@ -39,8 +39,7 @@ COMPILE_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBox(ReconstructingAttack):
-    """A decoder network, trained on the adversary's images and on the releases that the defended clients return for
-    them.
+    """A decoder network, trained on the adversary's images and the defended clients' releases of them.
 
     Attributes:
         decoder: "mae" (the MAE decoder; with a mask token for each patch if tokens were dropped or merged), "released"

@@ -21,8 +21,7 @@ class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
 
 
 def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:
-    """The conditions (`Mounting`) of an attack that takes its epochs from an audit's budget, unless it sets its own
-    number.
+    """The conditions (`Mounting`) of an attack that takes its epochs from an audit, unless it sets their number.
 
     Args:
         attack: the attack.

@@ -83,13 +83,12 @@ def neighbor_differences(images: Tensor) -> Tensor:
 
 
 class ImageFit(Resumable):
-    """Optimize images so that a known lower segment maps them to the releases; satisfies
-    `privkit.attacks.fit.Training`.
+    """Images that are optimized until a known lower segment maps them to the releases.
 
-    An epoch has a hundred steps. Adam works coordinate by coordinate, so released rows do not affect each other. A
-    further cycle restarts Adam and the learning rate from the present images; if the order of tokens is also sought, it
-    stays as sharp as it was. If a cycle does not lower the objective of a row (or of a group of rows that share images
-    or tokens), the row's (or group's) earlier images are restored.
+    It satisfies `privkit.attacks.fit.Training`. An epoch has a hundred steps. Adam works coordinate by coordinate, so
+    released rows do not affect each other. A further cycle restarts Adam and the learning rate from the present images;
+    if the order of tokens is also sought, it stays as sharp as it was. If a cycle does not lower the objective of a row
+    (or of a group of rows that share images or tokens), the row's (or group's) earlier images are restored.
     """
 
     def __init__(
@@ -213,8 +212,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """How likely each place is for a released token: one Gaussian for each place, in principal components of all
-    tokens.
+    """How likely each place is for a released token: a Gaussian for each place, in principal components.
 
     >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
     >>> PlaceModel.fit(examples).costs(torch.tensor([[[5.5], [0.5]]]))[0].argmin(1).tolist()

@@ -25,8 +25,7 @@ from privkit.constraints import Probability, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class JigsawWhiteBox(ReconstructingAttack):
-    """Solve the order of shuffled tokens (of a whole message if they move between images), then invert the ordered
-    release.
+    """Solve the order of shuffled tokens, within images or whole messages, then invert the ordered release.
 
     If the clients run a block after the defense, its effect is undone first (`known_lower.before_block`), in the
     recorded releases and in answers to queries. If the adversary can query, the weights of the image priors are chosen

@@ -122,8 +122,7 @@ def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedRows:
-    """Mixed rows of several passes (the same records sent again), sorted by their records' place in the clients'
-    batches.
+    """Mixed rows of several passes (the same records sent again), sorted by their records' place in the batch.
 
     Every row mixes records with the same batch place, one of each client. So all rows of one place mix the same n
     records, and rows of different places share no record.

@@ -206,8 +206,7 @@ class Model:
     noise: Tensor  # [d], variances
 
     def guess(self, rows: LinkedRows, penalty: float) -> Tensor:
-        """The expected image behind each record, given all rows: [P·n, pixels] in [0, 1] for n clients at P batch
-        places.
+        """The expected image of each record, given all rows: [P·n, pixels] in [0, 1] for n clients, P batch places.
 
         The order is that of `rows.records`. The method solves for each record's standardized features and for the part
         of its smashed data that the map does not explain, both scaled to variance 1.
@@ -256,8 +255,7 @@ class Model:
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], right: Tensor, inverse: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Solve A·x = right for positive definite A by conjugate gradients; each entry of the first axis is a separate
-    system.
+    """Solve A·x = right for positive definite A by conjugate gradients, for each entry of the first axis.
 
     Args:
         product: function x -> A·x.

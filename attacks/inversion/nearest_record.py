@@ -95,8 +95,7 @@ def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: G
 
 
 def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws: Generator) -> float:
-    """The power of differences, 2 or 1, that identifies more of the adversary's records when it is summed as the
-    distance.
+    """The power of differences, 2 or 1, that identifies more of the adversary's records if it is their distance.
 
     Each record of `played` is sent `passes` times as a test. Squares are best under Gaussian noise, absolute values
     under Laplace noise.

@@ -22,8 +22,7 @@ _CONTROL_EPOCHS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PCAT(Checked):
-    """A pseudo-client, trained so that the server's own segment classifies its releases, and a decoder of these
-    releases.
+    """A pseudo-client, trained so that the server's segment classifies its releases, and a decoder of them.
 
     The pseudo-client follows the training: each saved state of the server's segment in turn must correctly classify the
     pseudo-client's releases of the adversary's labeled images. The decoder learns to reconstruct these images from

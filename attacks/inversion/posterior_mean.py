@@ -188,8 +188,7 @@ class _Clamp:
 
 
 def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
-    """The signal-to-noise ratio: the variance between images' mean releases, divided by the noise's variance in one
-    release.
+    """The signal-to-noise ratio: the variance between images' mean releases, divided by the noise's variance.
 
     Args:
         sums: for each of N images the sum of its releases, [N, F] (F numbers in a release).

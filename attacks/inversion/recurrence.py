@@ -124,8 +124,7 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 
 
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
-    """For each image, the T tokens that recur most often in its released rows of all passes, each averaged over its
-    copies.
+    """For each image, the T tokens that recur most often in its rows of all passes, averaged over their copies.
 
     A token joins the image's list if it is no copy of a listed token; it then counts in every pass that holds a copy.
     Batch shuffling moves tokens of other images into a row, but these soon recur less often than the image's own

@@ -30,8 +30,7 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge(ReconstructingAttack):
-    """Linear regression of images on their releases, fitted on the adversary's images; a residual network refines
-    guesses.
+    """Linear regression from releases to images, fitted on the adversary's images; a network refines guesses.
 
     A release of at most 2,000 numbers is used in full: without noise, its small components hold fine lines. A larger
     release is projected on its largest principal components. If the adversary knows the client of each released row,

@@ -131,8 +131,7 @@ def _masked_token_losses(
 
 
 def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
-    """The training loss of the networks that complete and decode tokens: the error of images plus that of masked
-    tokens.
+    """The training loss of the networks that complete tokens and decode images.
 
     Args:
         network: the two networks.

@@ -39,8 +39,7 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """For each attacked image, a linear regression from the tokens that a mask left visible; a network refines the
-    guess.
+    """Guess each image by linear regression from the tokens that a mask left visible; a network refines guesses.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give the best linear guess from the tokens at any set of places. If a released row mixes images, public
@@ -197,8 +196,7 @@ class _Collected:
 def _cross_fitted(
     learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
 ) -> tuple[float, Tensor]:
-    """The ridge penalty, and linear guesses [rounds·n, P] at the adversary's n images, each from a fit without the
-    image.
+    """The ridge penalty, and linear guesses [rounds·n, P] at the adversary's n images, from fits without the image.
 
     In each round, an image's visible places are those of one of 64 randomly drawn rows. There are only 64, since
     guesses from the same places share one matrix.

@@ -94,8 +94,7 @@ class _ClassToken(nn.Module):
 
 
 class SimulatorDecoder(nn.Module):
-    """A convolutional network from releases to images, with the simulator's steps in reverse; its output is not
-    clamped.
+    """A convolutional network from releases to images (not clamped), with the simulator's steps in reverse.
 
     No layer normalizes its input, because simulated and recorded releases differ in their statistics and must be
     decoded by the same function.

@@ -322,8 +322,7 @@ class ByLabel:
 
 
 def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
-    """How much two sets of N ≥ 2 rows [N, ...] differ as samples of two distributions: an estimate of their squared
-    MMD.
+    """How much the distributions of two sets of N ≥ 2 rows [N, ...] differ: an estimate of their squared MMD.
 
     It is the unbiased estimate of the squared maximum mean discrepancy (MMD) by Gaussian kernels of several widths:
     within a set, no row is compared with itself; between the sets, all pairs count. The constant 2 / (N − 1) is added,

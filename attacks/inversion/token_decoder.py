@@ -26,8 +26,7 @@ _STEP_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder(ReconstructingAttack):
-    """A network that predicts the word of each released token, trained on the adversary's texts sent through the
-    clients.
+    """A network that predicts the word of each token, trained on the adversary's texts sent through the clients.
 
     The adversary sends its own texts, and texts of random words, in which rare words occur often. The network starts
     from linear discriminants of the returned tokens. A transformer over the tokens of a text then learns to correct

@@ -26,8 +26,7 @@ def encoder(width: int) -> nn.TransformerEncoder:
 
 
 class TokenTraining(Learner):
-    """Train a network to classify released tokens, by cross-entropy; an epoch returns the loss on the held-out first
-    rows.
+    """Train a network to classify tokens; an epoch returns the cross-entropy on the held-out first texts.
 
     Args:
         network: network from standardized tokens [n, T, D] to logits [n, T, L] of L labels; trained in place.

@@ -31,8 +31,7 @@ _LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is
 
 @dataclass(frozen=True, kw_only=True)
 class Union(ReconstructingAttack):
-    """Collect the tokens of each record over several passes (the same records sent again), and decode each record's
-    set.
+    """Collect the tokens of each record over several passes (the same records sent again), and decode the set.
 
     If tokens are dropped, each pass may add tokens that other passes dropped. If a released row holds the tokens of
     several records in a hidden order, a token belongs to the one record that is in all rows with this token. The attack
@@ -65,8 +64,7 @@ class Union(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect tokens, train a decoder on the token sets of the adversary's images, and decode the attacked images'
-        sets.
+        """Collect tokens, train a decoder on the adversary's token sets, and decode the attacked images' sets.
 
         Raises:
             NotApplicable: if releases are not tokens, it is unknown which rows hold the same record, or most tokens

@@ -34,8 +34,7 @@ _SAME = 0.9  # cosine from which two candidates are one client
 
 @dataclass(frozen=True, kw_only=True)
 class Unmix(ReconstructingAttack):
-    """Separate mixed releases by solving linear equations over several passes with known weights, then decode each
-    image.
+    """Separate mixed releases by linear equations from several passes with known weights, then decode each image.
 
     A mixed release is a weighted sum of its records' smashed data. A server that forms the groups knows which clients'
     records are mixed and, if public, the weights. Each pass (the same records sent again) draws new weights, so a few

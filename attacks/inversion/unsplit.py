@@ -27,8 +27,7 @@ _MODEL_RATE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class UnSplit(ReconstructingAttack):
-    """Optimize images and a copy of the lower segment with new weights (a clone), in turn, until they give the
-    releases.
+    """Optimize images and a clone of the lower segment, in turn, until the clone maps the images to the releases.
 
     Attributes:
         recipe: default values of the options that are None. "reduced": 25 + 25 steps in each of 40 epochs, learning
@@ -131,8 +130,7 @@ class UnsplitRecipe:
 
 
 class Alternation(Resumable):
-    """The optimization of images and of a clone of the lower segment, in turn; satisfies
-    `privkit.attacks.fit.Training`.
+    """Optimization of images and a clone of the lower segment, in turn; satisfies `privkit.attacks.fit.Training`.
 
     Args:
         clone: the clone, a result of `fresh`, on the device of the release.

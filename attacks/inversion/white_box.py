@@ -67,8 +67,7 @@ Weight = Annotated[NonNegative, Search(_VARIATIONS[0], _VARIATIONS[-1])]
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteBox(ReconstructingAttack):
-    """Optimize images until a known lower segment maps them to the release; all attacked images together, by Adam
-    (amsgrad).
+    """Optimize images, by Adam (amsgrad), until a known lower segment maps them to the release.
 
     Attributes:
         recipe: default values of the options that are None: "strong", or "released" as the authors' (mid-grey start,
@@ -97,8 +96,8 @@ class WhiteBox(ReconstructingAttack):
         parallel: number ≥ 1 of images optimized at a time.
 
     The result's `curve` is the attack's objective after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. The curve
-    is not the error of the images, which is unknown to this attack.
+    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. The
+    images' error is unknown to this attack.
 
     If the attack fails, an audit may continue it (`privkit.attacks.escalate`) in cycles. A cycle has as many steps as
     all earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or
@@ -249,12 +248,10 @@ class WhiteBox(ReconstructingAttack):
         seed: int,
         session: Session,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Optimize the images of some released rows from all starts, and keep the best result for each row.
+        """Optimize the images of some released rows from all starts, and keep the best start's result for each row.
 
-        Rows that share tokens or images form a group, which keeps one start's result for all its rows.
-
-        Returns:
-            The images with the smallest objective; and the curve and the state from which a further cycle continues.
+        Rows that share tokens or images form a group and keep the same start. Also returns the curve and the state from
+        which a further cycle continues.
         """
         if self.restarts > 1:
             many = problem.repeated(self.restarts)
@@ -345,12 +342,7 @@ class _Own:
 
     @cached_property
     def _ridge(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The parts of the ridge regression from releases to the adversary's images, in the dual form (one unknown per
-        image).
-
-        Returns:
-            The mean release, the releases' differences from it, the regression's weights, and the mean image.
-        """
+        """Mean release, differences from it, weights of a ridge regression (dual form), and mean image."""
         own = given(self.images)[:_RIDGE_IMAGES]
         seen = _released_by(self.lower, own).flatten(1)
         mean = seen.mean(0)
@@ -367,10 +359,10 @@ def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
 
 
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
-    """Whether to search the order over whole messages: tokens of queried images came back in rows of other images.
+    """Whether to search the order of tokens over whole messages, since queried images' tokens came back in other rows.
 
-    The search needs an undefended lower segment that outputs tokens, and an answer with one image per row, in messages
-    of at most 1,024 tokens.
+    The search needs an undefended lower segment that outputs tokens, and messages of unmixed images with at most 1,024
+    tokens.
     """
     size, released = rows_a_message(answer.view), answer.view.smashed
     if size < 2 or size * released.shape[1] > _TOKENS_IN_ORDER:

@@ -24,8 +24,7 @@ _LEAST = 1e-6  # least assumed noise, as a share of the tokens' variance: roundi
 
 
 def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tensor:
-    """The released tokens [N, T, D] of N texts, checked; for an attack that compares them with tokens of the
-    adversary's texts.
+    """Check the released tokens of N texts, and return them, [N, T, D].
 
     Raises:
         NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.

@@ -1,7 +1,7 @@
 """Places of tokens in unordered sets, found from the content of their images.
 
-The mean of a set does not depend on the order. Regressing it on the image's mean patch gives a first map from a
-patch to its token. With this map tokens and places are matched; maps and matchings then improve each other.
+The mean of an image's tokens does not depend on their order. Regressing it on the image's mean patch gives a first map
+from a patch to its token. With this map tokens and places are matched; maps and matchings then improve each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Shown:
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """The features of images [n, C, H, W], for patches of `patch` pixels per side.
+        """Compute the features of n images, [n, C, H, W], at each place of a patch of `patch` pixels per side.
 
         >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
         torch.Size([3, 4, 21])
@@ -61,7 +61,7 @@ class TokenMaps:
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
-        """Fit to tokens [n, T, q] of n images, in any order in each image or, if `still`, in their places.
+        """Fit the maps to tokens of n images, [n, T, q], in any order within an image or, if `still`, in place.
 
         >>> draws = torch.Generator().manual_seed(0)
         >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
@@ -106,8 +106,11 @@ class TokenMaps:
         return torch.einsum("ntf,tfq->ntq", shown, self.maps)
 
     def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:
-        """−2·ln of the density of tokens [N, L, q] at each place, [N, L, T], for features [N, T, F], up to a
-        constant.
+        """How badly each token fits at each place: −2·ln of its density there, [N, L, T], up to a constant.
+
+        Args:
+            tokens: L tokens of each of N images, [N, L, q].
+            shown: features of the images at each of T places, [N, T, F].
         """
         expected = self.expected(shown) @ self.whitening.T
         return distances(tokens.double() @ self.whitening.T, expected) + self.spread.float()

@@ -20,8 +20,7 @@ _UNSEEN = 0.1  # initial count of a category that no own record has
 
 
 class CellDecoder(Decoder):
-    """A decoder of table rows: attention blocks over the released tokens, then for each column a query attends to the
-    tokens.
+    """A decoder of table rows: attention blocks over the released tokens, then one query for each column.
 
     If there is a token for each column, the query also gets the token at the column's place; without a shuffle this is
     the column's own token. Each token gets an embedding of its place, which training can learn to ignore after a

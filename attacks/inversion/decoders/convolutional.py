@@ -128,8 +128,7 @@ class _Pyramid(nn.Module):
 
 
 class Autoencoder(Decoder):
-    """A residual convolutional decoder that reads a release as a picture, and works at half of the image's size or
-    less.
+    """A residual convolutional decoder that reads a release as a picture, and works at half of the image's size.
 
     Channels are normalized by their mean and variance in the attacked release. If each picture were normalized by
     itself, it would lose its brightness.
@@ -181,8 +180,7 @@ class Autoencoder(Decoder):
 
 
 class UNet(Decoder):
-    """A U-Net decoder: it reads the release as a picture, and is trained on the absolute error, without a
-    discriminator.
+    """A U-Net decoder that reads the release as a picture, trained on the absolute error, without a discriminator.
 
     It is the generator of pix2pix.
 

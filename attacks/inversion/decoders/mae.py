@@ -90,8 +90,7 @@ class MaeDecoder(Decoder):
 
 
 class AnyTokensDecoder(MaeDecoder):
-    """The MAE decoder for dropped or merged tokens: one learned mask token for each patch attends to all received
-    tokens.
+    """The MAE decoder for dropped or merged tokens: a learned mask token for each patch attends to all tokens.
 
     The adversary does not know to which patch a received token belongs, so received tokens get no position.
 

@@ -33,8 +33,7 @@ _SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: ne
 
 
 class SetDecoder(Decoder):
-    """A decoder for shuffled tokens: it decodes each token to a patch, and finds the patches' places as in a jigsaw
-    puzzle.
+    """A decoder for shuffled tokens: it decodes each token to a patch, and finds the patches' places.
 
     A linear map reads each token's patch. Transformer blocks without positions score tokens against places, and pairs
     of tokens against relations of places (beside, above, and learned relations). Placing is mean-field inference: in
@@ -176,8 +175,7 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """A `SetDecoder` that places all tokens of a message together: a patch may come from any row, most likely from its
-    own.
+    """A `SetDecoder` that places all tokens of a message together: a patch may come from another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
     takes n³ operations and some 500·n² bytes: use it for rounds of up to about a thousand tokens.
