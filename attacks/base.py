@@ -36,8 +36,8 @@ class View:
         clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty seat. A seat is a place in the
             group of clients whose records are mixed into a row. A server that forms the groups and returns each
             client's gradient knows the seats; None if the adversary does not know them. Row m·N/M + b holds the b-th
-            record of each client of message m. So if the same records are sent again, the adversary knows which rows
-            hold which client's b-th record.
+            record of each client of message m. So the adversary can link the rows of the same records if these are sent
+            again.
         cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send it.
         messages: number M ≥ 1 of messages in the round; each consists of N/M consecutive rows. A defense that shuffles
             a batch moves tokens only between the rows of one message.
@@ -132,7 +132,7 @@ class Observation:
     Attributes:
         image_shape: shape of one private record, (C, H, W) for images; the model's architecture reveals it.
         batch_size: number ≥ 1 of records per round over all clients, a number that the server sees.
-        views: the recorded rounds. If the records are sent several times, all rounds of the first time come first.
+        views: the recorded rounds. If the records are sent several times, all rounds of the first sending come first.
     """
 
     image_shape: tuple[int, ...]
@@ -215,7 +215,7 @@ class Mounting(Generic[Held, Output]):
             attacked records among the adversary's.
         shadow_models: number ≥ 0 of shadow models that the attack trains.
         labeled: number ≥ 0 of records per label whose label the attack knows. With 0, an attack that uses known labels
-            gets one positive record in each round.
+            gets one record with the positive label in each round.
         gradients: whether the attack reads the returned gradients, and so needs a lower segment that is trained.
         architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.
         short_of_published: why the attack is weaker than published, in a sentence; empty if it is not.

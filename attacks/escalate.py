@@ -19,12 +19,12 @@ _ERRORS = "errors"
 class Escalation:
     """The number of doublings of an attack's work beyond its budget, the errors, and the reason for the end."""
 
-    # because it won, stopped improving for two doublings, reached the limit, trains nothing that could go on, or failed
-    # in a further doubling, which does not count; "on" as long as it goes on
+    # "won"; "stopped": two doublings did not lower the error; "limit": no further doubling is allowed; "untrained": it
+    # trains nothing; "failed": a doubling failed, and the result before it counts; "on": it goes on
     ended: _Ended
     errors: tuple[float, ...]  # the attack's error ≥ 0 at its budget and after each doubling
     epochs: int  # number of trained epochs, over all networks
-    why: str = ""  # a doubling failed
+    why: str = ""  # reason why a doubling failed; else empty
     unit: str = "epochs"  # the unit that is counted instead of epochs
 
     @property

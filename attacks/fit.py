@@ -290,6 +290,8 @@ class Learner(Resumable):
     """A network, trained in place, with an optimizer and a learning-rate schedule that advances at each step.
 
     Args:
+        network: the network.
+        optimizer: the optimizer of its weights.
         cycle: function from a number of steps to the learning-rate schedule of one cycle.
         steps: number of steps in the first cycle.
     """

@@ -18,11 +18,11 @@ __all__ = ["Geometry", "as_tokens", "class_tokens", "patch_tokens", "patchify", 
 class Geometry:
     """The layout of a release over the image: one token for each square patch, row by row."""
 
-    token_dim: int  # D of the released tokens
-    tokens: int  # T, the number of patches
+    token_dim: int  # number D of values in a token
+    tokens: int  # number T of patches
     patch: int  # side of a patch in pixels
     image_shape: tuple[int, int, int]  # (C, H, W)
-    class_tokens: int = 0  # released before the tokens of patches, 0 or 1
+    class_tokens: int = 0  # number of leading class tokens, 0 or 1
 
     @property
     def patch_dim(self) -> int:

@@ -1,4 +1,4 @@
-"""The goals of attacks: for each goal the data that its attacks see, their output, and its tests and scores of attacks.
+"""The goals of attacks, such as images or labels: what attacks observe and return, and how they are tested.
 
 | goal | file | observation | output |
 | --- | --- | --- | --- |

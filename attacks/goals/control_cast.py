@@ -31,17 +31,17 @@ class Cast:
     """The roles in one control experiment: the attack, the adversary's records, and the attacked records."""
 
     attack: ImageAttack  # the attack in its short version
-    own: Tensor  # the attack's own records, with their labels
+    own: Tensor  # the adversary's records, with their labels
     own_labels: Tensor
     victims: Tensor  # the attacked records, with their labels
     victim_labels: Tensor
-    mean: Tensor  # mean of the own records that play no victim
-    identity: nn.Module  # the lower segment that gives the record itself
+    mean: Tensor  # mean of the adversary's records, without the attacked ones
+    identity: nn.Module  # the lower segment that outputs the record itself
     batch_size: int  # records per round
     columns: tuple[int, ...]  # as in `ImageObservation`
     texts: bool  # whether records are sequences of ids
-    real: bool  # whether noise has the real form: records are whole, and no lower segment is compared with it
-    memory: Memory | None  # what other attacks learned in their controls
+    real: bool  # whether noise has the shape of the real release: images are not shrunk, and no lower segment is used
+    memory: Memory | None  # cache of what other attacks learned in their controls
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:

@@ -36,7 +36,7 @@ class ControlClients(Protocol):
 
         Args:
             records: the records of whole rounds, [N, ...].
-            labels: their labels, int64 [N].
+            labels: the labels of these N records, int64 [N].
             passes: how many times the records are sent.
             seed: the seed of the defense's random numbers.
 

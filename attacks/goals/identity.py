@@ -21,8 +21,9 @@ def identity_lower(
     table rows, each category is replaced by a code (a fixed random vector), since its number means nothing.
 
     Args:
-        release: a release of the real clients: tokens [N, T, D], feature maps [N, C, h, w] or vectors [N, D].
-        image_shape: (C, H, W) for images; (T,) for token sequences and table rows.
+        release: a release of the real clients, with N rows: tokens [N, T, D], feature maps [N, C, h, w] or vectors [N,
+            D].
+        image_shape: (C, H, W) for images; (T,) for sequences of T tokens and table rows of T columns.
         columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; else empty.
         as_tokens: whether the image's patches are output as tokens although the release is a feature map, for defenses
             that need tokens.

@@ -160,11 +160,12 @@ def observe(
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
     """Two control experiments of an attack on labels: it must find labels in an easy task, and nothing in pure noise.
 
-    In the easy task, a linear server returns gradients for two labels of unequal frequency. The task differs for
-    attacks
-    - that know some records of each label: there are three labels;
-    - on the label of a second record in a gradient: gradients are of the sum of both records' losses;
-    - without gradients, or with their own labeled images: smashed data and images differ strongly by label.
+    In the easy task, a linear server returns gradients for two labels of unequal frequency. Some attacks get another
+    task:
+    - An attack that knows some records of each label gets three labels.
+    - An attack on the label of a second record in a gradient gets gradients of the sum of both records' losses.
+    - An attack without gradients, or with its own labeled images, gets smashed data and images that differ strongly by
+      label.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting
     draws = Generator().manual_seed(seed)

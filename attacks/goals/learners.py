@@ -57,9 +57,9 @@ class Learners(OneClient):
 
     Args:
         images: the records that the client trains on.
-        labels: their labels.
+        labels: the labels of `images`.
         victims: the attacked records, which `views` sends.
-        victim_labels: their labels.
+        victim_labels: the labels of the attacked records.
         batch_size: records per round.
         seed: the seed of the initial weights and of all draws.
         noise: whether the client sends pure noise, unaffected by training, instead of its output.

@@ -74,8 +74,8 @@ def wins(
     The attack passes if its MSE is at most a given share of the MSE of guessing the mean record. The share is a half;
     three quarters if the defense moves tokens; nine tenths if the release contains less than nine tenths of the
     differences between records. Errors count only the part of a record that the release contains
-    (`privkit.attacks.goals.control_clients.projected`). Weights of mixed rows may be public. Then an attack whose error
-    exceeds half of the allowed error must do worse if the weights within each row are swapped.
+    (`privkit.attacks.goals.control_clients.projected`). If records are mixed with public weights, a narrow pass (an
+    error above half of the allowed error) counts only if the attack does worse with swapped weights.
 
     Args:
         attack: the attack in its form for control experiments.

@@ -59,8 +59,8 @@ class FSHA(ReconstructingAttack):
             server's copy of the defense (`ImageObservation.imitate`).
         keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others become 0. For
             clients that mask in the same way.
-        passes: how many times ≥ 1 the same attacked images are sent after the attack; all rounds of the first time come
-            first.
+        passes: how many times ≥ 1 the same attacked images are sent after the attack; all rounds of the first sending
+            come first.
 
     A tenth of the server's images is held out. The result's `curve` is the MSE of pilot and decoder on these images,
     for pixels in [0, 1]; it says nothing about the clients' images or the discriminator. The strong recipe gives labels

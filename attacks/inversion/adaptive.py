@@ -65,7 +65,7 @@ class Adaptive(ReconstructingAttack):
     which of the two was done.
 
     Attributes:
-        passes: how many times R ≥ 2 the same victims were sent; all rounds of the first time come first.
+        passes: how many times R ≥ 2 the same victims were sent; all rounds of the first sending come first.
         combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed place
             are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool": the T
             tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows of a
@@ -289,9 +289,9 @@ class SimulatedPasses:
 
     own: OwnTokens  # tokens that were read
     geometry: Geometry  # how their patches lie over the image
-    passes: int  # R ≥ 1
-    size: int  # B, rows of a message
-    copies: float  # squared distance up to which tokens pass for copies, as in `intersected`
+    passes: int  # number of passes, ≥ 1
+    size: int  # number B of rows of a message
+    copies: float  # squared distance between two copies of a token, as in `intersected`
     pool: bool  # whether each row keeps its tokens, so that one pass holds all of them; else passes are intersected
 
     @cached_property

@@ -43,8 +43,8 @@ class FORA(ReconstructingAttack):
         discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 and 3e-4.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first time come first. If more
-            than once, or if records are mixed with public weights, each record's own release is solved for first
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            more than once, or if records are mixed with public weights, each record's own release is solved for first
             (`Unmixed`).
 
     A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on their simulated releases,

@@ -33,14 +33,14 @@ class Problem:
     """The released rows with k images each, and the knowledge about them before the first step."""
 
     smashed: Tensor  # [N, ...], as in `View`
-    start: Tensor  # [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more
+    start: Tensor  # [R, C, H, W] in [0, 1], a guess for each of R records; R = N·k if `records` is None
     unit: Tensor  # variance of the whole release, the unit of matching errors
-    mixed: int = 1  # k
+    mixed: int = 1  # number k of images in a row
     weights: Tensor | None = None  # public weights [N, k, T], or None
-    # int64 [N, k], the guess on each seat of each row; None if row n holds guesses n·k to n·k + k − 1
+    # int64 [N, k], the guesses that belong to each row; None if row n holds guesses n·k to n·k + k − 1
     records: Tensor | None = None
     anchor: Tensor | None = None  # images near which the guess is kept, like `start`; None for the start itself
-    places: Tensor | None = None  # [N, T, T] nats of released token t at place s, or None
+    places: Tensor | None = None  # [N, T, T], cost in nats of token t at place s, or None
     # number of rows that share guesses or tokens and are kept or restored together; 1 if rows are independent
     group: int = 1
 
@@ -219,10 +219,10 @@ class PlaceModel:
     [1, 0]
     """
 
-    mean: Tensor  # [D], of all tokens
-    axes: Tensor  # [D, d], to channels of unit variance
-    means: Tensor  # [T, d]
-    factors: Tensor  # [T, d, d], Cholesky factors of the covariances
+    mean: Tensor  # mean of all tokens, [D]
+    axes: Tensor  # [D, d], map to d principal components of variance 1
+    means: Tensor  # [T, d], the mean at each of T places
+    factors: Tensor  # [T, d, d], Cholesky factors of the places' covariances
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:

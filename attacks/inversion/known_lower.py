@@ -36,7 +36,7 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
 def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
     """A lower segment without the Gaussian noise that it draws, for attacks that compare its outputs one by one.
 
-    The noise-free segment is used only if the segment's noisy outputs for the records [N, ...] scatter about the
+    The noise-free segment is used only if the segment's noisy outputs for N records [N, ...] scatter about the
     noise-free outputs; otherwise the segment is returned unchanged. An attack that trains on outputs needs the noise.
     """
     made = WithoutNoise(lower)
@@ -129,8 +129,8 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
     1; a step that does not reduce the residual is undone and γ is halved.
 
     Returns:
-        The tokens [N, T, D], and the relative residual of each of N rows, [N]. A large residual means failure. A small
-        residual means success only if no other tokens give the same release.
+        The tokens of N rows, [N, T, D], and the relative residual of each row, [N]. A large residual means failure. A
+        small residual means success only if no other tokens give the same release.
 
     Source: damped fixed points (Krasnoselskij 1955), as for residual blocks in Behrmann et al. 2019, "Invertible
     residual networks", Algorithm 1.

@@ -21,9 +21,9 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 class Mixtures:
     """All releases of one round's records, as linear equations A·x = y for each batch place and position."""
 
-    # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
+    # A, float64 [B or 1, T or 1, E, n]: E equations for n clients, at B batch places and T positions (1 if all share A)
     design: Tensor
-    released: Tensor  # y, float64 [B, T or 1, E, D]; with one cell, D holds the whole release
+    released: Tensor  # y, float64 [B, T or 1, E, D]; with one position, D holds the whole release
     form: torch.Size  # shape of one record's smashed data
 
     @classmethod
@@ -159,11 +159,11 @@ class Unmixed:
     """The separate release of each record, as far as public weights and several passes determine it."""
 
     rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
-    seats: Tensor  # int64 [G], the row of each image that is to be guessed
+    seats: Tensor  # int64 [G], the row of each of G images that are to be guessed
     rounds: Sequence[Mixtures]  # the equations of each round
     noise: float  # standard deviation of the release's noise, estimated from differences between passes
-    ridge: float  # variance of the noise over that of the smashed data, > 0
-    # int64 [R·n·B], of the rows, if whole ones travel or mixed ones are determined; else None
+    ridge: float  # variance of the noise divided by that of the smashed data, > 0
+    # int64 [R·n·B], labels of the rows, if labels are sent unmixed, or mixed labels can be solved for; else None
     labels: Tensor | None = None
 
     @classmethod

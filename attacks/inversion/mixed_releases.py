@@ -128,12 +128,12 @@ class LinkedRows:
     records, and rows of different places share no record.
     """
 
-    smashed: Tensor  # [P·E, ...], the E rows of the first of P places, then those of the next
-    weights: Tensor  # [P·E, k, T], as in `View`, 0 on empty seats
-    # int64 [P·E, k], the record on each seat, client c's at place p being p·n + c. Empty seats have the record of the
-    # row's first seat.
+    smashed: Tensor  # [P·E, ...], E rows for each of P batch places, place after place
+    weights: Tensor  # [P·E, k, T], weights of the k records in a row, 0 on empty seats
+    # int64 [P·E, k], the record on each seat; p·n + c is client c's record at place p. An empty seat repeats the row's
+    # first record.
     records: Tensor
-    clients: int  # n
+    clients: int  # number n of clients
 
     @classmethod
     def of(cls, same: Sequence[View]) -> LinkedRows:

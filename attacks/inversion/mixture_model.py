@@ -49,10 +49,10 @@ def _cells(smashed: Tensor, positions: int) -> Tensor:
 class Rows:
     """Released rows of the adversary's images, with the images, clients and weights of each row."""
 
-    cells: Tensor  # [N, T, D]
-    images: Tensor  # int64 [N, k], the own image on each seat
-    clients: Tensor  # int64 [N, k]
-    weights: Tensor  # [N, k, T], 0 on empty seats
+    cells: Tensor  # [N, T, D], N rows with T positions of D numbers
+    images: Tensor  # int64 [N, k], the adversary's images that are mixed in each row
+    clients: Tensor  # int64 [N, k], their clients
+    weights: Tensor  # [N, k, T], their weights; 0 on empty seats
 
     @classmethod
     def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> Rows:
@@ -199,11 +199,11 @@ def _root(covariance: Tensor) -> Tensor:
 class Model:
     """Images and their smashed data as jointly Gaussian variables, plus independent noise on each number."""
 
-    features: Tensor  # [n, f], of own images
-    flat: Tensor  # [n, P], own images
-    maps: Tensor  # [K, f, d]
-    rest: Tensor  # [q, d], a root of the covariance of the maps' residuals
-    noise: Tensor  # [d], variances
+    features: Tensor  # [n, f], features of the adversary's n images
+    flat: Tensor  # [n, P], these images
+    maps: Tensor  # [K, f, d], each of K clients' map from features to smashed data
+    rest: Tensor  # [q, d], a root of the covariance of the maps' errors
+    noise: Tensor  # [d], variances of the noise
 
     def guess(self, rows: LinkedRows, penalty: float) -> Tensor:
         """The expected image of each record, given all rows: [P·n, pixels] in [0, 1] for n clients, P batch places.

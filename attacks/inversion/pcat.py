@@ -36,8 +36,8 @@ class PCAT(Checked):
         learning_rate: learning rate of Adam on pseudo-client and decoder, > 0.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first time come first. If more
-            than once, or if records are mixed with public weights, each record's own release is solved for first
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            more than once, or if records are mixed with public weights, each record's own release is solved for first
             (`Unmixed`).
 
     If labels are sent unmixed with the releases, each step takes as many of the adversary's images as recorded rows,

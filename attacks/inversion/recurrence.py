@@ -44,7 +44,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 def keeps_places(first: Tensor, second: Tensor) -> bool:
     """Whether a defense leaves tokens in their places: more tokens than by chance are at the same place in both passes.
 
-    `first` and `second` are releases of the same N images, [N, T, D].
+    `first` and `second` are releases of the same N images with T tokens each, [N, T, D].
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
@@ -167,10 +167,10 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 class Intersection:
     """The tokens that belong to each image, as far as the passes determine them."""
 
-    # [M·B, T, D], averaged over the passes; their order within a row is the first pass's and says nothing
+    # [M·B, T, D], averaged over the passes; the order within a row has no meaning
     tokens: Tensor
     support: Tensor  # [M·B, T], the share of passes, in [0, 1], in which the token's copy lay in this row
-    # int64 [M·B, T], which token of the first pass each one is, counted through its message (row·T + place)
+    # int64 [M·B, T], the index of each token in its message of the first pass (row·T + place)
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:
@@ -183,7 +183,7 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
     """Assign tokens to images as in `intersected`, from two or more passes of the same images.
 
     Args:
-        passes: releases [N, T, D] of the same images, one for each pass.
+        passes: for each pass the released tokens of the same N images, T tokens each, [N, T, D].
         size: number of rows in a message (the rows between which tokens are shuffled).
 
     Raises:

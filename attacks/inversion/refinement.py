@@ -1,6 +1,7 @@
-"""A small residual network that refines an attack's guesses: it learns to correct guesses by models that lack an image.
+"""A small residual network that refines an attack's guesses at images.
 
-The loss may also reward guesses that identify their image (`GuessError`).
+It learns from guesses at the adversary's images by models that were fitted without these images: only such guesses have
+errors like those at attacked images. The loss may also reward guesses that identify their image (`GuessError`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
 
 
 class GuessError(nn.Module):
-    """The loss of n guessed images [n, P] against the true images [n, P]: their mean squared error.
+    """The loss of n guessed images of P pixel values, [n, P], against the true images: the mean squared error.
 
     With a weight > 0, a contrastive error is added: the cross-entropy of finding a guess's own image among the others
     by distance. Each error is then divided by the same error of a constant guess.
@@ -75,15 +76,15 @@ class Guessing(Learner):
 class Refinement:
     """Guesses at images by models fitted without these images; their errors resemble those on attacked images."""
 
-    guesses: Tensor  # [N, P] in [0, 1]
-    truth: Tensor  # the own images, [N, P]
+    guesses: Tensor  # [N, P] in [0, 1], guesses at N images
+    truth: Tensor  # these images, [N, P]
     held: Tensor  # bool [N], the images from which the network does not learn
     width: int  # width of the network's two hidden layers
-    epochs: int  # epochs of its training; 0 leaves guesses as they are
-    module: int  # seed of its start
-    root: int  # seed of its epochs
-    contrast: float = 0.0  # weight of telling images apart beside the square error
-    share_by_contrast: bool = False  # whether the share of the correction is chosen by both errors, or the square one
+    epochs: int  # epochs of the network's training; 0 leaves guesses unchanged
+    module: int  # seed of the network's initial weights
+    root: int  # seed of the draws in training
+    contrast: float = 0.0  # weight of the contrastive error, as in `GuessError`
+    share_by_contrast: bool = False  # whether the factor is chosen by both errors; else by the squared error
 
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
         """Train a correction network, and add its correction to each of M guesses [M, P] of P pixel values.

@@ -208,7 +208,7 @@ def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) ->
 
     Args:
         rows: N rows of F numbers, [N, F]; F may exceed N.
-        targets: [N, P].
+        targets: the P numbers to guess for each row, [N, P].
         folds: the fold of each row, int64 [N] in {0, 1, 2}; rows of one record share a fold.
         other: M further rows, [M, F], for which guesses are made, too.
 

@@ -52,7 +52,7 @@ class Completion(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Sara(ReconstructingAttack):
-    """Reconstruct images from shuffled and partly missing tokens by three networks in a row.
+    """Reconstruct images from shuffled and partly missing tokens, by three networks one after another.
 
     The first predicts each token's place (the predictor of the attack `drag_reorder`), the second completes missing
     tokens, and the third decodes images. Tokens of zeros count as missing. The second and third network learn from the
@@ -136,7 +136,7 @@ def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, 
     Args:
         network: the two networks.
         learned: the position predictor, with the adversary's tokens.
-        predicted: tokens of n images in predicted places, [n, T, D].
+        predicted: tokens of n images in their T predicted places, [n, T, D].
         rows: int64 [n], the index of the adversary's image behind each row of tokens.
         absent: bool [n, T], whether a token is masked.
 

@@ -42,8 +42,8 @@ class SDAR(ReconstructingAttack):
         flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first time come first. If more
-            than once, or if records are mixed with public weights, each record's own release is solved for first
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            more than once, or if records are mixed with public weights, each record's own release is solved for first
             (`Unmixed`).
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the

@@ -164,9 +164,9 @@ def in_place(view: View) -> tuple[Tensor, Tensor]:
 class _Collected:
     """The tokens of the adversary's images, each the mean of all its releases, and one released row of each image."""
 
-    tokens: Tensor  # [n, T, D], 0 where none came
-    rows: Tensor  # [n, T, D], of one release of each image
-    seen: Tensor  # bool [n, T], which tokens that row holds
+    tokens: Tensor  # [n, T, D]; 0 for tokens that were never released
+    rows: Tensor  # [n, T, D], one release of each image
+    seen: Tensor  # bool [n, T], which tokens this release holds
 
     @classmethod
     def of(cls, query: Query, own: Tensor, batch: int, repeats: int, draws: Generator, placed: Placed) -> _Collected:
@@ -196,7 +196,7 @@ class _Collected:
 def _cross_fitted(
     learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
 ) -> tuple[float, Tensor]:
-    """The ridge penalty, and linear guesses [rounds·n, P] at the adversary's n images, from fits without the image.
+    """The ridge penalty, and linear guesses [rounds·n, P] at n images of P pixels, from fits without the image.
 
     In each round, an image's visible places are those of one of 64 randomly drawn rows. There are only 64, since
     guesses from the same places share one matrix.
@@ -221,10 +221,10 @@ def _cross_fitted(
 class Covariances:
     """Second moments of the adversary's tokens, in principal components of each place, and of its images."""
 
-    middle: Tensor  # [T, D]
-    basis: Tensor  # [T, D, q]
-    mean: Tensor  # [P]
-    within: Tensor  # float64 [T·q + 1, T·q + 1], of tokens; the last number is nobody's
+    middle: Tensor  # [T, D], mean token at each place
+    basis: Tensor  # [T, D, q], q principal components of each place
+    mean: Tensor  # [P], mean image
+    within: Tensor  # float64 [T·q + 1, T·q + 1], of tokens with tokens; the last row and column are 0
     across: Tensor  # float64 [T·q + 1, P], of tokens with images
 
     @classmethod
@@ -240,12 +240,12 @@ class Covariances:
         return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
 
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
-        """Guess the image of each of N rows from its visible tokens, [N, P] pixel values in [0, 1].
+        """Guess the image of each of N rows from its visible tokens: P pixel values, [N, P] in [0, 1].
 
         Rows with the same visible places share the factors of one matrix.
 
         Args:
-            rows: tokens [N, T, D].
+            rows: T tokens of each row, [N, T, D].
             seen: bool [N, T], which tokens are visible.
             penalty: ridge penalty, as a share of the variance of all tokens together.
         """

@@ -63,22 +63,22 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
 class AttackData:
     """The adversary's recorded rows, and its own images and labels."""
 
-    # recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`)
+    # recorded releases [N, ...]; with mixing or several passes, the solved release of each record (`Unmixed`)
     rows: Tensor
     images: Tensor  # auxiliary images [M, C, H, W] in [0, 1]
-    labels: Tensor | None = None  # int64 [N], of the rows, or None where they do not travel or are not used
-    own_labels: Tensor | None = None  # int64 [M], of the images, or None likewise
+    labels: Tensor | None = None  # int64 [N], labels of the rows; None if not sent or not used
+    own_labels: Tensor | None = None  # int64 [M], labels of the images; None if not used
     upper: nn.Module | None = None  # the server's segment, frozen; None for attacks that do not use it
-    classes: int = 0  # number of its logits
-    lower: nn.Module | None = None  # the client's segment where its architecture is known
-    # what the clients' defense, and unmixing after it, make of a round of smashed data, or None
+    classes: int = 0  # number of the server's logits
+    lower: nn.Module | None = None  # the client's segment, if its architecture is known
+    # function that applies the clients' defense, and unmixing, to a round of smashed data; or None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
-    round_size: int = 1  # rows of that round
-    seats: Tensor | None = None  # int64, the row of each image that is to be guessed; None if that is each row once
+    round_size: int = 1  # rows of such a round
+    seats: Tensor | None = None  # int64, the row of each image that is to be guessed; None for each row once
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
-        """The data from an observation, checked.
+        """Collect and check the data of an attack: recorded rows, and the adversary's images and labels.
 
         Args:
             attack: the attack that uses the data.
@@ -234,7 +234,7 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
     def _discriminate(
         self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of a discriminator, with labels if both kinds of rows have them.
+        """Train a discriminator for one step on real and fake rows, with labels if both kinds of rows have them.
 
         A discriminator scores each row separately, so one backward pass serves both losses: for a row with score s, the
         gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s).

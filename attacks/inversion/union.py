@@ -39,7 +39,7 @@ class Union(ReconstructingAttack):
     change, and that tokens are released without noise.
 
     Attributes:
-        passes: how many times ≥ 2 the same attacked records were sent; all rounds of the first time come first.
+        passes: how many times ≥ 2 the same attacked records were sent; all rounds of the first sending come first.
         decoder: as in `BlackBox`; None is "mae" if tokens of the adversary's images come back in their places, and
             "set" otherwise.
         epochs: number ≥ 0 of epochs over the auxiliary images; None takes twice the audit's budget.
@@ -111,10 +111,10 @@ class _TokenSets:
     """The distinct tokens of each record."""
 
     tokens: Tensor  # [R, n, D], all tokens that were sent in the record's rows
-    met: Tensor  # float [R, n], how often each came; 0 for copies of one before, and for what may be another record's
-    # float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1
+    met: Tensor  # float [R, n], how often each came; 0 for repeated tokens, and if it may be another record's
+    # float [R], number of a record's tokens that came more than once, divided by the tokens of a row; at most 1
     recurring: Tensor
-    in_place: Tensor  # float [R], share of the tokens of a record's first row that came in the same place of its second
+    in_place: Tensor  # float [R], share of the tokens in a record's first row that keep their place in its second row
 
     @property
     def sizes(self) -> Tensor:

@@ -47,7 +47,7 @@ class Unmix(ReconstructingAttack):
     and that the lower segment does not change. Without mixing it averages the passes and combines masked ones.
 
     Attributes:
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first time come first.
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first.
         decoder: as in `BlackBox`.
         epochs: number ≥ 0 of epochs over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.
@@ -157,10 +157,10 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """The index of the adversary's image behind each solved record, in the order of `records_of_rows`, int64.
+    """For each solved record, the index of the image that the adversary sent as this record, int64.
 
-    If weights are secret, clients are numbered arbitrarily. Each record is then identified with the image that was sent
-    in most of the record's rows.
+    Records are in the order of `records_of_rows`. If weights are secret, clients are numbered arbitrarily. Each record
+    is then identified with the image that was sent in most of the record's rows.
 
     Raises:
         NotApplicable: if records and images do not match one to one.
@@ -190,7 +190,7 @@ def with_ratios(same: Sequence[View], clients: int) -> list[View]:
     to 1. Clients are numbered arbitrarily.
 
     Raises:
-        NotApplicable: if there are too few messages, if each position has its own ratio, or if not every client is
+        NotApplicable: if there are too few messages, if each position has its own weights, or if not every client is
             found.
 
     Source: clustering encodings that share a record, Carlini et al. 2021, "Is private learning possible with instance

@@ -42,12 +42,11 @@ class UnSplit(ReconstructingAttack):
         parallel: number ≥ 1 of released rows per step; if there are more, the clone is trained on parts of this size in
             turn.
 
-    The adversary gets `lower` for its architecture only: all weights and running statistics are first replaced by
-    random numbers from the attack's seed. Constants of a normalization belong to the architecture. Tokens are assumed
-    to be in order.
+    The adversary uses only the architecture of `lower`: the clone starts with random weights and statistics from the
+    attack's seed. Constants of a normalization belong to the architecture. Tokens are assumed to be in order.
 
     The result's `curve` is the objective of the images after each epoch, with the matching error as a share of the
-    release's variance. The curve is not the error of the images, which is unknown to this attack.
+    release's variance. It is not the error of the images, which this attack does not know.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """

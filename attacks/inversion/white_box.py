@@ -90,14 +90,14 @@ class WhiteBox(ReconstructingAttack):
             and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature of the final order, in nats, ≥ 0. At 0 each place gets one token (Hungarian); above 0
             it gets a blend of likely tokens (Sinkhorn): smaller squared error, but blurred structure.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first time come first. The
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. The
             releases of an image are averaged first; with public masks, each position is averaged over the passes that
             kept it. If images are mixed, one guess at an image must explain all releases that contain it.
         parallel: number ≥ 1 of images optimized at a time.
 
     The result's `curve` is the attack's objective after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. The
-    images' error is unknown to this attack.
+    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. It is not
+    the images' error.
 
     If the attack fails, an audit may continue it (`privkit.attacks.escalate`) in cycles. A cycle has as many steps as
     all earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or

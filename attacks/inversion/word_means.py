@@ -100,7 +100,7 @@ class WordMeans:
     All words have the same scatter.
 
     Args:
-        tokens: noise-free tokens of M known texts, [M, T, D].
+        tokens: noise-free tokens of M known texts of T words, [M, T, D].
         texts: the words of these texts, int64 [M, T].
         own: number of real texts, which come first; the others consist of random words.
         words: number of words in the vocabulary.

@@ -15,7 +15,7 @@ class WordPairs:
     """A bigram model of the adversary's texts, which backs off to word frequencies for rare pairs.
 
     Args:
-        texts: the adversary's N ≥ 1 texts, int64 [N, T].
+        texts: the adversary's N ≥ 1 texts of T words, int64 [N, T].
         words: number of words; the id `words` marks the beginning of a text.
 
     Source: Witten and Bell 1991, method C.

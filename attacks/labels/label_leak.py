@@ -37,9 +37,9 @@ class LabelLeak(NamingAttack):
             adversary's own record was mixed. The mean gradient over rows of the same round and the same own label is
             subtracted first. The remainder has mean zero, so "cosine" needs reference="labeled", which is then computed
             from the adversary's own labels.
-        epoch: "pooled" averages a record's scores over all epochs of training that the certificate charges. A number
-            selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each epoch separately,
-            for a curve.
+        epoch: "pooled" averages a record's scores over all epochs of training that the privacy certificate counts. A
+            number selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each epoch
+            separately, for a curve.
 
     In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
 
@@ -115,7 +115,7 @@ class LabelLeak(NamingAttack):
 
 
 def _linked(rows: Tensor, rounds: Tensor) -> Tensor:
-    """The mean direction of each row's round, with signs that agree between rounds: unit vectors [N, F] for N rows.
+    """The mean direction of each row's round, with signs that agree between rounds: unit vectors [N, F].
 
     A round's direction is reversed if it points against the sum of the earlier rounds' directions.
 

@@ -18,9 +18,10 @@ from privkit.constraints import Checked, Positive, real
 def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: float = 1.0) -> Tensor:
     """How likely it is that a canary was sent, and not its counterpart: a log-likelihood ratio for each canary.
 
-    It is ln p(row | the canary is in it) − ln p(row | its counterpart is), if Gaussian noise of standard deviation σ
-    was added to every number. The one-run audit of ε uses only the order of the scores. Under Gaussian noise of any σ
-    this is the order of the best test; under other noise the scores are valid, but not the best.
+    The counterpart is sent if the canary is not inserted. The ratio is ln p(row | canary) − ln p(row | counterpart), if
+    Gaussian noise of standard deviation σ was added to every number. The one-run audit of ε uses only the order of the
+    scores. Under Gaussian noise of any σ this is the order of the best test; under other noise the scores are valid,
+    but not the best.
 
     Args:
         observed: float [K, ...], for each of K canaries the released row or its returned gradient.

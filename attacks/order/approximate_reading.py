@@ -47,7 +47,7 @@ class _ApproximateTokens:
 
     tokens: Tensor  # [N, T, D], in the order of the patches
     patches: Tensor  # [N, T, P]
-    share: float  # patches whose token lay in their own image's row, among patches with only one possible token
+    share: float  # share of patches whose token lay in their image's row, among sure matches
 
 
 def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
@@ -105,9 +105,9 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
 
 
 def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """Find the token of each patch in messages of copies of an image, in which patches are repeated.
+    """Find the token of each patch of an image of repeated patches, from a message of copies of the image.
 
-    Patches occur in different numbers, so the size of a token's cluster identifies its patch.
+    Each patch is repeated a different number of times, so the size of a token's cluster identifies its patch.
 
     Args:
         chosen: the K different patches of each of L images, [L, K, P].
@@ -215,13 +215,13 @@ def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, al
 
     Args:
         matcher: the decoder.
-        again: rows of tokens [B, T, D] that came back when images were sent again.
-        sent: the sent patches and means, [B, T, P + S].
+        again: tokens of B images that came back when the images were sent again, T tokens each, [B, T, D].
+        sent: the sent patches (P values) and means (S values), [B, T, P + S].
         size: number of rows in a message.
-        alone: tokens [N, T, D] from messages of copies of one image, and the image's patches [N, T, P].
+        alone: for N images the tokens from messages of copies, [N, T, D], and the patches, [N, T, P].
 
     Raises:
-        NotApplicable: if they explain less than half of the patches' variance.
+        NotApplicable: if decoded tokens explain less than half of the patches' variance.
     """
     tokens, patches = alone
     numbers = patches.shape[2]

@@ -89,7 +89,7 @@ class Jigsaw(ReconstructingAttack):
         width: width of the networks, a positive multiple of 4.
         read: if a shuffle mixes a message's images, largest number ≥ 1 of the adversary's images whose tokens are read,
             by one message each.
-        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first time come first. If a
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If a
             shuffle mixes the images of a message, a token that recurs in one row is assigned to the row's image
             (`gathered`), and fewer tokens are left to sort. This needs messages of the same images each time.
 

@@ -72,8 +72,8 @@ class OwnTokens:
     """The adversary's knowledge about the tokens of its own images."""
 
     tokens: Tensor  # [N, T, D], in order
-    patches: Tensor  # [N, T, P], what lies behind them
-    keep: float  # share of tokens that a shuffle keeps in their row for certain
+    patches: Tensor  # [N, T, P], the patch of each token
+    keep: float  # share of tokens that a shuffle certainly keeps in their row
     in_order: bool  # whether tokens come back in their places, so no order must be solved
 
 
@@ -186,11 +186,11 @@ def _queried_tokens(
 
 
 def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
-    """Whether tokens [N, T, D] are in their patches' places; a shuffle may give all images the same order.
+    """Whether the T tokens of N images are in their patches' places; a shuffle may give all images the same order.
 
-    The tokens that were `matched` with each patch give a map from patches to tokens, and so the one order for all
-    images that fits best. The tokens are in their places if patches explain them as well in the released order as in
-    this best order.
+    Tokens are [N, T, D], patches [N, T, P]. The tokens that were `matched` with each patch give a map from patches to
+    tokens, and so the one order for all images that fits best. The tokens are in their places if patches explain them
+    as well in the released order as in this best order.
     """
     scale = token_scale(released)
     one, two = ((x - x.mean(0)) / scale for x in (AffineMap.fit(patches, matched, _PENALTY)(patches), released))
@@ -220,7 +220,7 @@ def _unmixed(
     Args:
         asker: sends queries within the threat model's rules.
         images: N images of the adversary.
-        patches: patches [M, T, P] of all M ≥ N images of the adversary.
+        patches: the T patches of P values of all M ≥ N images of the adversary, [M, T, P].
         geometry: the layout of patches.
         draws: the random generator.
         some: number of images of repeated patches, which show the map from patches to tokens.
@@ -248,7 +248,7 @@ def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
     """The variance of the noise in each number of released tokens, from the same tokens with and without noise.
 
     Args:
-        ordered: noise-free tokens of N images, [N, T, D].
+        ordered: noise-free tokens of N images, T tokens each, [N, T, D].
         released: the released tokens, whose order within a message may differ.
         size: rows in a message.
 
@@ -266,7 +266,7 @@ def shares_kept(ordered: Tensor, released: Tensor, size: int, noisy: bool = Fals
     Noisy tokens cannot be matched one by one, so their shares are computed from covariances.
 
     Args:
-        ordered: tokens of N images without the defense, [N, T, D].
+        ordered: tokens of N images without the defense, T tokens each, [N, T, D].
         released: the released tokens of the same images.
         size: rows in a message (the rows between which tokens are shuffled).
         noisy: whether the released tokens contain noise.

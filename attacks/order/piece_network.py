@@ -62,7 +62,7 @@ class PieceNetwork(nn.Module):
         """Score T tokens of each of M images for P places, logits [M, T, P], and all pairs as neighbors, [M, 2, T, T].
 
         Args:
-            pieces: features of the tokens, [M, T, F].
+            pieces: F features of each token, [M, T, F].
             edges: `edge_ratios` of the decoded patches, [M, 2, T, T]: how well borders fit, rightwards and downwards.
         """
         sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
@@ -143,12 +143,12 @@ def own_prior(batch: int, keep: float) -> Tensor:
 
 
 class MessageNetwork(nn.Module):
-    """Find the image of each token of a message, for all tokens at once, in several rounds; any number of images.
+    """Find the image of each token of a message, for all tokens at once, in several rounds.
 
     The embeddings of two tokens give their attraction or repulsion. In each round, a token's score for an image is the
     prior of its released row plus the attractions of all other tokens, weighted by their probabilities for this image;
-    then a step of Sinkhorn's iteration gives each image about T tokens. So a token whose image becomes clear helps
-    similar tokens, and the message is sorted as a whole.
+    then a step of Sinkhorn's iteration gives each image about the right number of tokens. So a token whose image
+    becomes clear helps similar tokens, and the message is sorted as a whole. A message may have any number of images.
 
     Args:
         features: number of features of a token.
@@ -172,7 +172,7 @@ class MessageNetwork(nn.Module):
         tokens.
 
         Args:
-            pieces: features of the tokens, [..., B, T, F]: B released rows of T tokens.
+            pieces: F features of each token, [..., B, T, F]: B released rows of T tokens.
             prior: log-probabilities [B, B] that a token in a row belongs to an image.
         """
         t, tokens = pieces.shape[-2], pieces.flatten(-3, -2)
@@ -199,7 +199,7 @@ def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep
 
     Args:
         network: the trained network.
-        pieces: features of the tokens, [B, T, F]: B released rows of T tokens.
+        pieces: F features of each token, [B, T, F]: B released rows of T tokens.
         keep: share in [0, 1] of image b's tokens that row b keeps at least.
 
     Returns:
@@ -265,7 +265,7 @@ def piece_losses(
 
     Args:
         network: the network that is trained between two losses.
-        pieces: function from indices of n images to their tokens' features, [n, T, F].
+        pieces: function from indices of n images to F features of each of their T tokens, [n, T, F].
         edges: function from indices of n images to their edge ratios, [n, 2, T, T].
         count: number of images.
         draws: the random generator.
@@ -290,7 +290,7 @@ def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> 
     """The loss of `PieceNetwork`: cross-entropy of each token's place, and of its neighbors in the image.
 
     Args:
-        places: logits of places for the tokens of n images, in order, [n, T, T].
+        places: logits of places for the T tokens of n images, in order, [n, T, T].
         pairs: logits of each pair as neighbors, [n, 2, T, T]: rightwards and downwards.
         targets: probabilities of places, [n, T, T]; None for the token's own place.
 
@@ -319,7 +319,7 @@ def member_losses(
 
     Args:
         network: the network that is trained between two losses.
-        pieces: function from indices of n images of the adversary to their tokens' features, [n, T, F].
+        pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
         count: number of images.
         batch: images per message, ≥ 2.
         keep: share in [0, 1] of its image's tokens that a row keeps at least.

@@ -43,7 +43,7 @@ class PieceDecoder:
 
     decode: AffineMap  # computes a token's patch
     geometry: Geometry  # how patches lie over the image
-    mean: Tensor  # [D] of the adversary's own tokens
+    mean: Tensor  # [D], mean of the adversary's tokens
     scale: Tensor  # [D], their standard deviation
 
     @classmethod
@@ -60,7 +60,7 @@ class PieceDecoder:
     def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
         """Two functions from indices of images to their tokens' `features` and `edges`, computed in advance if small.
 
-        `own` holds the tokens of N images, [N, T, D].
+        `own` holds the T tokens of each of N images, [N, T, D].
         """
         n, t, d = own.shape
 
@@ -75,8 +75,8 @@ class PieceDecoder:
     def twins(self, pieces: Tensor) -> Tensor:
         """Probability [N, T, T] that a token's place is that of another token, since their patches look alike.
 
-        All black patches are alike, for example, so each may be at the place of any other. `pieces` are the `features`
-        of T tokens of N images, [N, T, F].
+        All black patches are alike, for example, so each may be at the place of any other. `pieces` are the F
+        `features` of each of T tokens of N images, [N, T, F].
         """
         patches = pieces[..., -self.geometry.patch_dim :] / _PATCH_GAIN
         return (-distances(patches, patches) / _ALIKE).softmax(2)
@@ -91,18 +91,18 @@ class PieceDecoder:
 class Solver:
     """Puts the shuffled tokens of released rows in order."""
 
-    decoder: PieceDecoder  # fitted to own tokens
-    network: PieceNetwork | Together | None  # learned compatibility, or None for border pixels alone
+    decoder: PieceDecoder  # fitted to the adversary's tokens
+    network: PieceNetwork | Together | None  # scores of places and pairs; None for border pixels alone
     members: (
         MemberNetwork | MessageNetwork | None
     )  # network that assigns tokens to images; None if images are not mixed
-    keep: float  # share of tokens that stay in their image's row for certain
+    keep: float  # share of tokens that certainly stay in their image's row
     kicks: int  # rounds of ruin and recreate
-    seed: int  # seed of the search; each view has a stream of its own
+    seed: int  # seed of the search; each view has its own stream
     in_order: bool = False  # whether the adversary's own tokens came back in order, so that there is nothing to solve
 
     def solve(self, view: View, stream: int) -> Tensor:
-        """Find the place of each token, int64 [N, T] for N rows, counted over all images of the token's message.
+        """Find the places of T tokens in N rows, int64 [N, T], counted over all images of the token's message.
 
         If images are mixed, messages are solved one by one, otherwise all images at once. `stream` ≥ 0 selects the
         stream of random numbers.
@@ -263,7 +263,7 @@ def log_odds(scores: Tensor) -> Tensor:
 
 
 def _one_sided(pieces: Tensor) -> Tensor:
-    """For each pair of pieces, how badly the second piece fits to the right of the first, [M, T, T].
+    """For each pair of T pieces of M pictures, how badly the second fits to the right of the first, [M, T, T].
 
     The first column of the right piece is compared with the column that the last two columns of the left piece predict,
     in the Mahalanobis distance of the left piece's steps.

@@ -51,7 +51,7 @@ class Asker:
     """Sends queries round by round, as far as the threat model's rules allow.
 
     Attributes:
-        rows: number B of images in each message of the last answer.
+        rows: number of images in each message of the last answer.
         left: number of query rounds that are still allowed.
     """
 
@@ -118,7 +118,7 @@ class Asker:
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
     def unmixed(self, images: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Read each image's tokens from a message of its copies; returns [N, T, D], and whether copies agreed, [N].
+        """Read the T tokens of N images from messages of copies: [N, T, D], and whether copies agreed, bool [N].
 
         An image's tokens may be in any order. Tokens are sorted along a random direction, which puts copies of one
         token side by side. Only one round is in memory at a time. `scale` [D] holds the standard deviations of the
@@ -180,10 +180,10 @@ def multiplicities(tokens: int) -> list[int]:
 class LabelledTokens:
     """Tokens whose patch is known, from images of repeated patches."""
 
-    patches: Tensor  # [L, K, P], the patches of each such image
+    patches: Tensor  # [L, K, P], the K patches of each of L images
     whole: Tensor  # [L, P], the mean patch of each image
-    tokens: Tensor  # [L, K, D]
-    sure: Tensor  # bool [L, K], whether exactly as many tokens came back alike as the patch was repeated
+    tokens: Tensor  # [L, K, D], the token of each patch
+    sure: Tensor  # bool [L, K], whether the token came back exactly as often as the patch was repeated
 
 
 def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
@@ -217,7 +217,7 @@ def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
 
 
 def in_place(rows: Tensor, patches: Tensor, labels: LabelledTokens) -> Tensor:
-    """Put each image's tokens [N, T, D], given in any order, in the order of the image's patches [N, T, P].
+    """Put the tokens of N images, [N, T, D] in any order, in the order of the images' T patches, [N, T, P].
 
     An affine map from a patch and its image's mean patch to the token is fitted to tokens with known patches
     (`labels`), then to the images in the order that the map predicts. If there are too few such tokens (since a model
@@ -272,7 +272,7 @@ def _directions(tokens: Tensor, number: int) -> Tensor:
 class AffineMap:
     """An affine map fitted by ridge regression on standardized inputs."""
 
-    mean: Tensor  # [F] of the inputs
+    mean: Tensor  # [F], mean of the inputs
     scale: Tensor  # [F], their standard deviation
     weight: Tensor  # [F, P]
     bias: Tensor  # [P]
@@ -309,7 +309,7 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
 
     Args:
         released: M messages of B rows with T tokens, [M, B, T, D].
-        patches: the images' patches in order, [M, B, T, P].
+        patches: the images' patches of P values in order, [M, B, T, P].
 
     Returns:
         The token of each patch, [M, B, T, D]; the share of patches whose token is in its image's row, among patches
@@ -346,7 +346,7 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
     """Share in [0, 1] of patches whose token is in the patch's row of T tokens (for T = 1, in the patch's place).
 
     Only sure matches count, unless there are hardly any (all black patches are alike, for example). `taken` is the
-    token of each patch in M messages, int64 [M, B·T]; `sure` is bool [M, B·T].
+    token of each patch in M messages of B rows, int64 [M, B·T]; `sure` is bool [M, B·T].
     """
     rows = torch.arange(taken.shape[1], device=taken.device) // tokens
     at_home = taken // tokens == rows
@@ -356,7 +356,7 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
 def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest token of each of K predictions, if each token is used about once, and whether the match is sure.
 
-    `predicted` and `tokens` are [M, K, D]; the results are int64 [M, K] and bool [M, K].
+    For M messages, `predicted` and `tokens` are [M, K, D]; the results are int64 [M, K] and bool [M, K].
 
     >>> offer = torch.tensor([[[0.0], [5.0], [5.0], [9.0]]])
     >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()

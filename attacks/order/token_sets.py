@@ -61,7 +61,7 @@ class TokenMaps:
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
-        """Fit the maps to tokens of n images, [n, T, q], in any order within an image or, if `still`, in place.
+        """Fit the maps to T tokens of n images, [n, T, q], in any order within an image or, if `still`, in place.
 
         >>> draws = torch.Generator().manual_seed(0)
         >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
@@ -109,8 +109,8 @@ class TokenMaps:
         """How badly each token fits at each place: −2·ln of its density there, [N, L, T], up to a constant.
 
         Args:
-            tokens: L tokens of each of N images, [N, L, q].
-            shown: features of the images at each of T places, [N, T, F].
+            tokens: L tokens of q numbers of each of N images, [N, L, q].
+            shown: F features of the images at each of T places, [N, T, F].
         """
         expected = self.expected(shown) @ self.whitening.T
         return distances(tokens.double() @ self.whitening.T, expected) + self.spread.float()

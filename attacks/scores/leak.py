@@ -84,7 +84,7 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
     The interval is Student's over batches; with one batch it is the whole [0, 1].
 
     Args:
-        scores: one finite score per example, [N].
+        scores: a finite score for each of N examples, [N].
         positive: whether each example is positive, bool or 0/1 [N].
         batches: the batch number of each example, [N].
         confidence: confidence of the interval, in (0, 1).
@@ -178,7 +178,7 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     fewer than 437, the lower limit at 1 % is 0.
 
     Args:
-        scores: one finite score per example, [N].
+        scores: a finite score for each of N examples, [N].
         positive: whether each example is positive, bool or 0/1 [N].
         false_positive_rate: the allowed rate, in [0, 1), such as 0.01.
         confidence: confidence of the limits, in (0, 1).

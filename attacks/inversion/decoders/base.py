@@ -23,7 +23,8 @@ class Decoder(nn.Module):
         layout: how the decoder reads a release: as patches of the image, or as a picture.
         width: number of channels, which sets the peak of the learning rate.
         rate_times_width: default peak of the learning rate, times the width.
-        whole_message: whether the decoder reads all rows of a message together; False if it reads each row by itself.
+        whole_message: whether the decoder reads all rows of a message (the rows that a shuffle mixes) together; False
+            if it reads each row by itself.
     """
 
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
@@ -59,7 +60,7 @@ class Decoder(nn.Module):
 
         Args:
             release: rows of one round of the adversary's images.
-            truth: the images behind these rows, float32 [N, C, H, W] in [0, 1].
+            truth: the images of these N rows, float32 [N, C, H, W] in [0, 1].
         """
         return nn.functional.mse_loss(self(release).float(), truth)
 
@@ -78,8 +79,8 @@ class MapGeometry:
         """Read the layout of a release: how many rows and columns of cells it has, and how many features in each cell.
 
         Args:
-            release: tokens [N, T, D] or, with a class token, [N, T + 1, D]; feature maps [N, D, h, w]; or vectors [N,
-                D].
+            release: N rows of T tokens [N, T, D] or, with a class token, [N, T + 1, D]; feature maps [N, D, h, w]; or
+                vectors [N, D].
             image_shape: shape (C, H, W) of the images.
 
         Raises:
@@ -125,9 +126,9 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 class Painter(nn.Module):
     """Map the features at each position of a release by one linear map to a picture as large as the image.
 
-    The output is [N, channels, H, W]. If few pixels per side are missing (fewer than half the number of positions),
-    zeros are added around the picture, as after convolutions without padding. If more are missing, the picture is
-    resized.
+    The output for N releases is [N, channels, H, W]. If few pixels per side are missing (fewer than half the number of
+    positions), zeros are added around the picture, as after convolutions without padding. If more are missing, the
+    picture is resized.
 
     >>> import torch
     >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom

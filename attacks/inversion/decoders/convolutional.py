@@ -22,8 +22,9 @@ _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's l
 class Convolutions(Decoder):
     """A decoder of two 3×3 convolutions, with an interpolation to the image's size between them.
 
-    It is the weakest published attacker. The paper does not state the widths, nor where the interpolation is. Between
-    the convolutions it gives a stronger attack, since the second convolution then works at the image's resolution.
+    It is the weakest published attacker. The paper does not state the widths, nor where the interpolation is. We
+    interpolate between the convolutions, which gives a stronger attack, since the second convolution then works at the
+    image's resolution.
 
     Args:
         geometry: the layout of the release as a picture.
@@ -53,7 +54,7 @@ class Convolutions(Decoder):
 class _Hourglass(nn.Module):
     """A U-Net: convolutions halve a picture `depth` times and double it again, with skips between layers of equal size.
 
-    It maps pictures [N, inputs, H, W] to [N, outputs, H, W].
+    It maps N pictures [N, inputs, H, W] to [N, outputs, H, W].
 
     Args:
         inputs: number of input channels.

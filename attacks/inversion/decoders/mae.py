@@ -26,7 +26,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """A decoder's width and depth. A value that is None is scaled to the token size, up to 512 and 8 at 768 (ViT-B).
+    """A decoder's width and depth; a value that is None grows with the token size, up to 512 and 8 (for ViT-B).
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]

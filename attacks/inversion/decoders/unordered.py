@@ -221,7 +221,7 @@ class Standardized(nn.Module):
     was worse in measurements: decoded patches were matched to wrong patches.
 
     Args:
-        sample: rows of a release [N, T, D], which give the mean and variance of each channel.
+        sample: a release with N rows of T tokens, [N, T, D], which gives the mean and variance of each channel.
 
     >>> sample = torch.tensor([[[0.0, 5.0], [2.0, 5.0]]])
     >>> Standardized(sample)(sample).round(decimals=2)[0, 0].tolist()
