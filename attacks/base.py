@@ -312,7 +312,6 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
     - "passive": all other attacks.
 
     Args:
-        attack: the attack.
         held: fields of the observation that the adversary has; None for all that the attack declares.
     """
     held = known_to(attack) if held is None else held

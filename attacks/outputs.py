@@ -21,7 +21,6 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
 
     Args:
         attack: the attack, whose name appears in the error message.
-        found: the attack's output.
         rows: required number of guesses.
         shape: shape of a record.
 

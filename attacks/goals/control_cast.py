@@ -171,7 +171,6 @@ def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 
     """The attack in the form that its control experiments use: a version with few training steps, if it declares one.
 
     Args:
-        attack: the attack.
         own: number of the adversary's images; a tenth of them, but at least one message, is held out.
         batch_size: images per step.
         shorter: factor by which the steps of an epoch are multiplied before the attack sets its epochs; ≤ 1 for fewer

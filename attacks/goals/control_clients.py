@@ -72,8 +72,8 @@ class Defended:
             "permutes" and "shortens", as defenses declare them.
         clients: function from the shape of a record to the clients; it raises `NotApplicable` if no such clients are
             possible.
-        why_not: the reason why no control can use the defense; empty if a control can.
-        own: whether a stage of the defense is the user's own code, with output of unknown scale.
+        why_not: the reason why no control experiment can use the defense; empty if one can.
+        own: whether a part of the defense is the user's own code, with output of unknown scale.
     """
 
     name: str

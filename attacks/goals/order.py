@@ -28,7 +28,6 @@ def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | No
 
     Args:
         truth: int64 [N, T], the true source of each of T tokens in N rows, as in `Permutation.source`.
-        guess: the guessed order.
         batch_size: rows per message.
         kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: tokens with equal numbers are
             interchangeable.

@@ -280,11 +280,11 @@ def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPasses:
-    """Simulated answers to queries, with several passes combined; satisfies `privkit.attacks.base.Query`.
+    """Simulated answers to queries that are sent several times (in several passes), with the passes combined.
 
-    An adversary who has read the tokens of its own images can shuffle them as the clients do. Without noise, the
-    clients' shuffle returns exact copies of these tokens, and passes differ only in the rows in which a token appears.
-    So these rows are drawn at random, and no copies have to be matched.
+    It satisfies `privkit.attacks.base.Query`. An adversary who has read the tokens of its own images can shuffle them
+    as the clients do. Without noise, the clients' shuffle returns exact copies of these tokens, and passes differ only
+    in the rows in which a token appears. So these rows are drawn at random, and no copies have to be matched.
     """
 
     own: OwnTokens  # tokens that were read
@@ -355,8 +355,6 @@ def _read(
     """The tokens of the adversary's images, read by queries, and the layout of their patches in the image.
 
     Args:
-        observation: the adversary's data.
-        draws: the random generator.
         images: largest number of images whose tokens are read; None for all.
         asked: number of rounds that were already queried.
 

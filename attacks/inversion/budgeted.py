@@ -24,7 +24,6 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
     """The conditions (`Mounting`) of an attack that takes its epochs from an audit, unless it sets their number.
 
     Args:
-        attack: the attack.
         share: factor > 0; the attack's epochs are this factor times the audit's epochs.
         steps: number of training steps in control experiments (in which the attack must succeed, or must fail).
         in_controls: values of further fields in control experiments.

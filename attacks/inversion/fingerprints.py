@@ -259,7 +259,7 @@ class _Wire:
             in place.
 
         Raises:
-            NotApplicable: if tokens do not recur, or too few sets are complete.
+            NotApplicable: if most tokens change from one sending to the next, or too few sets are complete.
         """
         found, recurring, kept = [], [], []
         for part in self.everywhere(images):

@@ -86,9 +86,10 @@ class ImageFit(Resumable):
     """Images that are optimized until a known lower segment maps them to the releases.
 
     It satisfies `privkit.attacks.fit.Training`. An epoch has a hundred steps. Adam works coordinate by coordinate, so
-    released rows do not affect each other. A further cycle restarts Adam and the learning rate from the present images;
-    if the order of tokens is also sought, it stays as sharp as it was. If a cycle does not lower the objective of a row
-    (or of a group of rows that share images or tokens), the row's (or group's) earlier images are restored.
+    released rows do not affect each other. If the optimization goes on beyond its planned epochs (a further cycle),
+    Adam and the learning rate start again from the present images, but a sought order of tokens stays as sharp as it
+    was. If a cycle does not lower the objective of a row (or of a group of rows that share images or tokens), the row's
+    (or group's) earlier images are restored.
     """
 
     def __init__(

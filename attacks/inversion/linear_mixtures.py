@@ -28,12 +28,12 @@ class Mixtures:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:
-        """The equations from several passes of one round, in which the same records are mixed with different weights.
+        """The equations from several releases of the same records, mixed with different weights.
 
-        `View.clients` describes the order of the rows.
+        `same` holds one view for each time that the records were sent; `View.clients` describes the order of its rows.
 
         Raises:
-            NotApplicable: if rows hold several records and the adversary does not know these records or their weights.
+            NotApplicable: if records are mixed and the adversary does not know which records, or with which weights.
         """
         seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(0, 1)  # [E, k], at each place
         batch = len(same[0].smashed) // same[0].messages
@@ -114,9 +114,9 @@ class Mixtures:
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
-    """Fit the noise level with which unmixing some passes best predicts the pass `another` of the same records.
+    """Fit the noise level with which unmixing some releases best predicts another release of the same records.
 
-    The records are the adversary's own.
+    `passes` and `another` are views of the same records of the adversary, sent again and again.
 
     Returns:
         The mean release of a record; the value of `noise` in `Mixtures.solved`; and the unexplained share of the
@@ -169,14 +169,15 @@ class Unmixed:
     @classmethod
     @torch.no_grad()
     def of(cls, views: Sequence[View], passes: int) -> Unmixed:
-        """Solve every round for the separate release of each record; positions that were never sent get the mean.
+        """Compute each record's own release from mixed releases of several passes (the same records sent again).
 
         Args:
-            views: the recorded rounds; all rounds of the first pass come first.
+            views: the recorded rounds; all rounds of the first pass come first. A position that was never sent gets the
+                mean.
             passes: how many times ≥ 1 the same records were sent.
 
         Raises:
-            NotApplicable: if rows hold several records and the adversary does not know these records or their weights.
+            NotApplicable: if records are mixed and the adversary does not know which records, or with which weights.
         """
         together = by_round(views, passes, mixed=True)
         rounds = [Mixtures.of(same) for same in together]
@@ -203,7 +204,6 @@ class Unmixed:
 
         Args:
             smashed: smashed data of N records, [N, ...].
-            draws: the random generator.
 
         Returns:
             The solutions, [N, ...].

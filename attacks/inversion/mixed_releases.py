@@ -137,7 +137,7 @@ class LinkedRows:
 
     @classmethod
     def of(cls, same: Sequence[View]) -> LinkedRows:
-        """Link the mixed releases of several passes by the records that they mix.
+        """Link the mixed releases of several passes (the same records sent again) by the records that they mix.
 
         Args:
             same: the views of the same records, one for each pass.

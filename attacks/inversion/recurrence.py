@@ -42,7 +42,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether a defense leaves tokens in their places: more tokens than by chance are at the same place in both passes.
+    """Whether a defense leaves tokens in their places: more than by chance are at the same place in two releases.
 
     `first` and `second` are releases of the same N images with T tokens each, [N, T, D].
 
@@ -60,13 +60,13 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether each image's released row contains the same tokens in both passes, in any order.
+    """Whether each image's released row contains the same tokens each time it is sent, in any order.
 
     If it does, the mean of a row changes only by 1/T of a token's noise variance.
 
     Args:
-        first: the release of N images in one pass, T tokens each, [N, T, D].
-        second: the release of the same images in another pass.
+        first: a release of N images, T tokens each, [N, T, D].
+        second: another release of the same images.
         copies: squared distance between two copies of a token.
 
     >>> rows = torch.rand(20, 9, 4)
@@ -77,11 +77,11 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """The probability that each token of a pass is the copy of each reference token.
+    """The probability that each released token is the copy of each reference token.
 
     Args:
         reference: n tokens in each of G groups, [G, n, D]; each has about one copy in `seen`.
-        seen: the tokens of the pass, [G, n, D].
+        seen: the released tokens, [G, n, D].
         temperature: twice the variance > 0 between copies in each channel.
 
     Returns:
@@ -95,7 +95,7 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """Average each token of the first pass with its copies in the other passes.
+    """Average each token of a first release with its copies in other releases (passes) of the same images.
 
     There is only one round of matching; a second round, with the means, blurred the means in measurements.
 
@@ -124,7 +124,7 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 
 
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
-    """For each image, the T tokens that recur most often in its rows of all passes, averaged over their copies.
+    """For each image, the T tokens that recur most often in all of its releases (passes), averaged over copies.
 
     A token joins the image's list if it is no copy of a listed token; it then counts in every pass that holds a copy.
     Batch shuffling moves tokens of other images into a row, but these soon recur less often than the image's own
@@ -180,10 +180,10 @@ class Intersection:
 
 
 def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
-    """Assign tokens to images as in `intersected`, from two or more passes of the same images.
+    """Assign tokens to images as in `intersected`, from two or more releases (passes) of the same images.
 
     Args:
-        passes: for each pass the released tokens of the same N images, T tokens each, [N, T, D].
+        passes: for each release the tokens of the same N images, T tokens each, [N, T, D].
         size: number of rows in a message (the rows between which tokens are shuffled).
 
     Raises:
@@ -202,10 +202,11 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     """Assign the tokens of each message to the rows in which they recur most often; every row gets T tokens.
 
-    Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. In each
-    pass a token lands in its own row with probability k′ + (1 − k′)/B, and in each other row with probability (1 −
-    k′)/B. So it recurs most in its own row, and this becomes more certain with more passes. Equal tokens share their
-    counts: rows first take their certain tokens, and then equal tokens fill the remaining places.
+    Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. Each time
+    the images are sent (in each pass), a token lands in its own row with probability k′ + (1 − k′)/B, and in each other
+    row with probability (1 − k′)/B. So it recurs most in its own row, and this becomes more certain with more passes.
+    Equal tokens share their counts: rows first take their certain tokens, and then equal tokens fill the remaining
+    places.
 
     Args:
         passes: R passes of the same M messages, each with B rows of T tokens, [R, M, B·T, D].

@@ -48,14 +48,18 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 
 
 def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> ImageObservation:
-    """The observation with the mean of each record's releases, if the records were sent several times.
+    """If records were sent several times, replace their releases by the mean release of each record.
 
-    Queries then also return the mean of as many answers. If `passes` is 1, the observation is unchanged. `attack` is
-    the attack's name, for error messages.
+    Queries then also return the mean of as many answers.
+
+    Args:
+        observation: the adversary's observation.
+        passes: how many times ≥ 1 the records were sent; 1 leaves the observation unchanged.
+        attack: the attack's name, for error messages.
 
     Raises:
-        NotApplicable: if the views are not `passes` passes of the same form, if a row mixes several records, or if
-            tokens come in another order in each pass.
+        NotApplicable: if the releases of a record differ in form, if a row mixes several records, or if tokens come in
+            another order each time.
     """
     if passes == 1:
         return observation
@@ -120,7 +124,7 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """Group the views by round, if the same rounds of records were sent several times.
+    """Group the views by round, if the same rounds of records were sent several times (in several passes).
 
     Args:
         views: the recorded views; all rounds of the first pass come first, then all rounds of the second.
@@ -131,8 +135,9 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
         For each round the list of its views, one for each pass.
 
     Raises:
-        NotApplicable: if the views are not passes of the same form, if a row mixes several records although `mixed` is
-            False, if only some passes were masked, or if a number is not finite.
+        NotApplicable: if the number of views is not a multiple of `passes`, if the views of a round differ in form, if
+            a row mixes several records although `mixed` is False, if only some passes were masked, or if a number is
+            not finite.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
     >>> [[view.round for view in same] for same in by_round(views, 2)]

@@ -134,7 +134,6 @@ def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, 
     """The training loss of the networks that complete tokens and decode images.
 
     Args:
-        network: the two networks.
         learned: the position predictor, with the adversary's tokens.
         predicted: tokens of n images in their T predicted places, [n, T, D].
         rows: int64 [n], the index of the adversary's image behind each row of tokens.

@@ -82,7 +82,6 @@ class AttackData:
 
         Args:
             attack: the attack that uses the data.
-            observation: the adversary's observation.
             lower: the client's segment, if the adversary knows its architecture; its weights are not used.
 
         Raises:

@@ -151,7 +151,6 @@ class _Search(Resumable):
     An epoch returns the share of the release's variance that the present guess does not explain.
 
     Args:
-        lower: the known lower segment.
         released: released tokens of N texts in their places, [N, T, D].
         means: mean token and frequency of each word.
         guess: guessed words, int64 [N, T], changed in place.

@@ -93,9 +93,7 @@ def records_alone(
     The noise is estimated from a query; this takes two draws from `generator`.
 
     Args:
-        observation: the adversary's observation.
         passes: how many times ≥ 1 the same records were sent.
-        generator: the random generator.
 
     Returns:
         The observation as if each record had been sent alone: views and answers have one record per row, client after
@@ -182,12 +180,12 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
 
 
 def with_ratios(same: Sequence[View], clients: int) -> list[View]:
-    """Estimate secret mixing weights: the views of one round's passes, with estimated weights and clients.
+    """Estimate secret mixing weights from several releases (passes) of the same records; returns their views.
 
-    Each message is a weighted sum of k of n = `clients` unknown vectors, with one weight for a whole record. So all
-    messages of all passes span n dimensions. A client's weights form a vector in this span that is zero in all messages
-    without the client. Linear programs find the sparsest vectors, which are scaled so that the weights of a message sum
-    to 1. Clients are numbered arbitrarily.
+    The returned views hold estimated weights and clients. Each message is a weighted sum of k of n = `clients` unknown
+    vectors, with one weight for a whole record. So all messages of all passes span n dimensions. A client's weights
+    form a vector in this span that is zero in all messages without the client. Linear programs find the sparsest
+    vectors, which are scaled so that the weights of a message sum to 1. Clients are numbered arbitrarily.
 
     Raises:
         NotApplicable: if there are too few messages, if each position has its own weights, or if not every client is

@@ -63,7 +63,6 @@ def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: G
         words: ids of the words; texts hold indices into this list.
         texts: M texts of T words that fill whole rounds, int64 [M, T].
         batch: texts per round.
-        draws: the random generator.
 
     Returns:
         Tokens [M, T, D], the index of the text behind each released row, int64 [M], and the number of rows in a

@@ -214,7 +214,6 @@ def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, al
     """Check that decoded tokens explain the sent patches also for tokens to which the decoder was not fitted.
 
     Args:
-        matcher: the decoder.
         again: tokens of B images that came back when the images were sent again, T tokens each, [B, T, D].
         sent: the sent patches (P values) and means (S values), [B, T, P + S].
         size: number of rows in a message.

@@ -100,7 +100,6 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
         puzzles: M puzzles of S pieces.
         starts: one or more arrangements, int64 [M, S]: the piece in each place.
         kicks: number ≥ 0 of rounds.
-        rng: the random generator.
 
     Returns:
         The best arrangement, int64 [M, S].

@@ -36,7 +36,6 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
         query: query of the clients, called up to 96 times for each of at most 500 images.
         own: the adversary's N images [N, C, H, W]; N is a multiple of `batch`.
         batch: images per round.
-        draws: the random generator.
 
     Returns:
         A function from a view with L tokens per row, [N, L, D], to the tokens in their T places, [N, T, D], and bool

@@ -119,7 +119,6 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
         own: the adversary's M records of C columns, [M, C].
         query: query of the clients, which may return the fields of a record in any order.
         batch: records in a query.
-        draws: the random generator.
 
     Returns:
         Tokens [M, C, D], with column c's token at place c.

@@ -145,7 +145,7 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """The observation with all tokens in their recognized places, in views and in answers to queries.
+    """Move tokens, in views and in answers to queries, to places recognized by the tokens' distributions.
 
     `later` is the number of query rounds that are left for later queries.
 

@@ -93,7 +93,8 @@ def own_tokens(
     """Get the tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
 
     Raises:
-        NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.
+        NotApplicable: if a message is too large, the lower segment's tokens do not fit the release, or tokens cannot be
+            read.
     """
     auxiliary = given(observation.auxiliary)
     size, query, whole = rows_a_message(view), observation.query, observation.batch_size
@@ -186,11 +187,16 @@ def _queried_tokens(
 
 
 def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
-    """Whether the T tokens of N images are in their patches' places; a shuffle may give all images the same order.
+    """Whether T tokens of N images come back in their patches' places; all images have the same order.
 
-    Tokens are [N, T, D], patches [N, T, P]. The tokens that were `matched` with each patch give a map from patches to
-    tokens, and so the one order for all images that fits best. The tokens are in their places if patches explain them
-    as well in the released order as in this best order.
+    The tokens that were `matched` with each patch give a map from patches to tokens, and so the one order for all
+    images that fits best. The tokens are in their places if patches explain them as well in the released order as in
+    this best order.
+
+    Args:
+        released: the tokens as they came back, [N, T, D].
+        patches: the patches of P values, [N, T, P].
+        matched: the token that was matched with each patch, [N, T, D].
     """
     scale = token_scale(released)
     one, two = ((x - x.mean(0)) / scale for x in (AffineMap.fit(patches, matched, _PENALTY)(patches), released))
@@ -222,7 +228,6 @@ def _unmixed(
         images: N images of the adversary.
         patches: the T patches of P values of all M ≥ N images of the adversary, [M, T, P].
         geometry: the layout of patches.
-        draws: the random generator.
         some: number of images of repeated patches, which show the map from patches to tokens.
         once: tokens that came back for a round of images.
     """

@@ -198,13 +198,12 @@ def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep
     """Assign a message's tokens to its images: all at once, or repeatedly, with purer rows each time.
 
     Args:
-        network: the trained network.
         pieces: F features of each token, [B, T, F]: B released rows of T tokens.
         keep: share in [0, 1] of image b's tokens that row b keeps at least.
 
     Returns:
         int64 [B, T]: for each image, its T released tokens (counted over the message); and log-probabilities [B·T, B]
-        of each token's image, which sum to T over the tokens for each image.
+        of each token's image; for each image, the probabilities of all tokens sum to T.
     """
     b, t, _ = pieces.shape
     prior = own_prior(b, keep).to(pieces.device)
@@ -267,8 +266,6 @@ def piece_losses(
         network: the network that is trained between two losses.
         pieces: function from indices of n images to F features of each of their T tokens, [n, T, F].
         edges: function from indices of n images to their edge ratios, [n, 2, T, T].
-        count: number of images.
-        draws: the random generator.
         twins: function from features to the targets of `piece_loss`; if None, a token's only target is its own place.
     """
     for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_images_of_step(twins is not None)):
@@ -320,7 +317,6 @@ def member_losses(
     Args:
         network: the network that is trained between two losses.
         pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
-        count: number of images.
         batch: images per message, ≥ 2.
         keep: share in [0, 1] of its image's tokens that a row keeps at least.
         draws: the random generator, the only source of randomness.

@@ -61,7 +61,12 @@ class TokenMaps:
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
-        """Fit the maps to T tokens of n images, [n, T, q], in any order within an image or, if `still`, in place.
+        """Fit a linear map from image features to tokens for each place, from tokens whose places are unknown.
+
+        Args:
+            sets: T tokens of q numbers for each of n images, [n, T, q], in any order within an image.
+            shown: features of the images.
+            still: whether the tokens are in their places already.
 
         >>> draws = torch.Generator().manual_seed(0)
         >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
