@@ -95,7 +95,7 @@ def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: G
 
 
 def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws: Generator) -> float:
-    """The power of differences, 2 or 1, that identifies more of the adversary's records if it is their distance.
+    """Whether squared differences (2.0) or absolute differences (1.0) identify more of the adversary's records.
 
     Each record of `played` is sent `passes` times as a test. Squares are best under Gaussian noise, absolute values
     under Laplace noise.

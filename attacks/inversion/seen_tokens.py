@@ -1,4 +1,4 @@
-"""Seen tokens: a linear guess at an image from those of its tokens that a mask left visible, and its refinement.
+"""Seen tokens: a linear guess at an image from its visible tokens, if a mask hides the others; and its refinement.
 
 Attention before the cut spreads every patch over all tokens. So the visible tokens reveal the hidden patches, too.
 """
@@ -198,8 +198,8 @@ def _cross_fitted(
 ) -> tuple[float, Tensor]:
     """The ridge penalty, and linear guesses [rounds·n, P] at n images of P pixels, from fits without the image.
 
-    In each round, an image's visible places are those of one of 64 randomly drawn rows. There are only 64, since
-    guesses from the same places share one matrix.
+    In each round, an image is guessed from the places that are visible in one of 64 randomly drawn rows. There are only
+    64, since guesses from the same places share one matrix.
     """
     folds = torch.arange(len(images), device=images.device) % _FOLDS
     fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(_FOLDS)]

@@ -239,8 +239,8 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s).
 
         Returns:
-            The discriminator's logistic loss, the loss of the network that made `fake`, and the latter's gradient at
-            `fake`.
+            The discriminator's logistic loss; the loss of the network that made `fake`; and the gradient of this second
+            loss at `fake`.
         """
         discriminator, fake = self.parts[name], fake.requires_grad_()
         labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])

@@ -75,8 +75,8 @@ class Unmix(ReconstructingAttack):
         """Unmix the passes, train a decoder on the adversary's images after the same mixing and unmixing, and decode.
 
         Raises:
-            NotApplicable: if the weights are hidden and cannot be estimated, or the positions that were mixed are not
-                those of the release.
+            NotApplicable: if the weights are hidden and cannot be estimated, or the release does not have the positions
+                that were mixed.
         """
         check_inputs(self, observation)
         unmixed, to_seats = records_alone(observation, self.passes, generator)
@@ -101,8 +101,8 @@ def records_alone(
         puts an attack's guesses into the order of the observed rows and of the records in them.
 
     Raises:
-        NotApplicable: if the weights are hidden and cannot be estimated, or the positions that were mixed are not those
-            of the release.
+        NotApplicable: if the weights are hidden and cannot be estimated, or the release does not have the positions
+            that were mixed.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)

@@ -346,8 +346,13 @@ def shuffled_losses(
 ) -> Iterator[Tensor]:
     """Yield the losses (`message_loss`) of one epoch on messages that are shuffled as a client shuffles them.
 
-    The arguments are those of `member_losses`, except `shape` = (B, T): B ≥ 2 images per message and T tokens per
-    image.
+    Args:
+        network: the network that is trained between two losses.
+        pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
+        count: number of images.
+        shape: (B, T): B ≥ 2 images per message and T tokens per image.
+        keep: share in [0, 1] of its image's tokens that a row keeps.
+        draws: the random generator, the only source of randomness.
     """
     batch, tokens = shape
     prior, messages = own_prior(batch, keep), max(1, _TOKENS_OF_MESSAGES // (batch * tokens))

@@ -30,7 +30,9 @@ class Shown:
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """Compute the features of n images, [n, C, H, W], at each place of a patch of `patch` pixels per side.
+        """Compute features of n images, [n, C, H, W], for each place of a patch of `patch` pixels per side.
+
+        They are principal components of the patch there and of the whole image, and a 1.
 
         >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
         torch.Size([3, 4, 21])

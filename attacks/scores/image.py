@@ -45,8 +45,12 @@ def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     """Peak signal-to-noise ratio of each of N images, in dB, float64 [N]; higher is closer, `inf` for an exact copy.
 
-    The arguments are those of `mse`. The PSNR is computed image by image: the mean of these values is not the PSNR of
-    the mean MSE.
+    It is computed image by image: the mean of these values is not the PSNR of the mean MSE.
+
+    Args:
+        truth: true images, [N, C, H, W].
+        guess: guessed images of the same shape.
+        data_range: largest minus smallest possible value, > 0.
 
     Source: scikit-image `peak_signal_noise_ratio`; 10·log10(range²/MSE).
 
@@ -60,7 +64,12 @@ def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 def ssim(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
     """Structural similarity of each of N images, float64 [N] in [−1, 1]; higher is closer.
 
-    It is computed in a uniform 7×7 window, and averaged over channels. The arguments are those of `mse`.
+    It is computed in a uniform 7×7 window, and averaged over channels.
+
+    Args:
+        truth: true images, [N, C, H, W].
+        guess: guessed images of the same shape.
+        data_range: largest minus smallest possible value, > 0.
 
     Raises:
         ValueError: if a side is below 7 pixels.

@@ -127,8 +127,8 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
 def opposed(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike) -> str:
     """A sentence if some batches surely leak in one direction and others in the opposite direction; empty otherwise.
 
-    Such areas cancel in the area of all examples and in the mean over batches, although each batch alone reveals which
-    of its examples are positive. Arguments and errors are those of `per_batch_auc`.
+    The areas under the batches' ROC curves then cancel in the pooled area and in the mean, although each batch alone
+    reveals which of its examples are positive. For the arguments see `per_batch_auc`.
 
     Source: the deviation of an area without a leak is that of Mann and Whitney 1947.
 
@@ -155,7 +155,8 @@ def opposed(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike) -> str:
 def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Array]:
     """Corners of the ROC curve: false positive rates, true positive rates and thresholds, one array each.
 
-    Rates rise from 0 to 1, thresholds fall from infinity. Arguments and errors are those of `pooled_auc`.
+    Rates rise from 0 to 1, thresholds fall from infinity. `scores` [N] holds a score for each of N examples, `positive`
+    [N] whether each example is positive.
 
     Source: Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`.
 
@@ -212,9 +213,14 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
 def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Interval:
     """The largest difference of true and false positive rate over all thresholds; higher means a larger leak.
 
-    The confidence bands hold jointly for both distribution functions, so the limits also hold for the best threshold.
-    The bands assume independent examples of each kind; canaries (records that were inserted for a test) of one batch
-    are only roughly independent. Arguments and errors are those of `pooled_auc`.
+    The limits are confidence bands that hold jointly for both distribution functions, so they also hold for the best
+    threshold. The bands assume independent examples of each kind; canaries (records that were inserted for a test) of
+    one batch are only roughly independent.
+
+    Args:
+        scores: a finite score for each of N examples, [N].
+        positive: whether each example is positive, bool or 0/1 [N].
+        confidence: confidence of the limits, in (0, 1).
 
     Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
 

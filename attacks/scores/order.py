@@ -60,9 +60,18 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
 def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
     """For each true image, the share of adjacent pairs of pieces that are also adjacent in the guess.
 
-    The result is float64 [N] in [0, 1]; the arguments are those of `direct_accuracy`, with a square number T ≥ 4 of
-    pieces. A pair must have the same direction, but may be in any image of its message; pairs with equal contents count
-    as many times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs.
+    A pair must have the same direction, but may be in any image of its message; pairs with equal contents count as many
+    times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs.
+
+    Args:
+        guess: guessed arrangement of N images of T pieces, int64 [N, T], with each place of a message once; T ≥ 4 is a
+            square number.
+        truth: true arrangement, in the same form.
+        batch: rows per message.
+        kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
+
+    Returns:
+        One share in [0, 1] per image, float64 [N].
 
     Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
 
@@ -85,8 +94,17 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
 def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
     """For each true image, the share of its pieces (tokens) that the guess puts into this image, at any place.
 
-    The result is float64 [N] in [0, 1]; the arguments are those of `direct_accuracy`. A random guess reaches 1/batch,
-    or the share of pieces that the shuffle leaves in their row, if this share is larger.
+    A guess without any knowledge reaches 1/batch, or the share of pieces that the shuffle leaves in their row, if this
+    share is larger.
+
+    Args:
+        guess: guessed arrangement of N images of T pieces, int64 [N, T], with each place of a message once.
+        truth: true arrangement, in the same form.
+        batch: rows per message.
+        kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
+
+    Returns:
+        One share in [0, 1] per image, float64 [N].
 
     >>> truth, guess = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[1, 2], [0, 3]])
     >>> membership_accuracy(guess, truth, batch=2)
