@@ -1,8 +1,9 @@
-"""Attacks on split learning, on any pair of torch modules or a recorded release: from an observation to a guess.
+"""Attacks on split learning: each turns an adversary's observation into a guess at private data.
 
-This library knows neither the training core nor the accountants. `ATTACKS` is the table of what it offers;
-`privkit.attacks.goals` defines the goals of attacks. "Own" images (or records) belong to the adversary and are called
-`auxiliary` in observations; "victims" are the attacked images. Everything is imported on first use.
+The attacks run on any pair of torch modules or on a recorded release; this library imports neither the training core
+nor the accountants. `ATTACKS` maps names to attacks, and `privkit.attacks.goals` defines what attacks aim at, such as
+images or labels. "Own" images (or records) belong to the adversary and are called `auxiliary` in observations;
+"victims" are the attacked images. Names are imported on first use.
 
 >>> import torch
 >>> from privkit.attacks import WhiteBox

@@ -20,21 +20,30 @@ def distances(tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def pair_costs(released: Tensor, expected: Tensor) -> Tensor:
-    """Squared distance of every released token [G, S, D] to every place's expected token, over the group's mean
-    distance.
+    """The cost of putting each released token at each place: squared distances, divided by their mean in the group.
 
-    Entry (t, s) of the result [G, S, S] belongs to released token t and place s.
+    Args:
+        released: the tokens of G groups, [G, S, D] (S tokens of D numbers in a group).
+        expected: the token that is expected at each of the S places, [G, S, D].
+
+    Returns:
+        Costs [G, S, S]; entry (t, s) is the cost of released token t at place s.
     """
     costs = torch.cdist(released, expected).square()
     return costs / costs.mean((1, 2), keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
 
 
 def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
-    """Logarithm of exp(scores) with rows and columns rescaled until it is nearly doubly stochastic.
+    """The logarithm of a nearly doubly stochastic matrix: exp(scores) with its rows and columns rescaled.
 
-    `scores` [..., n, m] are negative costs over a temperature; as the temperature falls to 0, the result tends to the
-    cheapest assignment. Each of `steps` ≥ 1 steps rescales rows, then columns. In the end columns sum to exactly one,
-    and rows to about `capacity` = m/n.
+    Args:
+        scores: [..., n, m], negative costs divided by a temperature. As the temperature falls to 0, the result tends to
+            the cheapest assignment.
+        steps: number ≥ 1 of steps; each rescales rows, then columns.
+        capacity: the sum m/n to which each row is rescaled.
+
+    Returns:
+        Logarithms [..., n, m]. In the end columns sum to exactly one, and rows to about `capacity`.
 
     Source: Sinkhorn and Knopp 1967; Cuturi 2013, in the log domain; in networks: Mena et al. 2018, §2.
 
@@ -52,10 +61,11 @@ def sinkhorn(scores: Tensor, steps: int, capacity: int = 1) -> Tensor:
 
 
 def rescale_(weights: Tensor, steps: int) -> Tensor:
-    """`sinkhorn` for weights [..., n, n] ≥ 0, in place and without logarithms, for very large tables.
+    """Rescale weights [..., n, n] ≥ 0 in place until they are nearly doubly stochastic.
 
-    Each row needs at least one number that does not underflow. Each of `steps` ≥ 1 steps rescales columns, then
-    rows; in the end rows sum to exactly one.
+    This is `sinkhorn` without logarithms, for very large matrices. Each of `steps` ≥ 1 steps rescales columns, then
+    rows; in the end rows sum to exactly one. In each row at least one weight must be so large that it does not
+    underflow to 0.
     """
     for _ in range(steps):
         weights /= weights.sum(-2, keepdim=True).clamp_min(1e-12)
@@ -64,9 +74,14 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
 
 
 def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
-    """A partial matching [N, L, T] in [0, 1], from the log-odds [N, L, T] of each match against no match; L may be 0.
+    """Probabilities of matches between L slots and T tokens, if a slot or a token may also have no match.
 
-    A row's or column's probability of having no match is 1 minus its sum.
+    Args:
+        odds: [N, L, T], for each of N pairs of sets the log-odds of each match against no match; L may be 0.
+        steps: number of alternating rescalings.
+
+    Returns:
+        Probabilities [N, L, T] in [0, 1]. One minus the sum of a row (or column) is its probability of having no match.
 
     Source: matching with slack as in SuperGlue (Sarlin et al. 2020), with slack of weight one.
 
@@ -87,7 +102,7 @@ def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
 
 
 def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
-    """The column of each row in the cheapest assignment, int64 [G, n], for costs [G, n, m] with n ≤ m.
+    """The column that the cheapest assignment gives to each row: int64 [G, n] for G cost matrices [G, n, m], n ≤ m.
 
     Source: Kuhn 1955, computed by scipy's `linear_sum_assignment`.
 
@@ -101,7 +116,9 @@ def cheapest(costs: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def hungarian(costs: Tensor) -> Tensor:
-    """The token at each place in the cheapest assignment, int64 [G, S]; `costs[g, t, s]`: token t at place s.
+    """The token at each place in the cheapest assignment, int64 [G, S], for G groups of S tokens.
+
+    `costs` [G, S, S] holds in entry (g, t, s) the cost of putting token t of group g at place s.
 
     >>> hungarian(torch.tensor([[[9.0, 0.0], [0.0, 9.0]]])).tolist()
     [[1, 0]]
@@ -111,7 +128,9 @@ def hungarian(costs: Tensor) -> Tensor:
 
 
 def in_order(costs: Tensor) -> Tensor:
-    """The cheapest places of L tokens in unchanged order, int64 [N, L] ascending, for costs [N, L, T] with L ≤ T.
+    """Places for L tokens whose order is kept, so that the total cost is smallest: int64 [N, L], each row ascending.
+
+    `costs` [N, L, T] holds the cost of each of L tokens at each of T ≥ L places, for N sequences.
 
     Source: dynamic programming over places (Bellman 1957), like Viterbi's path.
 
@@ -133,7 +152,9 @@ def in_order(costs: Tensor) -> Tensor:
 
 
 def take(released: Tensor, order: Tensor) -> Tensor:
-    """Tokens [G, n, D] taken from [G, S, D] in the order int64 [G, n], for example the result of `hungarian`.
+    """The tokens of each group at given indices: [G, n, D] from `released` [G, S, D] and `order` int64 [G, n].
+
+    `order` is, for example, the result of `hungarian`. G groups hold S tokens of D numbers each.
 
     >>> take(torch.tensor([[[7.0], [8.0]]]), torch.tensor([[1, 0]])).tolist()
     [[[8.0], [7.0]]]
@@ -142,9 +163,15 @@ def take(released: Tensor, order: Tensor) -> Tensor:
 
 
 def by_capacity(logits: Tensor, capacity: int) -> Tensor:
-    """Assign T tokens to each image: tokens propose to images by preference, and an image keeps its best T.
+    """Assign T tokens to each of B images: tokens propose to images by preference, and an image keeps its best T.
 
-    From logits [B·T, B] and the capacity T, the result is int64 [B, T]: the tokens of each image, ascending.
+    Args:
+        logits: float [B·T, B], the preference of each of B·T tokens for each image; an image prefers tokens by the same
+            numbers.
+        capacity: number T of tokens per image.
+
+    Returns:
+        The tokens of each image, int64 [B, T], ascending in each row.
 
     Source: deferred acceptance (Gale and Shapley 1962); all tokens propose at once.
 

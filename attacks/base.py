@@ -27,25 +27,26 @@ class View:
 
     Attributes:
         round: 0-based communication round.
-        smashed: the N released rows, float [N, T, D] (tokens), [N, C, H, W] (feature maps) or [N, D] (vectors).
-        mixed: number k ≥ 1 of images that each released row mixes; 1 without mixing.
-        weights: weight of each of the k images at each position of a row, [N, k, T] (T = 1: one weight for all
-            positions), if the random draws of mixing or masking are public; None if the draws are hidden, or there are
-            none.
+        smashed: the N released rows, float [N, T, D] (T tokens of D numbers), [N, C, H, W] (feature maps) or [N, D]
+            (vectors). Each row was released for one record, or for a mixture of records.
+        mixed: number k ≥ 1 of records that are mixed into each released row; 1 without mixing.
+        weights: weight of each of the k records at each position of a row, float [N, k, T] (T = 1: one weight for all
+            positions), if the random draws of mixing or masking are public. None if the draws are hidden, or nothing is
+            mixed or masked.
         clients: int64 [N, k], the client on each of the k seats of a row, −1 on an empty seat. A seat is a place in the
-            group that a row mixes. A server that forms the groups and returns each client's gradient knows the seats;
-            None if the draws of mixing are hidden from the adversary. Row m·N/M + b holds the b-th record of each
-            client of message m, so the seats of several passes can be linked.
-        cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send
-            it.
-        messages: number M ≥ 1 of consecutive messages of N/M rows each; a batch-level shuffle mixes rows of one message
-            only.
-        labels: labels that are sent with the rows: int64 [N], or float [N, L] if they are mixed or noised; None if the
-            protocol does not send labels.
+            group of clients whose records are mixed into a row. A server that forms the groups and returns each
+            client's gradient knows the seats; None if the adversary does not know them. Row m·N/M + b holds the b-th
+            record of each client of message m. So the adversary can link the rows of the same records if these are sent
+            again.
+        cut_gradient: gradient of the loss at the cut, shaped like `smashed`, or None if the protocol does not send it.
+        messages: number M ≥ 1 of messages in the round; each consists of N/M consecutive rows. A defense that shuffles
+            a batch moves tokens only between the rows of one message.
+        labels: labels that are sent with the rows: int64 [N], or float [N, L] (L labels) if they are mixed or noised;
+            None if the protocol does not send labels.
         whole: whether every patch of an image (or token of a sequence) still has a token, perhaps in another place;
             False if tokens were dropped or merged.
-        parts: if a release is split over several storages, the names of the parts that the adversary holds; empty if
-            it was not split. If parts are places, `smashed` is zero at the places of other storages.
+        parts: if a release is split over several storages, the names of the parts that the adversary holds; empty if it
+            was not split. If these parts are places of a row, `smashed` is zero at all other places.
     """
 
     round: int
@@ -65,9 +66,9 @@ class QueryResult:
     """The answer to a query: the release after the adversary sends its own images through the defended clients.
 
     Attributes:
-        view: the messages, as the server would have seen them.
-        members: int64 [N, k], the index of the sent image on each seat (place in the mixed group) of each released
-            row; −1 on an empty seat.
+        view: the answer's messages, as the server sees them.
+        members: int64 [N, k], for each of N released rows the indices of the k sent images that are mixed in it (k = 1
+            without mixing); −1 for an empty place.
     """
 
     view: View
@@ -79,10 +80,14 @@ class QueryResult:
         return cls(view=view, members=torch.arange(len(view.smashed), device=view.smashed.device).unsqueeze(1))
 
     def row_of_each(self, images: int, asking: str) -> Tensor:
-        """The released row of each sent image, int64 [images].
+        """For each sent image, the index of its released row, int64 [images].
+
+        Args:
+            images: number of images that were sent.
+            asking: the attack's name, for the error message.
 
         Raises:
-            NotApplicable: if some image has no row in the answer; `asking` is the attack's name in the message.
+            NotApplicable: if some image has no row of its own in the answer.
 
         >>> import torch
         >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
@@ -103,10 +108,10 @@ class TrainingClients(Protocol):
     """The clients in training, for a malicious server, whose only power is to answer with any gradient."""
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """One round: clients send private images, get the gradient that `answer` computes, and learn from it.
+        """Run one round: clients send private images, get the gradient that `answer` computes, and learn from it.
 
         Args:
-            answer: function from a round's view, with labels, to the gradient at the cut, which has the shape of
+            answer: function from the round's view, with labels, to the gradient at the cut, shaped like the view's
                 `smashed`.
         """
 
@@ -122,12 +127,12 @@ class TrainingClients(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """The data that every adversary has when the attack starts; each goal of attacks adds further fields.
+    """The data that every adversary has when the attack starts; subclasses add the data for one kind of attack.
 
     Attributes:
         image_shape: shape of one private record, (C, H, W) for images; the model's architecture reveals it.
         batch_size: number ≥ 1 of records per round over all clients, a number that the server sees.
-        views: the recorded rounds, pass after pass.
+        views: the recorded rounds. If the records are sent several times, all rounds of the first sending come first.
     """
 
     image_shape: tuple[int, ...]
@@ -140,10 +145,10 @@ class Scores:
     """One score per example, for yes-or-no questions (is the label 1? was the record a member?).
 
     Attributes:
-        values: float [N]; higher means "yes".
+        values: float [N], the scores of N examples; higher means "yes".
         examples: int64 [N], the released row (or queried example) to which each score belongs.
-        of_labels: float [N, L], one score per label, higher for a likelier label; None if the attack scores one
-            label only.
+        of_labels: float [N, L], a score for each of L labels, higher for a likelier label; None if the attack scores
+            one label only.
     """
 
     values: Tensor
@@ -188,25 +193,29 @@ Output = TypeVar("Output", covariant=True)
 class Mounting(Generic[Held, Output]):
     """An attack's declaration of the conditions under which an audit must run it.
 
+    Control experiments test an attack: it must succeed on an easy release, and must fail on pure noise.
+
     Attributes:
         passes: how many times ≥ 1 the clients must send the attacked images.
-        budget_share: factor ≥ 0 by which the audit's epochs for attacks are multiplied to give the attack's `epochs`; 0
-            if the attack sets its own number.
+        budget_share: factor ≥ 0; the attack's `epochs` are this factor times the audit's epochs for attacks. 0 if the
+            attack sets its own number.
         start: the same attack without training and search; None if none exists, or if this attack is already untrained.
         control: function from the number of training steps in an epoch to the attack that replaces this one in control
             experiments; None for this attack itself.
-        control_side: pixels per side that are enough for control experiments; None for unchanged images.
+        control_side: largest side in pixels of the images in control experiments; None for unchanged images.
         ignores_views: whether the attack is a constant guess, which needs no control experiments.
         domains: kinds of records that the attack reconstructs, such as "images", or "any".
         undoes: the effects of a defense that the attack can undo: some of "maps" (a fixed function of a record),
             "scales" (each channel by its own factor), "masks", "mixes", "permutes" and "shortens", as defenses declare
-            them. The positive control includes a defense only if all its effects are undone.
-        any_tokens: whether the attack reads releases with dropped or merged tokens (not `View.whole`).
+            them. The experiment in which the attack must succeed includes a defense only if the attack undoes all its
+            effects.
+        any_tokens: whether the attack also reads releases in which tokens were dropped or merged (`View.whole` is
+            False).
         returns_auxiliary: whether every guess is one of the adversary's records. Control experiments then hide the
-            attacked records among these.
+            attacked records among the adversary's.
         shadow_models: number ≥ 0 of shadow models that the attack trains.
         labeled: number ≥ 0 of records per label whose label the attack knows. With 0, an attack that uses known labels
-            gets one positive record in each round.
+            gets one record with the positive label in each round.
         gradients: whether the attack reads the returned gradients, and so needs a lower segment that is trained.
         architecture_only: whether the attack uses only the architecture of a lower segment, and not the weights.
         short_of_published: why the attack is weaker than published, in a sentence; empty if it is not.
@@ -258,7 +267,10 @@ class Attack(Protocol[Held, Output]):
         Args:
             observation: the adversary's observation.
             generator: a CPU generator, the only source of randomness.
-            session: the session in which a long attack saves its state and reports its progress.
+            session: object that saves the state of a long attack and reports its progress; None for neither.
+
+        Returns:
+            The attack's output, in the form of its goal, such as a `Reconstruction` or `Scores`.
 
         Raises:
             NotApplicable: if the attack cannot run on this observation.
@@ -289,10 +301,15 @@ def known_to(attack: AnyAttack) -> frozenset[str]:
 
 
 def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> ThreatModel:
-    """The threat model of an attack.
+    """The threat model of an attack, derived from the data that it uses.
 
-    It follows from the attack's access, checked in this order: to the training or its records; to several passes, to
-    weights, or to both; to queries. An attack without any of these is passive.
+    The first line that applies decides:
+    - "malicious": the attack takes over the training, or plants records in it (canaries);
+    - "weights_and_many_passes", "many_passes": it needs the same records sent several times, with or without the
+      clients' weights;
+    - "weights": it knows the clients' weights;
+    - "query": it queries the clients or the trained model;
+    - "passive": all other attacks.
 
     Args:
         held: fields of the observation that the adversary has; None for all that the attack declares.

@@ -11,7 +11,7 @@ from privkit.shared.measures import KINDS
 
 
 def check_declared(attack: AnyAttack) -> None:
-    """Check that an attack satisfies the contract `privkit.attacks.base.Attack`.
+    """Check that an attack declares all that the protocol `privkit.attacks.base.Attack` requires.
 
     Raises:
         TypeError: for the first declaration that is missing or wrong; the message says what is allowed.

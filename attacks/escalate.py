@@ -19,12 +19,12 @@ _ERRORS = "errors"
 class Escalation:
     """The number of doublings of an attack's work beyond its budget, the errors, and the reason for the end."""
 
-    # because it won, stopped improving for two doublings, reached the limit, trains nothing that could go on, or failed
-    # in a further doubling, which does not count; "on" as long as it goes on
+    # "won"; "stopped": two doublings did not lower the error; "limit": no further doubling is allowed; "untrained": it
+    # trains nothing; "failed": a doubling failed, and the result before it counts; "on": it goes on
     ended: _Ended
     errors: tuple[float, ...]  # the attack's error ≥ 0 at its budget and after each doubling
     epochs: int  # number of trained epochs, over all networks
-    why: str = ""  # a doubling failed
+    why: str = ""  # reason why a doubling failed; else empty
     unit: str = "epochs"  # the unit that is counted instead of epochs
 
     @property
@@ -39,7 +39,7 @@ class Escalation:
 
     @property
     def sentence(self) -> str:
-        """A sentence on the attack's extra work and the reason for its end; empty if it succeeded within its budget.
+        """A sentence on the work beyond the attack's budget and why it ended; empty if it succeeded within the budget.
 
         >>> Escalation(ended="won", errors=(0.08, 0.04), epochs=20).sentence
         'the attack failed at its budget, went on to 2 times its work (20 epochs, error 0.0800, 0.0400) and won'
@@ -101,24 +101,24 @@ def escalated(
     most: int,
     unit: str = "epochs",
 ) -> tuple[_Result, Escalation]:
-    """Run an attack. While it fails and may still improve, continue from its session with twice the work.
+    """Run an attack. While it fails and may still improve, continue from its saved state with twice the work.
 
-    An attack killed during a doubling resumes in this doubling.
+    An attack that is killed during a doubling resumes in this doubling.
 
     Args:
-        run: function that runs the attack from its start with a session. Each run makes the same calls with the same
-            draws, and `fit` skips work that the session already holds.
+        run: function that runs the attack from its start with a session (which saves and returns states). Each run
+            makes the same calls with the same random draws, and `fit` skips work that the session already holds.
         judged: function from a result to a pair: whether it is better than constant guesses, and its error ≥ 0.
         session: the session in which the attack saves its state; None saves nothing.
         most: largest number of doublings, ≥ 0.
         unit: name of the steps that `Session.goes_on` counts, such as "epochs".
 
     Returns:
-        The last result, and an `Escalation`.
+        The last result, and an `Escalation`: the work, the errors, and why the attack ended.
 
     Raises:
-        Exception: any error of `run` within its budget. A later doubling is ignored if it diverges or if the threat
-            model refuses it.
+        Exception: any error of `run` within its budget. If a later doubling diverges or needs data that this adversary
+            lacks, the result before it is returned.
 
     >>> def attack(session):
     ...     curve = [0.5]

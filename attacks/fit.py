@@ -22,10 +22,13 @@ class Training(Protocol):
     """An object that `fit` trains: networks or images, with their optimizers."""
 
     def epoch(self, number: int) -> float:
-        """Train one epoch, whose randomness follows from its 0-based number or from the state.
+        """Train one epoch and return the objective after it; lower is better.
 
-        Returns the objective after the epoch, on held-out data if the attack has such data; lower is better. Raises
-        `AttackDiverged` if a number outside the objective is not finite.
+        The objective is computed on held-out data if the attack has such data. The epoch's random numbers follow from
+        its 0-based number or from the saved state.
+
+        Raises:
+            AttackDiverged: if a number outside the objective is not finite.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -43,7 +46,7 @@ TOLERATED_GAIN = 0.05
 
 
 def gained(before: float, after: float) -> bool:
-    """Whether doubling the training lowered an objective ≥ 0 by more than `TOLERATED_GAIN`.
+    """Whether doubling the training lowered an objective ≥ 0, from `before` to `after`, by more than 5 %.
 
     >>> gained(1.0, 0.96), gained(1.0, 0.94)
     (False, True)
@@ -61,8 +64,8 @@ def fit(
 ) -> tuple[float, ...]:
     """Train epoch by epoch, starting from the session's saved state, and save after each epoch.
 
-    As long as `Session.goes_on` is true, the number of epochs is then doubled; each doubling is a new cycle of the
-    learning rate. A cycle that ends with a larger objective than the previous cycle is undone.
+    After `epochs` epochs, the total number of epochs is doubled as long as `Session.goes_on` is true. Each doubling is
+    a new cycle of the learning rate. A cycle that ends with a larger objective than the previous cycle is undone.
 
     Args:
         training: the training, changed in place.
@@ -71,8 +74,8 @@ def fit(
         objective: name of the value that an epoch returns, with the attack's name, for the error message of a
             divergence.
         keep_best: whether to return to the epoch with the smallest objective, if the last epoch's objective is larger
-            by more than `TOLERATED_GAIN`. Use it for objectives on held-out data, which rise again when a training
-            overfits; smaller differences are noise.
+            by more than `TOLERATED_GAIN` (5 %). Use it for objectives on held-out data, which rise again when a
+            training overfits; smaller differences are noise.
 
     Returns:
         The objective after each epoch.
@@ -156,22 +159,25 @@ def fit_doubling(
 ) -> tuple[tuple[float, ...], bool | None]:
     """Train for half of the epochs, then the other half, and report whether this doubling improved the objective.
 
-    Each doubling is a cycle of the learning rate, so the errors before and after it are comparable. A doubling that
-    ends with a larger error is undone. As long as `Session.goes_on` is true, the number of all epochs so far is doubled
-    again.
+    Each half is a cycle of the learning rate, so the objectives at the ends of cycles are comparable. A doubling that
+    ends with a larger objective is undone. The number of all epochs so far is doubled again as long as
+    `Session.goes_on` is true.
 
     Args:
         cycle: function (epochs before the cycle, epochs of the cycle) -> the cycle's training. All cycles train the
             same network; each continues from the state of the previous cycle.
         epochs: number of epochs ≥ 0 up to the end of the first doubling; below 4 there is only one cycle.
         session: the session for saving and reporting; None saves nothing.
-        doublings: largest number ≥ 0 of further doublings of `epochs`; they stop when a doubling gains at most
-            `TOLERATED_GAIN`. None trains in one cycle.
-        objective: as in `fit`; the errors are those of `fit`, too.
+        doublings: largest number ≥ 0 of further doublings of `epochs`; they stop when a doubling lowers the objective
+            by at most 5 %. None trains in one cycle.
+        objective: name of the objective, for error messages as in `fit`.
 
     Returns:
-        The objective after each epoch, and whether the last doubling gained at most `TOLERATED_GAIN` (None if there
-        was only one cycle).
+        The objective after each epoch, and whether the last doubling lowered it by at most 5 % (None if there was only
+        one cycle).
+
+    Raises:
+        AttackDiverged: if an epoch raises it or returns NaN or infinity.
     """
     session = session or NoSession()
     state: dict[str, Any] = session.load() or {}
@@ -199,11 +205,11 @@ def fit_doubling(
 
 
 class Stage:
-    """The session of one stage of an attack. It stores the stage's state under `slot` in the attack's state, and
-    reports the progress of the whole attack.
+    """The session of one stage of an attack that trains in several stages.
 
-    The stage's epochs come after `before` of the attack's `total` epochs; if `total` is None, the stage has all of
-    them.
+    It stores the stage's state under the key `slot` in the attack's state, and reports the progress of the whole
+    attack. The stage begins after `before` of the attack's `total` epochs; `total` is None if the stage ends the
+    attack.
 
     >>> state = {"first": {"curve": [0.5]}}
     >>> Stage(NoSession(), state, "first").load()
@@ -235,7 +241,7 @@ class Stage:
 
 
 class Resumable(ABC):
-    """A training whose state is that of its parts: objects with a `state_dict`, generators, tensors, dicts of these.
+    """A training whose state consists of parts: objects with a `state_dict`, generators, tensors, and dicts of these.
 
     Plain numbers are saved but not loaded, since a resumed training draws the same numbers again.
     """
@@ -284,6 +290,8 @@ class Learner(Resumable):
     """A network, trained in place, with an optimizer and a learning-rate schedule that advances at each step.
 
     Args:
+        network: the network.
+        optimizer: the optimizer of its weights.
         cycle: function from a number of steps to the learning-rate schedule of one cycle.
         steps: number of steps in the first cycle.
     """

@@ -25,14 +25,14 @@ class _Kept:
 
 
 class Memory:
-    """Results stored under a digest of all their inputs. Do not change a returned result in place.
+    """A cache of results. The key of a result is a digest of all its inputs. Do not change a returned result in place.
 
     Args:
-        now: clock in seconds, to measure the time of a result.
+        now: clock in seconds, to measure how long a result took.
 
     Attributes:
-        spared: seconds that earlier attacks spent on results reused since `begin`. The cost of an attack includes these
-            seconds, so it does not depend on the order of the attacks.
+        spared: seconds that earlier attacks spent on results which the present attack reused (since `begin`). An
+            attack's cost includes these seconds, so it does not depend on the order of the attacks.
 
     >>> memory, draws = Memory(), Generator().manual_seed(0)
     >>> def made() -> float:
@@ -56,10 +56,12 @@ class Memory:
         self.spared, self._met = 0.0, set()
 
     def recalled(self, given: Sequence[Any], draws: Generator, make: Callable[[], Made]) -> Made:
-        """The result of `make`, computed or reused from a call with equal `given`; `draws` ends in the same state.
+        """The result of `make`, computed now or reused from an earlier call with equal inputs.
 
         Args:
             given: all other inputs of the result: tensors, generators, and objects whose `repr` describes them fully.
+            draws: the random generator that `make` uses; it ends in the same state whether or not the result is reused.
+            make: function without arguments that computes the result.
 
         Raises:
             NotApplicable: if `make` raises it, or raised it before.
@@ -97,7 +99,9 @@ class Memory:
 
 
 def tensor_digest(*given: Any) -> str:
-    """SHA-256 of tensors with their shapes, of the states of generators, and of the `repr` of everything else.
+    """SHA-256 digest, in hexadecimal, of values of any kind.
+
+    It covers the type, shape and content of tensors, the states of generators, and the `repr` of everything else.
 
     >>> tensor_digest(torch.zeros(2), 1) == tensor_digest(torch.zeros(2), 1) != tensor_digest(torch.zeros(2, 1), 1)
     True

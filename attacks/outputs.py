@@ -17,9 +17,10 @@ class BadOutput(Exception):
 
 
 def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ...]) -> Reconstruction:
-    """The checked guesses of an attack that reconstructs.
+    """Check the output of an attack that reconstructs records, and return it.
 
     Args:
+        attack: the attack, whose name appears in the error message.
         rows: required number of guesses.
         shape: shape of a record.
 
@@ -43,10 +44,10 @@ def guesses_of(attack: AnyAttack, found: object, rows: int, shape: tuple[int, ..
 
 
 def scores_of(attack: AnyAttack, found: object) -> Scores:
-    """The checked scores of an attack on labels, membership or canaries.
+    """Check the scores of an attack on labels, membership or canaries, and return them.
 
     Raises:
-        BadOutput: if `found` is not a `Scores` with one number per example.
+        BadOutput: if `found` is not a `Scores` with one number per example, or a number is NaN.
     """
     if not isinstance(found, Scores):
         raise BadOutput(f"{attack.name} must return Scores, one number per example, got {_seen(found)}")

@@ -18,11 +18,11 @@ __all__ = ["Geometry", "as_tokens", "class_tokens", "patch_tokens", "patchify", 
 class Geometry:
     """The layout of a release over the image: one token for each square patch, row by row."""
 
-    token_dim: int  # D of the released tokens
-    tokens: int  # T, the number of patches
+    token_dim: int  # number D of values in a token
+    tokens: int  # number T of patches
     patch: int  # side of a patch in pixels
     image_shape: tuple[int, int, int]  # (C, H, W)
-    class_tokens: int = 0  # released before the tokens of patches, 0 or 1
+    class_tokens: int = 0  # number of leading class tokens, 0 or 1
 
     @property
     def patch_dim(self) -> int:
@@ -31,7 +31,9 @@ class Geometry:
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> Geometry:
-        """Read the geometry off a release: tokens [N, T, D], with a class token [N, T + 1, D], or maps [N, D, h, w].
+        """Read the layout from a release [N, T, D] or [N, D, h, w] and from the images' shape (C, H, W).
+
+        The release holds T tokens of D numbers or an h×w feature map; one more leading token counts as a class token.
 
         Raises:
             NotApplicable: if the tokens do not form a square grid of square patches over the image.
@@ -58,7 +60,7 @@ class Geometry:
 
 
 def class_tokens(release: Tensor) -> int:
-    """Number of leading class tokens: 1 if tokens [N, T, D] are one more than a square grid holds, else 0.
+    """Number of leading class tokens in tokens [N, T, D]: 1 if T − 1 is a square number above 1, else 0.
 
     >>> [class_tokens(torch.zeros(1, count, 8)) for count in (16, 17, 18)]
     [0, 1, 0]
@@ -78,9 +80,11 @@ def patch_tokens(release: Tensor) -> Tensor:
 
 
 def sincos_positions(grid: int, dim: int) -> Tensor:
-    """Fixed two-dimensional sine-cosine position embedding [grid·grid, dim]; dim must be divisible by 4.
+    """Fixed two-dimensional sine-cosine position embedding, one vector for each place of a square grid.
 
-    Source: Vaswani et al. 2017, §3.5, one half of the channels for each axis as in He et al. 2022, §3.
+    The result is float [grid·grid, dim], row by row of the grid; dim must be divisible by 4.
+
+    Source: Vaswani et al. 2017, §3.5, with one half of the numbers for each axis as in He et al. 2022, §3.
     """
     frequency = 1.0 / 10000 ** (torch.arange(dim // 4, dtype=torch.float64) / (dim / 4))
     angle = torch.arange(grid, dtype=torch.float64)[:, None] * frequency

@@ -16,8 +16,8 @@ _USUAL, _ZERO = 1e-12, 1e-30
 def least_variance(release: Tensor) -> float:
     """A positive lower limit for variances in denominators, in (0, 1e-12].
 
-    The limit shrinks with the release, so attacks also work on a release that was multiplied by a public factor such as
-    1e-9.
+    The limit falls with the square of the release's largest number. So attacks still work if a defense multiplies the
+    release by a public factor such as 1e-9.
 
     Args:
         release: numbers of any shape, at least one.
@@ -32,10 +32,10 @@ def least_variance(release: Tensor) -> float:
 
 
 def usual_unit(release: Tensor) -> float:
-    """The factor, a power of 2, that scales a release to usual size; 1 if all numbers are equal.
+    """The power of 2 by which to multiply a release, so that its standard deviation is about 1.
 
-    The factor is also 1 if the release has a usual size, a standard deviation near 1. Decoders of tokens need this
-    size: after multiplication by 0.01, one decoder ignored its input.
+    The factor is 1 if the standard deviation is already in [1/8, 8], or is 0. Token decoders need numbers of this size:
+    after multiplication by 0.01, one decoder ignored its input.
 
     >>> release = torch.tensor([-1.0, 1.0])
     >>> usual_unit(release), usual_unit(1e-3 * release), usual_unit(1e3 * release), usual_unit(0 * release)

@@ -15,10 +15,15 @@ _AT_ONCE = 256  # examples whose weight gradients are held at once
 
 
 def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of all returned cut-layer gradients; `attack` is the attack's name for error messages.
+    """The cut-layer gradients of all views as rows of one matrix; views without gradients are left out.
+
+    Args:
+        attack: the attack's name, for error messages.
+        views: the recorded rounds.
 
     Returns:
-        Gradients float [N, F], the index of each row's view, and the index of each row over all views.
+        Three tensors: gradients float [N, F] (N rows of F numbers), the index of each row's view, and each row's index
+        among the released rows of all views, both int64 [N].
 
     Raises:
         NotApplicable: if no view holds a gradient, or the gradients differ in size.
@@ -44,10 +49,13 @@ def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tens
 def weight_gradients(
     lower: nn.Module, images: Tensor, arrived: Tensor, state: Mapping[str, Tensor] | None = None
 ) -> Tensor:
-    """Each example's gradient of the lower segment's weights, in evaluation mode, [N, P].
+    """The gradient of the lower segment's P weights for each example, float [N, P]; the segment is in evaluation mode.
 
-    Examples are images [N, C, H, W] with the gradient [N, F] that arrived at the segment's output. `state` holds the
-    segment's weights at that time; None for its present weights.
+    Args:
+        lower: the lower segment.
+        images: N examples [N, C, H, W].
+        arrived: the gradient that each example's output received, [N, F] (F numbers of output).
+        state: the segment's weights at that time; None for its present weights.
 
     Raises:
         NotApplicable: if the segment has no weights.

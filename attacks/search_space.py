@@ -1,4 +1,4 @@
-"""The search space for tuning an attack: a range or a list of values for each field, from the field's annotation.
+"""The search space for tuning an attack: for each option a range or a list of values, read from its type annotation.
 
 >>> from privkit.attacks.inversion.sdar import SDAR
 >>> search_space(SDAR(flip=0.5))["learning_rate"]
@@ -58,13 +58,13 @@ class Choice:
 
 
 def search_space(attack: AnyAttack) -> dict[str, Range | Choice]:
-    """Field -> search range or values; empty if there is nothing to tune.
+    """The values that tuning tries: option name -> a range or a list of values; empty if there is nothing to tune.
 
-    Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper
-    limit is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the
-    attack's work or size, unless they are annotated with `Search`. Fields annotated with `Untuned` keep their value,
-    and so do fields that the user set to another value than the default. Values with which the attack would need
-    more knowledge or more passes are left out.
+    Words and booleans are tried one by one, numbers between their two limits. A positive number without an upper limit
+    is searched within a factor of 10 of its default. Whole numbers keep their value, because they set the attack's work
+    or size, unless they are annotated with `Search`. Options annotated with `Untuned` keep their value, and so do
+    options that the user changed. Values are left out if the attack would then need more knowledge, or the same records
+    sent more often.
     """
     if not is_dataclass(attack):
         return {}

@@ -1,4 +1,4 @@
-"""The goals of attacks. A goal owns its observation, its output, its control experiments and its scores.
+"""The goals of attacks, such as images or labels: what attacks observe and return, and how they are tested.
 
 | goal | file | observation | output |
 | --- | --- | --- | --- |

@@ -31,17 +31,17 @@ class Cast:
     """The roles in one control experiment: the attack, the adversary's records, and the attacked records."""
 
     attack: ImageAttack  # the attack in its short version
-    own: Tensor  # the attack's own records, with their labels
+    own: Tensor  # the adversary's records, with their labels
     own_labels: Tensor
     victims: Tensor  # the attacked records, with their labels
     victim_labels: Tensor
-    mean: Tensor  # mean of the own records that play no victim
-    identity: nn.Module  # the lower segment that gives the record itself
+    mean: Tensor  # mean of the adversary's records, without the attacked ones
+    identity: nn.Module  # the lower segment that outputs the record itself
     batch_size: int  # records per round
     columns: tuple[int, ...]  # as in `ImageObservation`
     texts: bool  # whether records are sequences of ids
-    real: bool  # whether noise has the real form: records are whole, and no lower segment is compared with it
-    memory: Memory | None  # what other attacks learned in their controls
+    real: bool  # whether noise has the shape of the real release: images are not shrunk, and no lower segment is used
+    memory: Memory | None  # cache of what other attacks learned in their controls
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, shorter: int = 1) -> Cast:
@@ -168,12 +168,13 @@ class Cast:
 
 
 def as_control(attack: ImageAttack, own: int, batch_size: int, shorter: float = 1) -> ImageAttack:
-    """The attack in the form that its control experiments use.
+    """The attack in the form that its control experiments use: a version with few training steps, if it declares one.
 
     Args:
         own: number of the adversary's images; a tenth of them, but at least one message, is held out.
         batch_size: images per step.
-        shorter: factor by which the attack's number of training steps is reduced.
+        shorter: factor by which the steps of an epoch are multiplied before the attack sets its epochs; ≤ 1 for fewer
+            steps.
     """
     control, an_epoch = attack.mounting.control, max(1, (own - max(batch_size, own // 10)) // batch_size)
     return attack if control is None else control(max(1, round(shorter * an_epoch)))
@@ -202,7 +203,9 @@ def _probe(released: Tensor, labels: Tensor) -> nn.Module:
 
 
 def played_by(records: int, batch_size: int) -> int:
-    """Number of the controls' records that act as attacked records; the others are the adversary's own.
+    """Number of auxiliary records that act as attacked records in a control experiment.
+
+    It is at most a quarter of `records`, and a multiple of `batch_size`. The other records act as the adversary's own.
 
     >>> played_by(1_000, 50), played_by(200, 50)
     (100, 50)
@@ -211,9 +214,12 @@ def played_by(records: int, batch_size: int) -> int:
 
 
 def small(records: Tensor, side: int | None, release: Tensor) -> tuple[Tensor, int]:
-    """Images shrunk to `side` pixels at most (8 if released as vectors), and a factor ≥ 1 for the training steps.
+    """Shrink images to at most `side` pixels per side (at most 8 if they are released as vectors).
 
-    Other records are unchanged, and so are images if `side` is None.
+    Other records are unchanged, and so are images if `side` is None and the release is not a vector.
+
+    Returns:
+        The records, and a factor ≥ 1 for the number of training steps (4 for vectors, else 1).
 
     >>> import torch
     >>> images, longer = small(torch.ones(2, 1, 28, 28), None, torch.zeros(5, 64))

@@ -17,11 +17,12 @@ _SOLVED = 1e-4  # share of the first residual at which the steps stop
 
 
 class ControlClients(Protocol):
-    """Clients whose lower segment outputs the record itself, without noise.
+    """The clients in a control experiment: their lower segment outputs the record itself, and their defense acts on it.
 
     Attributes:
         lower: the lower segment, for an adversary who knows the clients' weights.
-        imitate: as in `ImageObservation`.
+        imitate: function with which the adversary applies the same defense to smashed data, or None; see
+            `ImageObservation`.
     """
 
     @property
@@ -35,27 +36,35 @@ class ControlClients(Protocol):
 
         Args:
             records: the records of whole rounds, [N, ...].
+            labels: the labels of these N records, int64 [N].
             passes: how many times the records are sent.
+            seed: the seed of the defense's random numbers.
 
         Returns:
-            The views, pass after pass, and for each row of the first pass the record on each seat (place in the
-            mixed group), −1 on an empty seat.
+            The views (all rounds of the first pass come first), and for each released row of the first pass the indices
+            of the records that are mixed in it, −1 for an empty place.
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
         """Send one round of the adversary's records, and return the answer; see `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of the difference `apart` that changes the releases in these passes; see `projected`.
+        """The part of the difference between guesses and records that the releases can reveal; see `projected`.
 
         Args:
+            records: the N records, [N, ...].
             apart: guesses minus records, [N, ...].
+            passes: how many times the records are sent.
+            seed: the seed of the defense's random numbers.
+
+        Returns:
+            Differences [N, ...].
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Defended:
-    """The defense used in control experiments.
+    """The defense in a control experiment, where an attack must recover records that are sent through this defense.
 
     Attributes:
         name: name of the defense, for messages.
@@ -63,8 +72,8 @@ class Defended:
             "permutes" and "shortens", as defenses declare them.
         clients: function from the shape of a record to the clients; it raises `NotApplicable` if no such clients are
             possible.
-        why_not: the reason why no control can use the defense; empty if a control can.
-        own: whether a stage of the defense is the user's own code, with output of unknown scale.
+        why_not: the reason why no control experiment can use the defense; empty if one can.
+        own: whether a part of the defense is the user's own code, with output of unknown scale.
     """
 
     name: str
@@ -106,15 +115,19 @@ class Undefended:
 
 
 def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
-    """The part of a direction that changes the release: its projection onto the row space of the release's derivative.
+    """The part of a change of the records that changes the release, to first order.
 
-    To first order, the rest of the direction changes no number of the release, even with all random numbers fixed. So a
-    guess is judged by the projection alone.
+    It is the projection of `direction` onto the row space of the release's derivative. The rest of the direction
+    changes no number of the release, even if all random numbers are fixed. So a guess is judged only by the projection
+    of its error.
 
     Args:
-        release: differentiable function of [N, ...], with the same random numbers at each call.
-        records: [N, ...], the point of the derivative.
-        direction: the direction, with the shape of `records`.
+        release: differentiable function of records [N, ...], with the same random numbers at each call.
+        records: the N records [N, ...] at which the derivative is taken.
+        direction: the change of the records, with their shape.
+
+    Returns:
+        The projection, with the shape of `records`.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
 

@@ -18,15 +18,16 @@ _CONTROL_CANARIES, _CONTROL_SIZE = 400, 16
 
 @dataclass(frozen=True, kw_only=True)
 class CanaryObservation(Observation):
-    """Canaries that were inserted or not, by coin flips that the adversary does not see.
+    """The adversary's data on K canaries: records that were inserted or not, by secret coin flips.
+
+    If canary i was not inserted, its counterpart was sent: another record, or the same record with another label.
 
     Attributes:
-        rows: int64 [R, K], the row of the concatenated views in which canary i, or its counterpart, was sent for the
-            r-th time.
+        rows: int64 [R, K], the released row (counted over all views) in which canary i or its counterpart was sent for
+            the r-th of R times.
         present: the noise-free content of the row with the canary, float [K, ...], or [R, K, ...] if it varies: clamped
             or clipped smashed data, or the gradient that is sent for it.
-        absent: the noise-free content of the same row with the canary's counterpart (another record, or the other
-            label).
+        absent: the noise-free content of the same row with the canary's counterpart, with the shape of `present`.
     """
 
     rows: Tensor

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """One goal of attacks, such as to reconstruct records.
+    """What attacks aim at, such as to reconstruct records, and how attacks with this aim are run and tested.
 
     Attributes:
         observation: the type of the adversary's observation.
-        controls: function from an attack, a seed and an observation of images (used only by reconstruction) to control
-            experiments.
+        controls: function that runs an attack's control experiments (it must succeed on an easy task and fail on
+            noise), from the attack, a seed and an observation of images, which only reconstruction uses.
         fields: fields that an attack with this goal must declare in addition to the contract of `Attack`.
         untuned: the reason why attacks with this goal cannot be tuned; empty if they can.
     """
@@ -35,7 +35,7 @@ class Goal:
 
 
 def goal_of(attack: AnyAttack) -> Goal:
-    """The goal of an attack: one of `GOALS`, or the attack author's own goal, named "module:object".
+    """The `Goal` of an attack: one of the table `GOALS`, or the attack author's own goal, named "module:object".
 
     Raises:
         TypeError: if there is no such goal.

@@ -15,16 +15,18 @@ _MARK = 32  # numbers of each mark of a token; with 8, a jigsaw of a hundred ste
 def identity_lower(
     release: Tensor, image_shape: tuple[int, ...], columns: tuple[int, ...] = (), *, as_tokens: bool = False
 ) -> nn.Module:
-    """A lower segment that outputs the image itself in a shape like that of the release; other records become one row.
+    """A lower segment for control experiments: it outputs the record itself, in a shape like that of the real release.
 
-    The categories of a table are replaced by codes, since their numbers mean nothing.
+    Images become patch tokens, feature maps or vectors, as the release is. A token sequence becomes its numbers. In
+    table rows, each category is replaced by a code (a fixed random vector), since its number means nothing.
 
     Args:
-        release: a release of the real clients, [N, T, D], [N, C, h, w] or [N, D].
-        image_shape: (C, H, W), or (T,) of token sequences and table rows.
-        columns: as in `ImageObservation`.
-        as_tokens: whether patches under the positions of a feature map are output as tokens, for defenses that need
-            tokens.
+        release: a release of the real clients, with N rows: tokens [N, T, D], feature maps [N, C, h, w] or vectors [N,
+            D].
+        image_shape: (C, H, W) for images; (T,) for sequences of T tokens and table rows of T columns.
+        columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; else empty.
+        as_tokens: whether the image's patches are output as tokens although the release is a feature map, for defenses
+            that need tokens.
 
     >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])
@@ -67,8 +69,8 @@ class _Numbers(nn.Module):
     """A lower segment that outputs the numbers of a token sequence or table row themselves.
 
     Args:
-        by_place: whether each number becomes its own vector, as for clients that send one token per token of a
-            sequence. Ids then become codes, since close ids have no similar meaning.
+        by_place: whether each number becomes a vector, for clients that send one token for each place of the sequence.
+            Integers (ids of words) then become codes of 16 numbers, since neighboring ids have no similar meaning.
     """
 
     def __init__(self, by_place: bool) -> None:
@@ -85,13 +87,14 @@ class _Numbers(nn.Module):
 
 
 class _Codes(nn.Module):
-    """A lower segment that outputs each field of a table row as a vector.
+    """A lower segment that outputs each field of a table row as a vector of 8 numbers.
 
-    The vector is the category's code, or the dense column's code times 1 + x; the code of the column is added.
+    A category's vector is its random code; a number x in a dense (numeric) column becomes the column's code times 1 +
+    x. A second code of the column is added to both.
 
     Args:
-        columns: as in `ImageObservation`.
-        by_place: whether each column becomes its own token.
+        columns: number of categories of each column, 0 for a dense one.
+        by_place: whether the output is one token for each column, instead of one vector for the row.
     """
 
     def __init__(self, columns: tuple[int, ...], by_place: bool) -> None:
@@ -114,10 +117,10 @@ class _Codes(nn.Module):
 
 
 class Widened(nn.Module):
-    """A lower segment whose tokens repeat their numbers up to a width, for a defense that needs this width.
+    """A lower segment whose tokens are widened by repeating their numbers, for a defense that needs this width.
 
     Args:
-        lower: segment that outputs tokens [N, T, d].
+        lower: segment that outputs N rows of T tokens, [N, T, d].
         width: output width D ≥ d.
 
     >>> Widened(nn.Identity(), 3)(torch.tensor([[[1.0, 2.0]]])).tolist()
@@ -135,7 +138,7 @@ class Widened(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A lower segment whose numbers are multiplied by a factor, for a defense that bounds them.
+    """A lower segment whose output is multiplied by `factor`, for a defense that expects numbers within bounds.
 
     >>> Scaled(nn.Identity(), 0.5)(torch.tensor([1.0, 4.0])).tolist()
     [0.5, 2.0]
@@ -152,13 +155,13 @@ class Scaled(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment whose tokens also reveal their record, like tokens after attention, and optionally their place.
+    """A lower segment for control experiments whose tokens reveal their record, and optionally their place.
 
-    Each token is extended by a random projection of the mean of its record's tokens. So the release shows which record
-    a token belongs to, and an attack that sorts tokens must succeed.
+    Each token is extended by a random projection of the mean of its record's tokens. Tokens after attention reveal
+    their record in a similar way. So an attack that sorts tokens by record must succeed.
 
     Args:
-        lower: segment that outputs tokens [N, T, D].
+        lower: segment that outputs N rows of T tokens, [N, T, D].
         places: whether each token is also extended by a code of its place, as with a position embedding.
 
     >>> Marked(nn.Identity(), places=True)(torch.rand(2, 9, 4)).shape

@@ -28,23 +28,25 @@ each."""
 
 @dataclass(frozen=True, kw_only=True)
 class LabelObservation(Observation):
-    """The knowledge that an adversary who infers labels may have; an unknown field is None.
+    """The data that an adversary who infers labels may have; an unknown field is None.
+
+    The N rows are the released rows of all views, one after another; L is the number of labels.
 
     Attributes:
         upper: the server's segment or, for a client, a surrogate: smashed data -> logits [N, L].
         lower: the client's own lower segment.
         lower_weights: state dict of `lower` in the round of each view; None if it never changed.
-        auxiliary: the client's own images [N, ...], one for each row of the views.
-        known_rows: int64 [K], rows of the concatenated views whose labels the adversary knows (a client knows its own);
-            None if there are none.
-        known_labels: int64 [K], the labels of these rows.
-        own_labels: int64 [N], a client's own label of each row of its views. An attack that declares this field infers
-            the label of the one other record in the gradient.
+        auxiliary: the client's own images [N, ...], one for each row.
+        known_rows: int64 [K], the indices of the K rows whose labels the adversary knows (a client knows its own); None
+            if there are none.
+        known_labels: int64 [K], the labels of these K rows.
+        own_labels: int64 [N], the label of the client's own record in each row. An attack that declares this field
+            infers the label of the one other record whose loss is in the row's gradient.
         label_shares: float [L], the share of each label among all records, which is public.
-        releases: float [N, ...], the data sent for each row of the views, if the views are from the second cut of a
-            U-shape.
+        releases: float [N, ...], the data sent for each row, if the views are from the second cut of a U-shape (where
+            the server's output returns to the clients, who hold the last layer).
         tail: the clients' last layer of a U-shape before training, features [N, D] -> logits [N, L].
-        other_images: float [M, C, H, W] in [0, 1], the adversary's images, which resemble the clients' images.
+        other_images: float [M, C, H, W] in [0, 1], M images of the adversary that resemble the clients' images.
         other_labels: int64 [M], the labels of `other_images`.
 
     Raises:
@@ -86,11 +88,15 @@ class LabelAttack(Attack[LabelObservation, Scores], Protocol):
 
 
 def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scores:
-    """Scores of one label, from the scores of all labels: its lead over the likeliest other label.
+    """Scores of one label, from the scores of all labels: its score minus the largest score among the other labels.
 
     Args:
-        of_labels: float [N, L], L ≥ 2, higher for the likelier label.
-        examples: int64 [N], the released rows that are scored.
+        of_labels: float [N, L], for N rows the scores of L ≥ 2 labels, higher for a likelier label.
+        positive: the label that the scores are for.
+        examples: int64 [N], the indices of the released rows that are scored.
+
+    Returns:
+        Scores with `values` float [N].
 
     Raises:
         NotApplicable: if there is no label `positive`.
@@ -107,10 +113,10 @@ def one_against_rest(of_labels: Tensor, positive: int, examples: Tensor) -> Scor
 
 
 def first_of_each(labels: Tensor, count: int) -> Tensor:
-    """The first rows with each label, in ascending order.
+    """The indices of the first `count` rows with each label, int64, in ascending order.
 
     Args:
-        labels: the label of each row, int64 [N].
+        labels: the label of each of N rows, int64 [N].
         count: largest number of rows per label.
 
     >>> first_of_each(torch.tensor([1, 0, 1, 1, 0]), 2)
@@ -126,11 +132,14 @@ def observe(
 
     Args:
         lower: the client's segment: images [N, ...] -> smashed data.
-        upper: the server's segment: smashed data -> logits [N, L], trained with cross-entropy.
-        images: [N, C, H, W].
+        upper: the server's segment: smashed data -> logits [N, L] of L labels, trained with cross-entropy.
+        images: N images [N, C, H, W].
         targets: labels of the images, int64 [N].
         batch_size: images per round.
         known: whether the adversary also holds `upper`.
+
+    Returns:
+        The observation of an adversary who infers the labels.
 
     >>> lower, upper = nn.Flatten(), nn.Linear(4, 3)
     >>> seen = observe(lower, upper, torch.rand(6, 1, 2, 2), torch.arange(6) % 3, batch_size=3)
@@ -149,11 +158,14 @@ def observe(
 
 
 def controls(attack: LabelAttack, seed: int) -> tuple[Control, Control]:
-    """Two control experiments: gradients of a linear server for two labels of unequal frequency, and pure noise.
+    """Two control experiments of an attack on labels: it must find labels in an easy task, and nothing in pure noise.
 
-    An attack that knows some records of each label gets three labels. An attack on the label of a second record in a
-    gradient gets gradients of the sum of both records' losses. An attack without gradients, or with its own labeled
-    images, gets smashed data and images that are separated by label, and others that are independent of the label.
+    In the easy task, a linear server returns gradients for two labels of unequal frequency. Some attacks get another
+    task:
+    - An attack that knows some records of each label gets three labels.
+    - An attack on the label of a second record in a gradient gets gradients of the sum of both records' losses.
+    - An attack without gradients, or with its own labeled images, gets smashed data and images that differ strongly by
+      label.
     """
     of_other, mounting = "own_labels" in attack.needs, attack.mounting
     draws = Generator().manual_seed(seed)

@@ -24,13 +24,14 @@ Fit = Callable[[Tensor, Tensor, Generator], Predict]
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipObservation(Observation):
-    """The attacked model, and the candidates for membership.
+    """The data of an adversary who infers which records took part in training: the trained model, and N candidates.
 
     Attributes:
         candidates: images [N, C, H, W]; the attack asks which of them are members.
         candidate_labels: labels of the candidates, int64 [N].
-        predict: function from images to the attacked model's output.
-        fit: function that trains shadow models; None if the adversary cannot train any.
+        predict: function from images to the attacked model's logits.
+        fit: function that trains a shadow model (a model like the attacked one) on given images; None if the adversary
+            cannot train any.
     """
 
     candidates: Tensor

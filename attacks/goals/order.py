@@ -15,23 +15,26 @@ class Permutation:
     """A guess at the order that a shuffle hides.
 
     Attributes:
-        source: int64 [N, T]. Released token t of row n is guessed to be token source % T of image source // T; images
-            are counted from 0 within a message of `batch_size` rows.
+        source: int64 [N, T], for each of T tokens in each of N released rows the place from which it is guessed to
+            come: value v is token v % T of image v // T, where images are counted from 0 within a message (the rows
+            that are shuffled together).
     """
 
     source: Tensor
 
 
 def score(truth: Tensor, guess: Permutation, batch_size: int, kinds: Tensor | None = None) -> dict[str, Tensor]:
-    """Shares of each image's correct tokens: "direct" (place), "membership" (image) and, in a square grid, "neighbor".
+    """The share of each image's tokens for which the guessed order is right, by several measures.
 
     Args:
-        truth: int64 [N, T], as in `Permutation.source`.
+        truth: int64 [N, T], the true source of each of T tokens in N rows, as in `Permutation.source`.
         batch_size: rows per message.
-        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal tokens are interchangeable.
+        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: tokens with equal numbers are
+            interchangeable.
 
     Returns:
-        Measure -> float64 [N] in [0, 1].
+        Measure -> float64 [N] in [0, 1]: "direct" (right place), "membership" (right image) and, if T is a square
+        number, "neighbor" (right neighbors in the grid).
 
     >>> import torch
     >>> truth = torch.arange(4).unsqueeze(0)

@@ -34,25 +34,26 @@ _DATA_RANGE = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class ImageObservation(Observation):
-    """The knowledge that an adversary who reconstructs private images may have; an unknown field is None.
+    """The data that an adversary who reconstructs private images may have; an unknown field is None.
 
     For token sequences and tables, the same fields hold records [M, ...] instead of images.
 
     Attributes:
-        columns: for table rows, the number of categories of each column, 0 for a dense one; empty for other records.
+        columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; empty for other
+            records.
         words: for token sequences, the number of words in the public vocabulary; 0 if it is unknown.
-        auxiliary: the adversary's images [M, C, H, W] in [0, 1].
+        auxiliary: the adversary's M images [M, C, H, W] in [0, 1].
         auxiliary_labels: labels of the auxiliary images, int64 [M].
         query: function that runs the clients' *defended* lower segments on one round of the adversary's images (black
             box).
-        rules: rules of the threat model for `query`.
+        rules: which queries the threat model allows.
         lower: a client's lower segment itself (white box).
-        upper: the server's own segment: smashed data -> logits [N, L].
+        upper: the server's own segment: smashed data -> logits [N, L] for N rows and L labels.
         upper_history: copies of the server's segment from its training, the oldest first.
         clients: the clients at the start of training, for an attack that takes over the training.
         imitate: differentiable function that applies the clients' defense to one round of smashed data [N, ...], with
             the adversary's own random numbers; the result has the same shape.
-        memory: earlier results of attacks on the same records, which save work and do not change results.
+        memory: cache of what earlier attacks computed from the same records; it saves work and does not change results.
     """
 
     image_shape: tuple[int, int, int]
@@ -90,15 +91,15 @@ class Reconstruction:
     """Guesses at the private images.
 
     Attributes:
-        images: float32 [N·k, C, H, W] in [0, 1], or records of the auxiliary records' kind; entry n·k + i is the guess
-            at the i-th image in the n-th released row of the concatenated views.
-        curve: the attack's objective on held-out *auxiliary* images after each epoch (MSE on [0, 1], lower means a
-            stronger attack); empty for attacks without training.
-        converged: whether doubling the training gained at most 5 % (`privkit.attacks.fit.fit_doubling`); None for
-            attacks that do not double their training. The curve itself cannot show this, since a decaying learning rate
-            flattens every curve.
-        permutation: the order used to assemble the images, for attacks that undo a shuffle; its rows are the released
-            rows of the concatenated views.
+        images: float32 [N·k, C, H, W] in [0, 1], or records in the form of the auxiliary records, for N released rows
+            (over all views) that mix k images each; entry n·k + i is the guess at the i-th image of row n.
+        curve: the attack's objective on held-out *auxiliary* images after each epoch (MSE of pixels in [0, 1], lower
+            means a stronger attack); empty for attacks without training.
+        converged: whether doubling the training lowered the objective by at most 5 %
+            (`privkit.attacks.fit.fit_doubling`); None for attacks that do not double their training. The curve itself
+            cannot show this, since a decaying learning rate flattens every curve.
+        permutation: the guessed order of tokens by which the images were assembled, for attacks that undo a shuffle; it
+            has one row for each released row.
         note: a sentence on the method, for attacks that choose between several methods; empty for others.
     """
 
@@ -117,8 +118,9 @@ def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
     """Check that an attack on images can use the observation.
 
     Raises:
-        NotApplicable: if nothing was released, or a field or a token that the attack needs is missing. Also if the
-            release or the auxiliary images are not finite, or do not fit the private images or their labels.
+        NotApplicable: if nothing was released, a field that the attack needs is missing, or tokens were dropped and the
+            attack needs all. Also if the release is not finite, or the auxiliary images do not fit the private images
+            or their labels.
     """
     require(attack, observation)
     views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels
@@ -172,7 +174,7 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 def observe(
     lower: nn.Module, images: Tensor, *, batch_size: int, auxiliary: Tensor | None = None, known: bool = False
 ) -> ImageObservation:
-    """The observation of a server when a client sends images through any module; for attacks without an audit.
+    """The observation of a server to which a client sends images through any module; for attacks without an audit.
 
     Args:
         lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
@@ -200,17 +202,18 @@ def observe(
 
 
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
-    """For each image, the index of the guess assigned to it by the best assignment inside its message.
+    """For each image, the index of the guess that the best assignment gives to it, within its message.
 
-    A defense that mixes images may exchange their places; the assignment with the smallest total MSE undoes this. Since
-    it uses the truth, the scores are an upper bound for an adversary who must sort the images.
+    A defense that mixes images may exchange their places. The assignment with the smallest total MSE undoes this. It
+    uses the true images, so an adversary who has to sort the guesses reaches at most the resulting scores.
 
     Args:
-        truth: the private images, [N, C, H, W].
+        truth: the N private images, [N, C, H, W].
         guess: the guessed images, of the same shape.
+        batch_size: images per message; an image is compared only with the guesses of its message.
 
     Returns:
-        Indices of guesses, int64 [N].
+        The indices of the guesses, int64 [N].
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
 
@@ -231,7 +234,7 @@ def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
 
 
 def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, Values]]:
-    """Every image metric for each image; SSIM is left out for images that are too small.
+    """Every image metric for each of N images; SSIM is left out if the images are too small.
 
     Args:
         truth: the private images, [N, C, H, W] in [0, 1].
@@ -239,7 +242,8 @@ def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, 
         batch_size: images per message.
 
     Returns:
-        "unaligned" (guess n against image n) and "matched" (after `match`) -> metric -> float64 [N].
+        A dict of two dicts, each metric -> float64 [N]: "unaligned" compares guess n with image n; "matched" compares
+        each image with the guess that `match` assigns to it.
     """
     originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
     aligned = {"unaligned": guesses, "matched": guesses[match(originals, guesses, batch_size)]}

@@ -36,16 +36,21 @@ records an interval shows nothing, and the error alone decides."""
 def controls(
     attack: ImageAttack, observation: ImageObservation, seed: int, defended: Defended | None = None
 ) -> tuple[Control, ...]:
-    """Run a short version of an attack on a release where it must succeed, and on pure noise.
+    """Test a short version of an attack: it must succeed on a release that contains the record, and fail on pure noise.
 
     Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
-    the adversary's records, the attacked records are among these. An attack that takes over the training meets small
+    the adversary's records, the attacked records are among these. An attack that takes over the training gets small
     clients in training instead (`privkit.attacks.goals.learners`).
 
     Args:
         attack: the attack in its form for control experiments, from `mounting.control`.
         observation: the observation of the real clients. It supplies the auxiliary images, their labels (one class if
             there are none), and the first view, which gives the noise its shape.
+        seed: the seed of all draws.
+        defended: the defense between record and attack; None for none.
+
+    Returns:
+        One `Control` for each experiment.
 
     Raises:
         NotApplicable: if there are too few auxiliary images, or no view.
@@ -68,11 +73,14 @@ def wins(
 
     The attack passes if its MSE is at most a given share of the MSE of guessing the mean record. The share is a half;
     three quarters if the defense moves tokens; nine tenths if the release contains less than nine tenths of the
-    differences between records. All errors count only the part of a record that the release contains
-    (`privkit.attacks.goals.control_clients.projected`). If the weights of mixed rows are public, an attack whose error
-    exceeds half of the allowed error must do worse when the members' weights are swapped.
+    differences between records. Errors count only the part of a record that the release contains
+    (`privkit.attacks.goals.control_clients.projected`). If records are mixed with public weights, a narrow pass (an
+    error above half of the allowed error) counts only if the attack does worse with swapped weights.
 
     Args:
+        attack: the attack in its form for control experiments.
+        observation: the observation of the real clients, as in `controls`.
+        seed: the seed of all draws.
         defended: the defense; None for clients without one.
 
     Returns:
@@ -80,7 +88,7 @@ def wins(
         that the defended control was not possible.
 
     Raises:
-        NotApplicable: as in `controls`.
+        NotApplicable: if there are too few auxiliary images, or no view.
     """
     played = Cast.of(attack, observation)
     remark = "" if defended is None else _hindrance(attack, defended)
@@ -97,7 +105,7 @@ def wins(
 
 
 def fails(attack: ImageAttack, observation: ImageObservation, seed: int) -> Control:
-    """The negative control: a release of pure noise with the shape of the real one; see `controls`.
+    """The negative control: the attack gets pure noise shaped like the real release, and must learn nothing.
 
     The control fails if two conditions hold: the attack's error is more than 3 % below the error of the mean record,
     and a 99 % interval over the records shows that guesses are closer to their own records than to others. Guesses from

@@ -29,14 +29,18 @@ _RECIPES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class FSHA(ReconstructingAttack):
-    """Feature-space hijacking: a discriminator pulls the clients' releases towards those of the server's own encoder.
+    """Feature-space hijacking: the server trains the clients so that their releases resemble its own encoder's.
+
+    A discriminator learns to distinguish the clients' releases from the releases of the server's encoder (the "pilot"),
+    and its gradient is sent to the clients. A decoder, trained with the pilot on the server's own images, then decodes
+    the clients' releases.
 
     Attributes:
-        recipe: "strong" (some hundred rounds on a CPU) or "released" (the authors' 10,000 rounds, no use of labels, a
-            linear pilot). The pilot is the encoder of the server's auto-encoder. Fields that are None take the recipe's
-            value, given below for "strong" and "released".
-        epochs: number ≥ 0 of epochs of a hundred training rounds, which the server takes over; 5 and 100. With 0,
-            nothing is trained, and an untrained decoder decodes the given views.
+        recipe: default values of the options that are None. "strong": 500 rounds, for a CPU, with the labels that
+            clients send. "released": the authors' 10,000 rounds, without labels and with a linear pilot. The defaults
+            are given below for "strong" and "released", in this order.
+        epochs: number ≥ 0 of epochs of a hundred training rounds, in which the server answers the clients; 5 and 100.
+            With 0, nothing is trained, and an untrained decoder decodes the given views.
         penalty: norm of the gradient penalty: "full", the L2 norm over a whole release, or "channel", as in the
             authors' code.
         penalty_weight: weight > 0 of the gradient penalty; 10 and 500.
@@ -47,24 +51,25 @@ class FSHA(ReconstructingAttack):
         width: number of channels of the first convolution, ≥ 1; 16 and 64.
         blocks: number ≥ 1 of blocks of the discriminator, each with two convolutions; 2 and 6. These blocks cause most
             of a round's cost.
-        end: last activation of the pilot, "linear", "relu" or "tanh", as in the clients' lower segments, whose
-            architecture is known. "strong" derives it from the range of all releases before the attack; "released" has
-            a linear one.
+        end: last activation of the pilot, "linear", "relu" or "tanh". It should be that of the clients' lower segments,
+            whose architecture is known. "strong" derives it from the range of all releases before the attack;
+            "released" has a linear one.
         noise: standard deviation ≥ 0 of Gaussian noise added to the pilot's releases, so that the decoder learns to
-            denoise; for clients that add such noise. Without `noise` and `keep`, the pilot's releases go through the
+            denoise; for clients that add such noise. With noise 0 and keep 1, the pilot's releases go through the
             server's copy of the defense (`ImageObservation.imitate`).
         keep: probability in (0, 1] with which each number of the pilot's noisy releases is kept; others become 0. For
             clients that mask in the same way.
-        passes: how many times ≥ 1 the same victims are sent after the attack; the recorded rounds come pass after pass.
+        passes: how many times ≥ 1 the same attacked images are sent after the attack; all rounds of the first sending
+            come first.
 
-    If the server's own images have labels, the strong recipe gives the discriminator the labels that are sent with the
-    releases. A tenth of the server's images is held out. The result's `curve` is the auto-encoder's MSE on these
-    images, for pixels in [0, 1]; it says nothing about the clients' images or the discriminator.
+    A tenth of the server's images is held out. The result's `curve` is the MSE of pilot and decoder on these images,
+    for pixels in [0, 1]; it says nothing about the clients' images or the discriminator. The strong recipe gives labels
+    to the discriminator if the server's own images have labels, too.
 
-    If rows are mixed with public weights, the pilot's releases are mixed with the weights of each round before the
-    discriminator compares them. So the gradient at the cut reaches each member. At the end, each record's release is
-    computed from the mixed rows of all passes and then decoded; the decoder learns from the pilot's releases treated in
-    the same way (`Unmixed`).
+    A defense may mix records with public weights. Then the pilot's releases are mixed with the weights of each round
+    before the discriminator compares them, so the gradient at the cut reaches each mixed record. At the end, each
+    record's release is computed from the mixed releases of all passes and then decoded. The decoder learns from the
+    pilot's releases after the same treatment (`Unmixed`).
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the Tiger", §4 and the authors' released settings, with
     the penalty of Gulrajani et al. 2017, Eq. 3.

@@ -34,15 +34,17 @@ def hijacking_networks(
     classes: int = 0,
     blocks: int = 6,
 ) -> Networks:
-    """Networks for releases of one shape, with weights drawn from torch's global generator.
+    """The malicious server's encoder (pilot), decoder and discriminator for feature-space hijacking.
+
+    The weights are drawn from torch's global generator.
 
     Args:
         released: shape of one image's release: (C, H, W) maps, (T, D) tokens of patches, which must form a square grid,
             or (D,) a vector.
-        image: (C, H, W) of the private images.
-        width: channels of the first convolution, ≥ 1 (64 in the authors' code); later ones have up to four times as
-            many.
-        end: last activation of the encoder (the authors' pilot), which is linear in the authors' code.
+        image: shape (C, H, W) of the private images.
+        width: channels of the first convolution, ≥ 1 (64 in the authors' code); later convolutions have up to four
+            times as many.
+        end: last activation of the encoder, which is linear in the authors' code.
         classes: number of labels that the discriminator takes into account, or 0.
         blocks: number of blocks of the discriminator, ≥ 1. For vectors, half as many linear blocks are used.
 
@@ -51,7 +53,8 @@ def hijacking_networks(
 
     Source: Pasquini et al. 2021, the authors' networks by split level: linear strided convolutions, transposed
     convolutions that end in tanh, and a discriminator of six residual blocks without normalization. The sizes of image
-    and cut determine the stages: on 3×32×32 images, the cuts 64×16², 128×8² and 256×4² get the authors' networks.
+    and release determine the number of layers. For 3×32×32 images and releases of shape 64×16², 128×8² and 256×4², the
+    networks are the authors'.
     """
     maps = _maps(released)
     sides = _halved_sizes(image[1:], maps[1:] if maps else None)
@@ -71,7 +74,7 @@ def hijacking_networks(
 
 
 class _ReleaseDiscriminator(nn.Module):
-    """Scores how much a release looks like a client's rather than the pilot's (the server's encoder).
+    """Scores releases: higher if they look like a client's, lower if they look like the server's encoder's.
 
     With `classes`, it scores a release together with its label (a projection discriminator).
 

@@ -46,9 +46,9 @@ class FshaRecipe:
 
 
 class Server(Resumable):
-    """The malicious server's networks and its answer to a round; satisfies `privkit.attacks.fit.Training`.
+    """The malicious server of feature-space hijacking: its networks, and the gradient with which it answers each round.
 
-    A class token is ignored by all three networks; its gradient is 0.
+    It satisfies `privkit.attacks.fit.Training`. All three networks ignore a class token; its gradient is 0.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Server(Resumable):
 
     @torch.no_grad()
     def examine(self) -> float:
-        """The auto-encoder's mean squared error on held-out images, with the same noise after every epoch.
+        """The mean squared error of encoder and decoder on held-out images in [0, 1], always with the same noise.
 
         Raises:
             AttackDiverged: if the error, a weight of the server, or a release of the clients is not finite.
@@ -232,9 +232,10 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The activation ("linear", "relu" or "tanh") whose range fits all numbers of the releases.
+    """The activation ("linear", "relu" or "tanh") whose range contains all numbers of the releases.
 
-    The pilot's releases get the same range, so that a discriminator cannot recognize them by their range.
+    The server's encoder ends with this activation, so that a discriminator cannot recognize its releases by their
+    range.
     """
     if released.min() >= 0:
         return "relu"

@@ -18,19 +18,19 @@ Policy = Literal["fast", "average", "voting"]
 
 @dataclass(kw_only=True)
 class SplitGuard(Checked):
-    """Detection by a client that sometimes sends wrong labels and compares the returned gradients.
+    """Detection of a hijacking server: a client sometimes sends wrong labels, and compares the returned gradients.
 
     A server that trains the task answers wrong labels with gradients of another direction and length. A server that
-    trains the client for another purpose (FSHA) answers all labels alike. A score near 1 indicates honest training, a
-    score near 1/2^power a hijack.
+    trains the client for another purpose (FSHA) answers all labels alike. Each batch with wrong labels gives a score:
+    near 1 for honest training, near 1/2^power for a hijack.
 
     Attributes:
-        generator: a CPU generator, which divides regular gradients into two halves.
-        policy: how to decide from the scores; each batch with wrong labels gives a score. "fast": the client notices
-            the attack if score number `patience` is below the threshold; no other score counts. "average": from score
-            number `patience` on, it notices if the mean of the newest `group` scores is below the threshold. "voting":
-            consecutive groups of `group` scores are averaged; from score number `patience` on, it notices at the end of
-            a group if most means are below the threshold.
+        generator: a CPU generator, which divides the gradients for right labels into two random halves.
+        policy: how to decide from the scores. "fast": the client notices the attack if score number `patience` is below
+            the threshold; no other score counts. "average": from score number `patience` on, it notices if the mean of
+            the newest `group` scores is below the threshold. "voting": consecutive groups of `group` scores are
+            averaged; from score number `patience` on, it notices at the end of a group if most means are below the
+            threshold.
         threshold: limit in (0, 1]; scores below it mean an attack; 0.9 in the source.
         patience: number of scores before the first verdict, ≥ 1.
         group: number of scores in a mean, ≥ 1.
@@ -42,9 +42,10 @@ class SplitGuard(Checked):
         scores: all scores so far, each in (0, 1).
         noticed: 0-based round at which the client would have noticed, or None.
 
-    Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4: S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) +
-    d(R₁,R₂) + ε) and score σ(α·S)^β, θ the angle in radians between mean gradients of wrong (F) and regular batches (R,
-    in two random halves), d the distance of their mean norms; the policies of its evaluation.
+    Source: Erdoğan, Küpçü and Çiçek 2022, "SplitGuard", §4, and the policies of its evaluation. The score is σ(α·S)^β
+    with S = (θ(F,R)·d(F,R) − θ(R₁,R₂)·d(R₁,R₂)) / (d(F,R) + d(R₁,R₂) + ε). F are the batches with wrong labels, R the
+    batches with right labels, and R₁, R₂ two random halves of R. θ is the angle in radians between the mean gradients,
+    d the distance of the mean norms.
     """
 
     generator: Generator
@@ -64,7 +65,7 @@ class SplitGuard(Checked):
         self._wrong, self._first, self._second = _Batches(), _Batches(), _Batches()
 
     def observe(self, gradient: Tensor, fake: bool) -> float | None:
-        """Record the gradient of one round.
+        """Record the gradient of one round, and compute a score if the round had wrong labels.
 
         Args:
             gradient: gradient of the client's own weights (in the source, of the first layer), summed over the batch;
@@ -72,8 +73,8 @@ class SplitGuard(Checked):
             fake: whether the labels of this round were wrong.
 
         Returns:
-            The score in (0, 1) after a batch with wrong labels, if both halves already have regular batches; otherwise
-            None.
+            The score in (0, 1) after a batch with wrong labels, if both halves of the right-label gradients have
+            batches already; otherwise None.
 
         Raises:
             ValueError: if the gradient is not finite.

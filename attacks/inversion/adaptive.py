@@ -51,19 +51,21 @@ _KNOWN = 1_000  # own images whose tokens show the patch behind a token
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptive(ReconstructingAttack):
-    """Combines several releases of the same victims, and trains a decoder on the adversary's images, combined likewise.
+    """Inversion of several releases of the same images: they are combined, and a decoder trained on combined releases.
 
-    We assume that the server knows which rows of different passes hold the same image and, for "intersect", that these
-    rows are in the same messages. So the result is an upper bound for an adversary who must link the rows first. The
-    lower segment is the same in all passes; the defense uses fresh randomness in each pass.
+    The decoder is trained on the adversary's images, which are sent and combined in the same way as the attacked images
+    ("victims"). A pass is one sending of all images; the lower segment is the same in all passes, and the defense draws
+    fresh random numbers in each. We assume that the server knows which released rows of different passes hold the same
+    image and, for "intersect", that these rows are in the same messages. So the result is an upper bound for an
+    adversary who must link the rows first.
 
     If tokens are pooled or intersected, the adversary first reads the tokens of its own images by chosen queries
     (`own_tokens`). Then it shuffles these tokens itself instead of sending messages, and the decoder starts with the
-    map from tokens to patches. If tokens cannot be read, messages are sent anew in each epoch; the result's note says
-    which.
+    map from tokens to patches. If tokens cannot be read, messages are sent anew in each epoch. The result's note says
+    which of the two was done.
 
     Attributes:
-        passes: how many times R ≥ 2 the same victims were sent; the recorded rounds come pass after pass.
+        passes: how many times R ≥ 2 the same victims were sent; all rounds of the first sending come first.
         combine: how to combine passes. "average": the mean, in which noise shrinks by √R; tokens without a fixed place
             are first matched with their copies. "concatenate": on the channel axis, as in the paper. "pool": the T
             tokens of a row that recur most, each averaged over its copies. "intersect": like "pool", but all rows of a
@@ -71,7 +73,7 @@ class Adaptive(ReconstructingAttack):
             images come back with their tokens in place or with public masks; otherwise "pool" if rows contain the same
             tokens in each pass or a message is too large for "intersect"; otherwise "intersect".
         decoder: as in `BlackBox`, except that None is "set" if tokens have no places and are not concatenated.
-        epochs: number ≥ 0 of passes over the auxiliary images; None takes the number from the audit's budget.
+        epochs: number ≥ 0 of epochs over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.
         augment: as in `BlackBox`.
         align: whether "average" matches tokens first; None decides by a trial on the adversary's images.
@@ -79,13 +81,14 @@ class Adaptive(ReconstructingAttack):
             images; None for all.
 
     "as_released" is the loop of the authors' repository: each of 30 rounds shuffles the previous round's output, and
-    all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, for its
-    own images and for victims. For patch shuffling this is the authors' distribution; their batch shuffling would also
-    mix rows further. This loop says nothing about several rounds, because it uses only one release.
+    all outputs are concatenated. Here the adversary itself permutes the tokens of the first pass repeatedly, both for
+    its own images and for victims. For patch shuffling this gives the same distribution as the authors' loop; for batch
+    shuffling their loop would also mix images further. This loop uses only one release, so it says nothing about
+    several rounds.
 
-    If masks are public (cutout), "average" takes each position from the passes that kept it, and "concatenate" passes
-    the masks on as channels. The other combinations match whole rows and do not support masks. Passes of table rows are
-    averaged, and decoded as `BlackBox` decodes table rows.
+    If masks are public (cutout), "average" takes each position from the passes that kept it, and "concatenate" gives
+    the masks to the decoder as channels. The other combinations match whole rows and do not support masks. Passes of
+    table rows are averaged, and decoded as `BlackBox` decodes table rows.
 
     Source: Yao et al., patch shuffling, Eq. 5 and §V-B.3; pooling and intersection are privkit's.
     """
@@ -277,18 +280,18 @@ def _permuted_again(tokens: Tensor, rounds: int, coins: Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedPasses:
-    """Simulated answers to a query, with several passes combined; satisfies `privkit.attacks.base.Query`.
+    """Simulated answers to queries that are sent several times (in several passes), with the passes combined.
 
-    An adversary who has read the tokens of its own images can shuffle them like the clients. A shuffle without noise
-    returns exact copies of these tokens. Its passes differ only in the rows in which a token appears, so these rows are
-    drawn instead of matched.
+    It satisfies `privkit.attacks.base.Query`. An adversary who has read the tokens of its own images can shuffle them
+    as the clients do. Without noise, the clients' shuffle returns exact copies of these tokens, and passes differ only
+    in the rows in which a token appears. So these rows are drawn at random, and no copies have to be matched.
     """
 
     own: OwnTokens  # tokens that were read
     geometry: Geometry  # how their patches lie over the image
-    passes: int  # R ≥ 1
-    size: int  # B, rows of a message
-    copies: float  # squared distance up to which tokens pass for copies, as in `intersected`
+    passes: int  # number of passes, ≥ 1
+    size: int  # number B of rows of a message
+    copies: float  # squared distance between two copies of a token, as in `intersected`
     pool: bool  # whether each row keeps its tokens, so that one pass holds all of them; else passes are intersected
 
     @cached_property
@@ -351,8 +354,13 @@ def _read(
 ) -> tuple[OwnTokens, Geometry]:
     """The tokens of the adversary's images, read by queries, and the layout of their patches in the image.
 
+    Args:
+        images: largest number of images whose tokens are read; None for all.
+        asked: number of rounds that were already queried.
+
     Raises:
-        NotApplicable: if tokens cannot be read, if too few are read for a training, or if they may be wrong.
+        NotApplicable: if tokens cannot be read, if too few are read for a training, or if they may be assigned to wrong
+            patches.
     """
     view, least = observation.views[0], 2 * observation.batch_size
     geometry = checked_geometry(observation, "reading own tokens")
@@ -373,10 +381,11 @@ def _read(
 
 
 def _explained_variance(own: OwnTokens) -> float:
-    """Share of the variance of mean patches, at most 1, that a linear map from tokens to patches explains.
+    """The share of the variance of images' mean patches that a linear map from tokens to patches explains, at most 1.
 
-    The map is fitted to pairs of a token and its supposed patch, from one half of the images. The test is on the
-    mean patches of the other half, which do not depend on the order.
+    A small share shows that tokens were assigned to wrong patches. The map is fitted to pairs of a token and its
+    supposed patch, from one half of the images. It is tested on the other half, by the mean patch of each image, which
+    does not depend on the order of tokens.
     """
     half = len(own.tokens) // 2
     patches = own.patches[half:].mean(1)

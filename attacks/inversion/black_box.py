@@ -39,17 +39,17 @@ COMPILE_FROM_STEPS = 2_000  # least steps at which torch.compile saves time
 
 @dataclass(frozen=True, kw_only=True)
 class BlackBox(ReconstructingAttack):
-    """Decoder network trained on auxiliary images pushed through the client's defended lower segment.
+    """A decoder network, trained on the adversary's images and the defended clients' releases of them.
 
     Attributes:
         decoder: "mae" (the MAE decoder; with a mask token for each patch if tokens were dropped or merged), "released"
-            (the variant in the authors' repository), "set" (ignores the order of tokens), "message" (the same over all
-            tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix". None means "mae" for tokens, and
-            "autoencoder" for feature maps and vectors.
-        epochs: number ≥ 0 of passes over the auxiliary images (0: untrained decoder); None takes the number from the
+            (the variant in the authors' repository), "set" (ignores the order of an image's tokens), "message" (ignores
+            the order of all tokens of a round), "convolutions", "autoencoder", "unet" or "pix2pix". None means "mae"
+            for tokens, and "autoencoder" for feature maps and vectors.
+        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained decoder); None takes the number from the
             audit's budget.
         doublings: largest number of times that the epochs are doubled, as long as a doubling lowers the held-out error
-            by more than 5 %; see `privkit.attacks.fit.fit_doubling`. None trains in one cycle.
+            by more than 5 %; see `privkit.attacks.fit.fit_doubling`. None trains in one learning-rate cycle.
         augment: "none"; "crop" for random shifts by an eighth of the side (as in the authors' code, 28 of 224); or
             "crop_flip" for horizontal flips as well.
         learning_rate: peak > 0 of AdamW's cosine schedule; None for the decoder's default (for "mae" 0.4/width; the
@@ -61,10 +61,10 @@ class BlackBox(ReconstructingAttack):
     Table rows have their own decoder (`CellDecoder`): leave `decoder` and `augment` at their defaults.
 
     A tenth of the auxiliary images, but at least one message, is held out. The result's `curve` is the MSE on the
-    held-out images (for table rows, the training error); it does not use the victims' images.
+    held-out images (for table rows, the training error); it does not use the attacked images.
 
-    Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in
-    the authors' repository.
+    Source: Yao et al., patch shuffling, Eq. 3 and §V-B.1; AdamW (.9, .95), 40 warm-up steps and the cosine as in the
+    authors' repository.
     """
 
     name: ClassVar[str] = "black_box"

@@ -21,11 +21,11 @@ class Budgeted(Attack[ImageObservation, Reconstruction], Protocol):
 
 
 def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **in_controls: object) -> ImageMounting:
-    """The `Mounting` of an attack that takes a share of an audit's epochs, unless it sets its own number.
+    """The conditions (`Mounting`) of an attack that takes its epochs from an audit, unless it sets their number.
 
     Args:
-        share: share of the audit's epochs, > 0.
-        steps: number of training steps in control experiments.
+        share: factor > 0; the attack's epochs are this factor times the audit's epochs.
+        steps: number of training steps in control experiments (in which the attack must succeed, or must fail).
         in_controls: values of further fields in control experiments.
     """
     return Mounting(
@@ -36,10 +36,10 @@ def mounted(attack: Budgeted, share: float = 1.0, steps: int = CONTROL_STEPS, **
 
 
 def planned_epochs(epochs: int | None) -> int:
-    """An attack's number of epochs, checked.
+    """Return `epochs`, an attack's number of training epochs, if it is a number.
 
     Raises:
-        ValueError: if `epochs` is None, since no budget was given.
+        ValueError: if `epochs` is None, since no audit supplied its number.
     """
     if epochs is None:
         raise ValueError("epochs is None: take the budget's, for example dataclasses.replace(attack, epochs=10)")

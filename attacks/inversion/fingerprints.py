@@ -1,8 +1,8 @@
 """Fingerprints: each client's own network marks its tokens, so a shuffled mixture of clients can be separated.
 
-Clients that learn separate lower segments send tokens with different distributions. The places in one client's image
-also have different distributions. If an adversary has tokens of its own images for each client and place, a single
-row of an unknown mixture is enough to infer the client and the place of each token.
+Clients that learn separate lower segments send tokens with different distributions. The distributions also differ
+between the places in an image. So an adversary who knows these distributions, from tokens of its own images, can infer
+the client and the place of each token in an unknown mixture.
 """
 
 from __future__ import annotations
@@ -40,26 +40,25 @@ _NUMBERS_AT_ONCE = 2**24
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprints(ReconstructingAttack):
-    """Finds the client and place of each token in a shuffled mixture, by each client's and place's distribution.
+    """Find the client and place of each token in a shuffled mixture, by the distributions of each client's tokens.
 
-    The adversary sends its own images many times. Tokens that recur in several rows of one image and client form an
-    unordered set; their places follow from the image's content (`TokenMaps`). These maps locate the tokens in all rows
-    of the adversary's images. The result is the distribution of a token for each client and place. By these
-    distributions, the tokens of attacked rows get the likeliest owners and places. A regression for each client then
-    guesses images from the tokens in a row, as in `SeenTokens`. The attacked images need to be sent only once. Clients
-    that share a segment leave no distinct marks, so the attack is not applicable.
+    The adversary sends its own images many times. Tokens of one image that appear again in several mixtures with the
+    same client form an unordered set; their places follow from the image's content (`TokenMaps`). These maps then
+    locate the tokens in all released rows of the adversary's images, which gives a distribution of tokens for each
+    client and place. By these distributions, each token of an attacked row gets its most likely client and place. A
+    regression for each client guesses images from these tokens, as in `SeenTokens`. The attacked images need to be sent
+    only once. If clients share a lower segment, their tokens have no marks, and the attack is not applicable.
 
     Attributes:
         images: largest number ≥ 1 of the adversary's images that are sent.
-        sets: number ≥ 1 of these images whose token sets are collected; each is sent 5·k times by every client, if rows
-            hold k images.
+        sets: number ≥ 1 of these images whose token sets are collected. Each is sent 5·k times by every client, if a
+            released row mixes k images.
         repeats: number ≥ 1; each image is sent `repeats`·k times by every client to read its tokens.
-        components: number ≥ 1 of principal components, as in `SeenTokens`.
+        components: number ≥ 1 of principal components of all tokens of an image together, as in `SeenTokens`.
 
-    The result's `curve` is one number, the MSE on two rounds of the adversary's images in the role of victims.
+    The result's `curve` is one number, the MSE on two rounds of the adversary's images that are attacked as a test.
 
-    Source: privkit's own. That a network leaves marks in its output: Yu et al. 2019, "Attributing fake images to
-    GANs".
+    Source: privkit's own. That a network leaves marks in its output: Yu et al. 2019, "Attributing fake images to GANs".
     """
 
     name: ClassVar[str] = "fingerprints"
@@ -77,8 +76,9 @@ class Fingerprints(ReconstructingAttack):
         """Collect the adversary's token sets, find places, learn the tokens' distributions, and decode attacked rows.
 
         Raises:
-            NotApplicable: if releases are not a grid of tokens, rows cannot be linked, the adversary's images fill
-                fewer than five rounds, tokens do not recur, or owners cannot be distinguished.
+            NotApplicable: if releases are not a grid of tokens, it is unknown which clients a row mixes, the
+                adversary's images fill fewer than five rounds, tokens change from one sending to the next, or clients
+                cannot be distinguished.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -248,10 +248,18 @@ class _Wire:
         return [part.roll(start) for part in images.split(self.batch) for start in clients]
 
     def sets(self, images: Tensor, times: int) -> tuple[list[tuple[Tensor, Tensor]], bool]:
-        """For each client, complete token sets [n, T, D] and their images, int64 [n]; and whether tokens stay in place.
+        """The complete token sets of images at each client: all T tokens of the image as this client sends them.
+
+        Args:
+            images: indices of the adversary's images.
+            times: how often each image is sent by each client.
+
+        Returns:
+            For each client, n token sets [n, T, D] and the indices of their images, int64 [n]; and whether tokens stay
+            in place.
 
         Raises:
-            NotApplicable: if tokens do not recur, or too few sets are complete.
+            NotApplicable: if most tokens change from one sending to the next, or too few sets are complete.
         """
         found, recurring, kept = [], [], []
         for part in self.everywhere(images):
@@ -278,9 +286,10 @@ class _Wire:
         return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
 
     def _among_others(self, part: Tensor) -> tuple[View, Tensor]:
-        """Send images in a different order at each client, for new partners; returns the view and each row's images.
+        """Send images in a random order at each client, so that each image is mixed with other images than before.
 
-        Images are numbered by their index in `part`.
+        Returns:
+            The view, and for each released row the mixed images, as indices into `part`; −1 for an empty place.
         """
         keys = torch.rand(len(part) // self.share, self.share, generator=self.draws, device=part.device)
         order = torch.arange(len(part), device=part.device).view_as(keys).gather(1, keys.argsort(1)).flatten()

@@ -20,7 +20,7 @@ def victims(views: Sequence[View]) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MidGrey:
-    """Guess 0.5 everywhere: the start of many white-box attacks.
+    """Guess 0.5 for every pixel: a guess that uses no data, and the start of many white-box attacks.
 
     Source: privkit's own; several published white-box MSEs are worse (docs/explanation/decisions.md, "Floors").
     """
@@ -40,7 +40,7 @@ class MidGrey:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanImage:
-    """Guess the mean of the auxiliary images for every victim: the best constant guess under MSE.
+    """Guess the mean of the adversary's images for every attacked image: the best constant guess under MSE.
 
     Source: the error of the best constant predictor is the variance of the data.
     """

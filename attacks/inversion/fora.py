@@ -27,31 +27,32 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 40_000, 64  # as in the authors' released s
 
 @dataclass(frozen=True, kw_only=True)
 class FORA(ReconstructingAttack):
-    """A simulator whose releases have the distribution of the recorded ones, and a decoder of its releases.
+    """Passive attack without queries: a network learns to simulate the client's releases, and a decoder learns from it.
 
-    The simulator maps the adversary's images to releases. A discriminator should not distinguish these from the
-    recorded releases, and the multi-kernel discrepancy (`mk_mmd`) between both should be small. The decoder learns to
-    reconstruct images from simulated releases, and then decodes the recorded releases. The attack uses neither queries
-    nor labels nor a segment of the server.
+    The simulator maps the adversary's images to releases. It is trained so that a discriminator cannot distinguish them
+    from the recorded releases, and so that the multi-kernel discrepancy (`mk_mmd`) between the two is small. The
+    decoder learns to reconstruct images from simulated releases, and then decodes the recorded releases. The attack
+    uses neither queries nor labels nor a segment of the server.
 
     Attributes:
-        epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
+        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
         recipe: "strong" (a logistic discriminator) or "released" (the authors' Wasserstein discriminator with gradient
-            penalty). Rates that are None take the recipe's value, given below for "strong" and "released".
+            penalty). Learning rates that are None take the recipe's value, given below for "strong" and "released".
         mmd_weight: weight w in [0, 1] of the discrepancy; the discriminator has the weight 1 − w.
         learning_rate: learning rate of Adam on simulator and decoder, > 0; 1e-3 and 1e-4.
         discriminator_rate: learning rate of Adam on the discriminator, > 0; 1e-3 and 3e-4.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
-            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            more than once, or if records are mixed with public weights, each record's own release is solved for first
+            (`Unmixed`).
 
-    A tenth of the auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases.
-    This error measures the decoding of simulated releases, not how close the simulator is to the client.
+    A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on their simulated releases,
+    which does not show how close the simulator is to the client.
 
-    Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning",
-    with the loss weights of the authors' code. Their attack runs during training; this one uses the releases of the
-    trained client.
+    Source: Xu et al. 2024, "A stealthy wrongdoer: feature-oriented reconstruction attack against split learning", with
+    the loss weights of the authors' code. The authors' attack runs during training; this attack uses the releases of
+    the trained client.
     """
 
     name: ClassVar[str] = "fora"

@@ -33,14 +33,14 @@ class Problem:
     """The released rows with k images each, and the knowledge about them before the first step."""
 
     smashed: Tensor  # [N, ...], as in `View`
-    start: Tensor  # [R, C, H, W] in [0, 1], a guess for each record; R = N·k unless `records` says more
+    start: Tensor  # [R, C, H, W] in [0, 1], a guess for each of R records; R = N·k if `records` is None
     unit: Tensor  # variance of the whole release, the unit of matching errors
-    mixed: int = 1  # k
+    mixed: int = 1  # number k of images in a row
     weights: Tensor | None = None  # public weights [N, k, T], or None
-    # int64 [N, k], the guess on each seat of each row; None if row n holds guesses n·k to n·k + k − 1
+    # int64 [N, k], the guesses that belong to each row; None if row n holds guesses n·k to n·k + k − 1
     records: Tensor | None = None
     anchor: Tensor | None = None  # images near which the guess is kept, like `start`; None for the start itself
-    places: Tensor | None = None  # [N, T, T] nats of released token t at place s, or None
+    places: Tensor | None = None  # [N, T, T], cost in nats of token t at place s, or None
     # number of rows that share guesses or tokens and are kept or restored together; 1 if rows are independent
     group: int = 1
 
@@ -83,11 +83,13 @@ def neighbor_differences(images: Tensor) -> Tensor:
 
 
 class ImageFit(Resumable):
-    """Images optimized to reproduce the releases; satisfies `privkit.attacks.fit.Training`.
+    """Images that are optimized until a known lower segment maps them to the releases.
 
-    Rows are independent, since Adam works coordinate by coordinate. An epoch has a hundred steps. A further cycle
-    restarts Adam and the learning rate from the images so far, but keeps the order of tokens sharp. If a cycle does
-    not lower a row's objective, the earlier images of the row and of its whole group are restored.
+    It satisfies `privkit.attacks.fit.Training`. An epoch has a hundred steps. Adam works coordinate by coordinate, so
+    released rows do not affect each other. If the optimization goes on beyond its planned epochs (a further cycle),
+    Adam and the learning rate start again from the present images, but a sought order of tokens stays as sharp as it
+    was. If a cycle does not lower the objective of a row (or of a group of rows that share images or tokens), the row's
+    (or group's) earlier images are restored.
     """
 
     def __init__(
@@ -211,19 +213,17 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """The likely place of a released token: one Gaussian for each place, in principal components of all tokens.
-
-    Source: quadratic discriminant analysis with regularised covariances, Friedman 1989.
+    """How likely each place is for a released token: a Gaussian for each place, in principal components.
 
     >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
     >>> PlaceModel.fit(examples).costs(torch.tensor([[[5.5], [0.5]]]))[0].argmin(1).tolist()
     [1, 0]
     """
 
-    mean: Tensor  # [D], of all tokens
-    axes: Tensor  # [D, d], to channels of unit variance
-    means: Tensor  # [T, d]
-    factors: Tensor  # [T, d, d], Cholesky factors of the covariances
+    mean: Tensor  # mean of all tokens, [D]
+    axes: Tensor  # [D, d], map to d principal components of variance 1
+    means: Tensor  # [T, d], the mean at each of T places
+    factors: Tensor  # [T, d, d], Cholesky factors of the places' covariances
 
     @classmethod
     def fit(cls, examples: Tensor) -> PlaceModel:
@@ -247,9 +247,9 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """Released tokens [N, T, D] -> negative log-likelihood of each place for each token, [N, T, T].
+        """The negative log-likelihood of each place for each released token, in nats, up to a constant for each token.
 
-        It is in nats, up to a constant for each token.
+        Tokens [N, T, D] (N rows of T tokens) give costs [N, T, T]; entry (n, t, s) belongs to token t and place s.
         """
         places, kept = self.means.shape
         costs = []

@@ -25,23 +25,22 @@ from privkit.constraints import Probability, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class JigsawWhiteBox(ReconstructingAttack):
-    """Solves the order of tokens (of a whole message if images are mixed), then inverts the ordered release.
+    """Solve the order of shuffled tokens, within images or whole messages, then invert the ordered release.
 
-    A block that the clients run after the defense is undone first (`known_lower.before_block`), in views and in answers
-    to queries.
-
-    If the adversary can query, the weights of the image priors are chosen on some of its own images. The jigsaw, which
-    did not learn from these images, orders their releases: the more tokens it misplaces, the stronger the priors must
-    be.
+    If the clients run a block after the defense, its effect is undone first (`known_lower.before_block`), in the
+    recorded releases and in answers to queries. If the adversary can query, the weights of the image priors are chosen
+    on some of its own images. The jigsaw, which did not learn from these images, orders their releases. So the weights
+    suit an order with some misplaced tokens, which needs stronger priors.
 
     Attributes:
-        pairs: compatibility of pairs, as in `Jigsaw`, like `keep` and `kicks`.
-        keep: share in [0, 1] of tokens that stay in their image's row.
-        kicks: number ≥ 0 of rounds of ruin and recreate.
+        pairs: how the jigsaw scores pairs of tokens, as in `Jigsaw`.
+        keep: share in [0, 1] of tokens that stay in their image's row, as in `Jigsaw`.
+        kicks: number ≥ 0 of rounds of ruin and recreate, as in `Jigsaw`.
         pieces_epochs: number ≥ 0 of epochs of the jigsaw (`Jigsaw.epochs`).
-        epochs: number of epochs, as in `WhiteBox`; 0 gives the start of the optimization, in the solved order.
-        total_variation: weight ≥ 0 of this prior, as in `WhiteBox`.
-        l2: weight ≥ 0 of this prior, as in `WhiteBox`.
+        epochs: number of epochs of the inversion, as in `WhiteBox`; 0 gives the start of the optimization, in the
+            solved order.
+        total_variation: weight ≥ 0 of the total-variation prior, as in `WhiteBox`.
+        l2: weight ≥ 0 of the l2 prior, as in `WhiteBox`.
 
     Source: Yao et al., patch shuffling, §V-B.2 and Table IV, "Jigsaw + WhiteBox"; neither the paper nor the code
     describes it.

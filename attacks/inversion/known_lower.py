@@ -34,10 +34,10 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
 
 @torch.no_grad()
 def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
-    """The lower segment without the Gaussian noise that it draws, if its noisy outputs for the records [N, ...] scatter
-    about the noise-free ones; otherwise the segment itself.
+    """A lower segment without the Gaussian noise that it draws, for attacks that compare its outputs one by one.
 
-    An attack that compares outputs one by one needs it. An attack that trains on outputs needs their noise.
+    The noise-free segment is used only if the segment's noisy outputs for N records [N, ...] scatter about the
+    noise-free outputs; otherwise the segment is returned unchanged. An attack that trains on outputs needs the noise.
     """
     made = WithoutNoise(lower)
     with seeded(records.device, 0):
@@ -47,7 +47,7 @@ def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
 
 
 def fresh(lower: nn.Module, seed: int) -> nn.Module:
-    """A copy of a lower segment's architecture with new weights drawn from a seed; all original numbers are replaced.
+    """A copy of a lower segment's architecture with new weights, drawn from `seed`; no weight of the original is kept.
 
     >>> torch.equal(fresh(nn.Linear(2, 2), 0).weight, fresh(nn.Linear(2, 2), 0).weight)
     True
@@ -65,9 +65,16 @@ def fresh(lower: nn.Module, seed: int) -> nn.Module:
 
 
 def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
-    """The release [N, ...] of k = `mixed` images per row under public weights, from their smashed data [N·k, ...].
+    """Mix smashed data with public weights, as the clients do: k records give one released row.
 
-    `share` is [N, k, T], the weights at each of T positions, or None for k = 1.
+    Args:
+        smashed: smashed data of the records, [N·k, ...]; k consecutive records are mixed.
+        mixed: number k of records in each row.
+        share: weight of each record at each of T positions, [N, k, T] (T = 1: one weight for all positions); None for k
+            = 1.
+
+    Returns:
+        The N released rows [N, ...].
 
     Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
 
@@ -88,8 +95,10 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
 
 
 def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int]) -> None:
-    """NotApplicable for segments that do not read images, and releases that are not their output (spectra, other
-    cuts).
+    """Check that the lower segment reads images of this shape, and that the release has the shape of its output.
+
+    Raises:
+        NotApplicable: if not, for example because the release is a spectrum or comes from another cut.
     """
     try:
         with torch.no_grad():
@@ -113,12 +122,15 @@ def check_release(lower: nn.Module, view: View, image_shape: tuple[int, int, int
 
 @torch.no_grad()
 def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
-    """The tokens [N, T, D] before a block, from the released tokens, and the relative residual of each row, [N].
+    """Undo a block that the clients run after the defense: from released tokens to the tokens before the block.
 
-    They are the fixed point of z + γ·(y − t(z)), row by row, with γ between 0 and 1: a step that does not reduce the
-    residual is undone and halved. The block t is any map of rows near the identity, such as a transformer block with
-    residual paths. A large residual means failure. A small residual means success only if no other tokens give the same
-    release.
+    The block maps rows, and is near the identity, such as a transformer block with residual paths. The tokens z with
+    block(z) = y, where y is the release, are found by iterating z + γ·(y − block(z)) for each row, with γ between 0 and
+    1; a step that does not reduce the residual is undone and γ is halved.
+
+    Returns:
+        The tokens of N rows, [N, T, D], and the relative residual of each row, [N]. A large residual means failure. A
+        small residual means success only if no other tokens give the same release.
 
     Source: damped fixed points (Krasnoselskij 1955), as for residual blocks in Behrmann et al. 2019, "Invertible
     residual networks", Algorithm 1.
@@ -149,11 +161,12 @@ def before_block(block: nn.Module, released: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def without_block(observation: ImageObservation) -> tuple[ImageObservation, str]:
-    """The observation, in views and in answers to queries, before the last block of the lower segment.
+    """Undo the block that the clients run after the defense, in the recorded views and in answers to queries.
 
     Returns:
-        The observation with the rest of the lower segment, and a sentence on the residual. If the lower segment does
-        not end with a block after the defense: the unchanged observation, and an empty sentence.
+        The observation with tokens before the block and with the rest of the lower segment, and a sentence on the
+        residual. If the lower segment does not end with a block after the defense: the unchanged observation, and an
+        empty sentence.
     """
     if not isinstance(observation.lower, Behind):
         return observation, ""

@@ -21,18 +21,19 @@ NOISES = (1e-6, 1e-4, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 class Mixtures:
     """All releases of one round's records, as linear equations A·x = y for each batch place and position."""
 
-    # A, float64 [B or 1, T or 1, E, n]: E equations about n clients. An axis is 1 where all have the same A.
+    # A, float64 [B or 1, T or 1, E, n]: E equations for n clients, at B batch places and T positions (1 if all share A)
     design: Tensor
-    released: Tensor  # y, float64 [B, T or 1, E, D]; with one cell, D holds the whole release
+    released: Tensor  # y, float64 [B, T or 1, E, D]; with one position, D holds the whole release
     form: torch.Size  # shape of one record's smashed data
 
     @classmethod
     def of(cls, same: Sequence[View]) -> Mixtures:
-        """The equations from several passes of one round; see `View.clients` for the order of their rows.
+        """The equations from several releases of the same records, mixed with different weights.
+
+        `same` holds one view for each time that the records were sent; `View.clients` describes the order of its rows.
 
         Raises:
-            NotApplicable: if rows hold several records and the adversary does not know these records or their
-                weights.
+            NotApplicable: if records are mixed and the adversary does not know which records, or with which weights.
         """
         seats = torch.stack([_clients_of_seats(view) for view in same]).flatten(0, 1)  # [E, k], at each place
         batch = len(same[0].smashed) // same[0].messages
@@ -49,14 +50,17 @@ class Mixtures:
         return cls(design=design, released=released.double().permute(1, 2, 0, 3), form=rows.shape[1:])
 
     def solved(self, typical: Tensor, noise: float) -> tuple[Tensor, Tensor]:
-        """Each client's smashed data, by least squares with a penalty for deviation from the typical record.
+        """Each record's smashed data, by least squares with a penalty for deviation from the typical record.
 
-        `typical` [T or 1, D] is the smashed data of a mean record, which is also the solution at positions that were
-        never sent. `noise` > 0 is the variance of the release's noise over the variance of the smashed data.
+        Args:
+            typical: smashed data of a mean record, [T or 1, D] (T positions of D numbers). It is also the solution at
+                positions that were never sent.
+            noise: variance > 0 of the release's noise, divided by the variance of the smashed data.
 
         Returns:
-            [n·B, ...], client c's b-th record in row c·B + b, and the explained share of the variance, float64 [n·B, T
-            or 1]: 1 for a determined position, 0 for a position that was never sent.
+            The smashed data [n·B, ...] of n clients with B records each (row c·B + b is client c's b-th record), and
+            the explained share of the variance, float64 [n·B, T or 1]: 1 for a determined position, 0 for a position
+            that was never sent.
 
         Source: ridge regression (Hoerl and Kennard 1970), which is the posterior mean for Gaussian noise and a Gaussian
         prior.
@@ -87,9 +91,9 @@ class Mixtures:
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
     def variances(self) -> tuple[float, float]:
-        """Variances of the release's noise and of a record's smashed data.
+        """Two variances, both estimated from the release: of its noise, and of a record's smashed data.
 
-        The noise's variance is the squared residual of least squares over the number of surplus equations; 0 if
+        The noise's variance is the squared residual of least squares, divided by the number of surplus equations; 0 if
         there are none.
         """
         typical = self.typical()
@@ -110,10 +114,13 @@ class Mixtures:
 
 
 def fitting_noise(passes: Sequence[View], another: View) -> tuple[Tensor, float, float]:
-    """The mean release of a record, and the `noise` with which `Mixtures.solved` best predicts the pass `another`.
+    """Fit the noise level with which unmixing some releases best predicts another release of the same records.
 
-    The solution uses `passes`; all passes send the same records of the adversary. The third value is the unexplained
-    share of the variance of `another`, 1 if nothing is predicted.
+    `passes` and `another` are views of the same records of the adversary, sent again and again.
+
+    Returns:
+        The mean release of a record; the value of `noise` in `Mixtures.solved`; and the unexplained share of the
+        variance of `another` (0 for a perfect prediction, 1 if nothing is predicted).
     """
     known, held_out = Mixtures.of(passes), Mixtures.of([another])
     typical = known.typical()
@@ -152,21 +159,25 @@ class Unmixed:
     """The separate release of each record, as far as public weights and several passes determine it."""
 
     rows: Tensor  # float32 [R·n·B, ...], R rounds of n clients' B records
-    seats: Tensor  # int64 [G], the row of each image that is to be guessed
+    seats: Tensor  # int64 [G], the row of each of G images that are to be guessed
     rounds: Sequence[Mixtures]  # the equations of each round
     noise: float  # standard deviation of the release's noise, estimated from differences between passes
-    ridge: float  # variance of the noise over that of the smashed data, > 0
-    # int64 [R·n·B], of the rows, if whole ones travel or mixed ones are determined; else None
+    ridge: float  # variance of the noise divided by that of the smashed data, > 0
+    # int64 [R·n·B], labels of the rows, if labels are sent unmixed, or mixed labels can be solved for; else None
     labels: Tensor | None = None
 
     @classmethod
     @torch.no_grad()
     def of(cls, views: Sequence[View], passes: int) -> Unmixed:
-        """Solve every round of views that come pass after pass; positions that were never sent get the mean.
+        """Compute each record's own release from mixed releases of several passes (the same records sent again).
+
+        Args:
+            views: the recorded rounds; all rounds of the first pass come first. A position that was never sent gets the
+                mean.
+            passes: how many times ≥ 1 the same records were sent.
 
         Raises:
-            NotApplicable: if rows hold several records and the adversary does not know these records or their
-                weights.
+            NotApplicable: if records are mixed and the adversary does not know which records, or with which weights.
         """
         together = by_round(views, passes, mixed=True)
         rounds = [Mixtures.of(same) for same in together]
@@ -185,10 +196,17 @@ class Unmixed:
         )
 
     def imitate(self, smashed: Tensor, draws: Generator) -> Tensor:
-        """Mix own smashed data [N, ...] with recorded rounds' weights, add the same noise, and solve for each record.
+        """Mix the adversary's smashed data like the recorded rounds, add the same noise, and solve for each record.
 
-        Differentiable. Positions that the passes leave undetermined stay undetermined. So simulators are compared, and
-        decoders trained, on data like those of the attacked records. An incomplete round repeats some records.
+        Decoders are trained on the result, and simulators are compared by it, because it has the same errors as the
+        attacked records' solutions: positions that the passes leave undetermined stay undetermined. The function is
+        differentiable. An incomplete round repeats some records.
+
+        Args:
+            smashed: smashed data of N records, [N, ...].
+
+        Returns:
+            The solutions, [N, ...].
         """
         whole = len(self.rows) // len(self.rounds)
         missing = torch.randint(len(smashed), (-len(smashed) % whole,), generator=draws, device=draws.device)

@@ -13,14 +13,14 @@ from privkit.attacks.base import NotApplicable, QueryResult, View
 
 
 def per_member(view: View) -> Tensor:
-    """A row for each image in a release: the released row and, if public, the image's weight at each position.
+    """One row for each record in a release: the released row and, if public, the record's weight at each position.
 
-    The result is [N·k, T, D + 1] (tokens), [N·k, C + 1, H, W] (maps) or [N·k, D + 1] (vectors), with the weights as the
-    last channel. Without public weights, each row of the release is repeated k times, and the k images of a row cannot
-    be distinguished. Vectors have one weight.
+    A released row mixes k records; N released rows give N·k rows: [N·k, T, D + 1] (tokens), [N·k, C + 1, H, W] (maps)
+    or [N·k, D + 1] (vectors, which have one weight), with the weights as the last channel. Without public weights,
+    there is no such channel: each released row is repeated k times, and its k records cannot be distinguished.
 
     Raises:
-        NotApplicable: as in `by_cell`.
+        NotApplicable: if the weights do not match the release's positions.
 
     >>> view = View(round=0, smashed=torch.ones(1, 3, 2), mixed=2, weights=torch.tensor([[[1., 0., 1.], [0., 1., 0.]]]))
     >>> per_member(view)[0].tolist()
@@ -41,10 +41,15 @@ def per_member(view: View) -> Tensor:
 
 
 def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
-    """Expand weights of T positions, [N, k, T], to weights of the release's tokens, [N, k, L], or pixels, [N, k, H·W].
+    """Expand mixing weights of T positions to weights of the release's tokens or pixels.
 
-    `smashed` is [N, L, D], [N, C, H, W] with squares of pixels as positions, or [N, D]; for T = 1 the result stays [N,
-    k, 1].
+    Args:
+        weights: weights of the k records mixed in each of N rows, [N, k, T].
+        smashed: the release: L tokens [N, L, D], maps [N, C, H, W] whose positions are squares of pixels, or vectors
+            [N, D].
+
+    Returns:
+        Weights [N, k, L] for tokens and [N, k, H·W] for maps; [N, k, 1] if T = 1.
 
     Raises:
         NotApplicable: if the positions do not match the release, for example if images were mixed before the cut.
@@ -79,7 +84,9 @@ def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def records_of_rows(view: View) -> Tensor:
-    """The records mixed in each row, int64 [N, k], as client · B + place in the batch; −1 if empty.
+    """The records mixed in each released row, int64 [N, k] for N rows of k records; −1 for an empty place.
+
+    A record is numbered client · B + (its place in the client's batch of B records).
 
     Raises:
         NotApplicable: if rows hold several records and the adversary does not know their clients.
@@ -115,27 +122,28 @@ def by_place(passes: Sequence[Tensor], batch: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkedRows:
-    """Mixed rows of several passes, sorted by the batch place of their records.
+    """Mixed rows of several passes (the same records sent again), sorted by their records' place in the batch.
 
-    Rows with one place hold the same n records, one of each client. Rows of different places share no record.
+    Every row mixes records with the same batch place, one of each client. So all rows of one place mix the same n
+    records, and rows of different places share no record.
     """
 
-    smashed: Tensor  # [P·E, ...], the E rows of the first of P places, then those of the next
-    weights: Tensor  # [P·E, k, T], as in `View`, 0 on empty seats
-    # int64 [P·E, k], the record on each seat, client c's at place p being p·n + c. Empty seats have the record of the
-    # row's first seat.
+    smashed: Tensor  # [P·E, ...], E rows for each of P batch places, place after place
+    weights: Tensor  # [P·E, k, T], weights of the k records in a row, 0 on empty seats
+    # int64 [P·E, k], the record on each seat; p·n + c is client c's record at place p. An empty seat repeats the row's
+    # first record.
     records: Tensor
-    clients: int  # n
+    clients: int  # number n of clients
 
     @classmethod
     def of(cls, same: Sequence[View]) -> LinkedRows:
-        """Link the mixed releases of several passes by the records that they mix.
+        """Link the mixed releases of several passes (the same records sent again) by the records that they mix.
 
         Args:
-            same: one view for each pass of the same records.
+            same: the views of the same records, one for each pass.
 
         Raises:
-            NotApplicable: if groups or mixing weights are hidden.
+            NotApplicable: if it is hidden which clients are mixed, or with which weights.
         """
         check_public(same)
         batch = len(same[0].smashed) // same[0].messages

@@ -49,10 +49,10 @@ def _cells(smashed: Tensor, positions: int) -> Tensor:
 class Rows:
     """Released rows of the adversary's images, with the images, clients and weights of each row."""
 
-    cells: Tensor  # [N, T, D]
-    images: Tensor  # int64 [N, k], the own image on each seat
-    clients: Tensor  # int64 [N, k]
-    weights: Tensor  # [N, k, T], 0 on empty seats
+    cells: Tensor  # [N, T, D], N rows with T positions of D numbers
+    images: Tensor  # int64 [N, k], the adversary's images that are mixed in each row
+    clients: Tensor  # int64 [N, k], their clients
+    weights: Tensor  # [N, k, T], their weights; 0 on empty seats
 
     @classmethod
     def of(cls, query: Query, own: Tensor, some: Tensor, batch: int, draws: Generator) -> Rows:
@@ -86,10 +86,12 @@ class Rows:
 
 
 class Equations:
-    """Normal equations of each client's linear map from images to smashed data, from rows of the adversary's images.
+    """Least-squares equations for each client's linear map from an image's features to its smashed data.
+
+    Rows of mixed images of the adversary are added; all maps are solved for together.
 
     Args:
-        features: features of all the adversary's images, [n, f]; the last feature is 1.
+        features: f features of each of the adversary's n images, [n, f]; the last feature is 1.
         clients: number K of clients.
     """
 
@@ -139,11 +141,15 @@ class Equations:
         return maps
 
     def model(self, flat: Tensor, apart: Rows) -> Model:
-        """The Gaussian model of images [n, P]. Its variances come from the rows `apart`, whose images were not added.
+        """The Gaussian model of images and smashed data, from the solved maps and from further rows for its variances.
 
         Two rows with the same image at one client share the map's error e but not the noise. So the product of their
         residuals gives the variance of e, and the remaining variance is noise. The residuals' covariances minus the
         noise are the covariances of e.
+
+        Args:
+            flat: the adversary's n images of P pixel values, [n, P].
+            apart: rows of images that were not added to these equations.
         """
         maps, (_, cells, width) = self.maps(), apart.cells.shape
         left = apart.cells.flatten(1).clone()
@@ -193,17 +199,21 @@ def _root(covariance: Tensor) -> Tensor:
 class Model:
     """Images and their smashed data as jointly Gaussian variables, plus independent noise on each number."""
 
-    features: Tensor  # [n, f], of own images
-    flat: Tensor  # [n, P], own images
-    maps: Tensor  # [K, f, d]
-    rest: Tensor  # [q, d], a root of the covariance of the maps' residuals
-    noise: Tensor  # [d], variances
+    features: Tensor  # [n, f], features of the adversary's n images
+    flat: Tensor  # [n, P], these images
+    maps: Tensor  # [K, f, d], each of K clients' map from features to smashed data
+    rest: Tensor  # [q, d], a root of the covariance of the maps' errors
+    noise: Tensor  # [d], variances of the noise
 
     def guess(self, rows: LinkedRows, penalty: float) -> Tensor:
-        """The mean of each record's image [P·n, pixels] in [0, 1] given all rows, in the order of `rows.records`.
+        """The expected image of each record, given all rows: [P·n, pixels] in [0, 1] for n clients, P batch places.
 
-        It solves for each record's standardized features and for the part of its smashed data that the map does not
-        explain, both scaled to variance 1.
+        The order is that of `rows.records`. The method solves for each record's standardized features and for the part
+        of its smashed data that the map does not explain, both scaled to variance 1.
+
+        Args:
+            rows: the released rows, with the records that each of them mixes.
+            penalty: variance that is added to the noise, as a share of the mean variance of a released number.
         """
         count, positions = rows.clients, rows.weights.shape[2]
         released = _cells(rows.smashed, positions).unflatten(0, (rows.places, -1)).transpose(1, 2)  # [P, T, E, D]
@@ -245,8 +255,15 @@ class Model:
 def conjugate_gradients(
     product: Callable[[Tensor], Tensor], right: Tensor, inverse: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Solve A·x = right for positive definite A, one system for each first index; `inverse` is an approximate inverse
-    of A.
+    """Solve A·x = right for positive definite A by conjugate gradients, for each entry of the first axis.
+
+    Args:
+        product: function x -> A·x.
+        right: the right-hand sides.
+        inverse: function that applies an approximate inverse of A.
+
+    Returns:
+        The solutions x, shaped like `right`.
 
     Source: Hestenes and Stiefel 1952.
 

@@ -1,4 +1,4 @@
-"""Mixture posterior: the mean image behind mixed rows, in a joint Gaussian model of images and smashed data.
+"""Mixture posterior: the expected image behind mixed releases, in a joint Gaussian model of images and smashed data.
 
 A small network then refines this image.
 """
@@ -32,28 +32,30 @@ _WIDEST = 2**13  # most numbers of a release whose covariances are estimated
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePosterior(ReconstructingAttack):
-    """Solves one Gaussian model of all clients: each row is the weighted sum of its images, mapped by their clients.
+    """The expected image behind mixed releases, in one Gaussian model of all clients, refined by a small network.
 
-    Client c sends z = M_c·φ(x) + e for an image x; φ(x) holds its largest principal components and 1. A row is Σ_k
-    λ_k·z_k plus noise. Least squares over all rows of the adversary's images give every M at once, so the partner
-    of an image does not act as noise. Rows of one image at one client share e, so the residuals of held-out images
-    separate the covariance of e from the noise. The guess is the conditional mean of an image given all its rows in all
-    passes, solved jointly with its partners in these rows. Weights may differ between positions, as in CutMix. Rows
-    with one image are also supported.
+    Client c sends z = M_c·φ(x) + e for an image x, where φ(x) holds the image's largest principal components and a 1,
+    and e is the map's error. A released row is the sum of λ_k·z_k over its mixed images, with public weights λ_k, plus
+    noise. Least squares over all rows of the adversary's images give all maps M_c at once, so the images mixed with an
+    image do not act as noise. Rows of one image at one client share e, so the residuals of held-out images separate the
+    covariance of e from the noise. The guess is the conditional mean of an image given all rows in which it was mixed,
+    solved jointly with the other images in these rows. Weights may differ between positions, as in CutMix. Rows with
+    one image are also supported.
 
     Attributes:
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first.
         repeats: how many times ≥ 1 each of the adversary's images is sent.
         components: largest number ≥ 1 of principal components of images. With many clients or positions it is reduced,
             so that the equations have at most 2²⁶ coefficients.
-        played: how many times ≥ 1 each of the adversary's images takes the role of an attacked image.
-        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the posterior's guesses.
+        played: how many times ≥ 1 each of the adversary's images is attacked as a test, which gives examples to the
+            network.
+        epochs: number ≥ 0 of epochs of the residual network; 0 keeps the Gaussian model's guesses.
         width: number ≥ 1 of units in each of the network's two hidden layers.
 
-    Four models are fitted, each without one fold of the adversary's images. The models' errors at left-out images
-    resemble their errors at attacked images; a residual network learns to correct them. The result's `curve` is the MSE
-    on the first fold, which the network does not see in training: first of the posterior, then of the network after
-    each epoch. Guesses use the share of the network's correction that fits this fold best.
+    Four models are fitted, each without a quarter of the adversary's images. The models' errors at left-out images
+    resemble their errors at attacked images; a residual network learns to correct them. The network does not learn from
+    the first quarter. The result's `curve` is the MSE on this quarter: first of the Gaussian model, then of the network
+    after each epoch. The network's correction is multiplied by the factor in [0, 1] that fits this quarter best.
 
     Source: privkit's own; the conditional mean of normal variables, solved by conjugate gradients (Hestenes and Stiefel
     1952). That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and 15.
@@ -84,8 +86,8 @@ class MixturePosterior(ReconstructingAttack):
         """Send the adversary's images, solve for the clients' maps, and then for the attacked images.
 
         Raises:
-            NotApplicable: if the members or weights of mixed rows are hidden, the adversary's images fill fewer than
-                three rounds, a release has more than 8,192 numbers, or an answer is not finite.
+            NotApplicable: if it is hidden which clients are mixed or with which weights, the adversary's images fill
+                fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)

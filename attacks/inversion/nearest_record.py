@@ -21,24 +21,24 @@ _UNDOES = frozenset({"maps", "masks", "mixes", "shortens"})
 
 @dataclass(frozen=True, kw_only=True)
 class NearestRecord(ReconstructingAttack):
-    """Sends the adversary's records through the defended clients, and guesses the one with the most similar release.
+    """Send the adversary's records through the defended clients, and guess the record with the most similar release.
 
     The attack needs no training and works for every kind of record. If a sequence's release has one token for each
     token of the sequence, each token is guessed separately, possibly from many records; a table with categories is
     guessed column by column. The distance ignores positions that public masks remove.
 
-    If the adversary's records include the attacked ones (`--auxiliary candidates`), the attack links releases to
-    records. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely record. Under
-    Laplace noise the attack sums absolute differences instead, if this identifies more of the adversary's records.
+    If the adversary's records include the attacked ones (`--auxiliary candidates`), the attack finds which record each
+    release belongs to. Under Gaussian noise of one strength, the nearest mean release belongs to the most likely
+    record. Under Laplace noise the attack sums absolute differences instead, if this identifies more of the adversary's
+    records.
 
     Attributes:
         repeats: how many times ≥ 1 each of the adversary's records is sent; its releases are averaged, so their noise
             shrinks by √repeats.
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass and are
-            averaged.
+        passes: how many times ≥ 1 the same attacked records were sent; all rounds of the first sending come first. A
+            record's releases are averaged.
 
-    Source: that the nearest neighbor in feature space is a lower bound of leakage is folklore; this form is
-    privkit's.
+    Source: that the nearest neighbor in feature space is a lower bound of leakage is folklore; this form is privkit's.
     """
 
     name: ClassVar[str] = "nearest_record"
@@ -95,9 +95,10 @@ def _mean_releases(query: Query, own: Tensor, batch: int, repeats: int, draws: G
 
 
 def _sharper(query: Query, played: Tensor, releases: Tensor, passes: int, draws: Generator) -> float:
-    """The power of differences (2 or 1) whose sum identifies more of the adversary's records, each sent `passes` times.
+    """Whether squared differences (2.0) or absolute differences (1.0) identify more of the adversary's records.
 
-    Squares are best under Gaussian noise, absolute values under Laplace noise.
+    Each record of `played` is sent `passes` times as a test. Squares are best under Gaussian noise, absolute values
+    under Laplace noise.
     """
     sent = [query(played, draws) for _ in range(passes)]
     rows = [one.view.smashed[one.row_of_each(len(played), "nearest_record")] for one in sent]
@@ -115,10 +116,10 @@ def _unmasked(view: View) -> tuple[Tensor, Tensor]:
 
 
 def _nearest_releases(seen: Tensor, known: Tensor, releases: Tensor, kept: Tensor, power: float = 2.0) -> Tensor:
-    """For each row `seen` [N, ...], the index of the nearest of `releases` [M, ...], int64 [N].
+    """For each row of `seen` [N, ...], the index of the nearest of M releases [M, ...], int64 [N].
 
-    The distance is the mean square over numbers that both show: `known` and `kept` are 1 there, else 0. If both show
-    all numbers, differences to another `power` may be summed.
+    The distance is the mean squared difference over the numbers that both show: where `known` (for rows) and `kept`
+    (for releases) are 1. If all numbers are shown, the sum of differences to another `power` can be used.
     """
     rows, there, others, theirs = (part.flatten(1).float() for part in (seen, known, releases, kept))
     whole = bool((there == 1).all()) and bool((theirs == 1).all())

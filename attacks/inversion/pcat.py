@@ -22,31 +22,32 @@ _CONTROL_EPOCHS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class PCAT(Checked):
-    """A pseudo-client whose releases the server's own segment classifies correctly, and a decoder of these releases.
+    """A pseudo-client, trained so that the server's segment classifies its releases, and a decoder of them.
 
-    The pseudo-client follows the training: each saved state of the server's segment in turn must correctly classify its
-    releases of the adversary's labeled images. The decoder learns to reconstruct these images from these releases, and
-    then decodes the clients' releases. The attack sends no queries, so clients cannot notice it.
+    The pseudo-client follows the training: each saved state of the server's segment in turn must correctly classify the
+    pseudo-client's releases of the adversary's labeled images. The decoder learns to reconstruct these images from
+    these releases, and then decodes the clients' releases. The attack sends no queries, so clients cannot notice it.
 
     Attributes:
-        epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
+        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes 1.5 times the audit's budget.
         mmd_weight: weight ≥ 0 of the discrepancy (`mk_mmd`) between the pseudo-client's and the recorded releases,
             relative to the cross-entropy. The paper does not have this term. At 0, many pseudo-clients are classified
             correctly although their releases differ from the clients' releases.
         learning_rate: learning rate of Adam on pseudo-client and decoder, > 0.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
-            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            more than once, or if records are mixed with public weights, each record's own release is solved for first
+            (`Unmixed`).
 
-    If labels are sent unmixed with the releases, each step takes images with the labels of as many recorded rows: the
-    paper's label alignment. Without a history, only the final segment is used. A tenth of the auxiliary images is held
-    out: the result's `curve` is the decoder's MSE on the pseudo-client's releases of these images. This error measures
-    the decoding of these releases, not how close the pseudo-client is to the client.
+    If labels are sent unmixed with the releases, each step takes as many of the adversary's images as recorded rows,
+    with the same labels: the paper's label alignment. Without saved states of the server's segment, only its final
+    state is used. A tenth of the auxiliary images is held out. The result's `curve` is the decoder's MSE on the
+    pseudo-client's releases of these images, which does not show how close the pseudo-client is to the client.
 
-    Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack";
-    their pseudo-client takes a step in each round of the training; this one takes some epochs at each recorded
-    state. The discrepancy is FORA's.
+    Source: Gao and Zhang 2023, "PCAT: functionality and data stealing from split learning by pseudo-client attack". The
+    authors' pseudo-client takes a step in each round of the training; this pseudo-client takes some epochs at each
+    saved state. The discrepancy is FORA's.
     """
 
     name: ClassVar[str] = "pcat"

@@ -26,33 +26,33 @@ _WORTH = 1.05  # least gain of the signal, as a share of the noise, for which nu
 
 @dataclass(frozen=True, kw_only=True)
 class PosteriorMean(ReconstructingAttack):
-    """Learns the mean of all images that could have given a noisy release.
+    """Guess the mean of all images that could have given a noisy release, by a network trained on noisy releases.
 
     The adversary sends each of its images many times. The mean release of an image contains hardly any noise, and a
     release minus this mean is a sample of the noise. Any mean plus any noise sample is a training example, so the
-    network sees far more noisy releases than were sent. Its inputs are the largest principal components of the means.
+    network sees far more noisy releases than were sent. A release enters the network by its coordinates along the
+    largest principal components of the means. The noise must not depend on the image: with secret masks, for example,
+    the attack learns the wrong mean.
 
     If noise has heavy tails, its large values carry little information: under strong Laplace noise, the signs of the
     numbers alone are worth as much as a release with half of the noise's variance. So released numbers are clamped at
     the bound that keeps the largest share of the variance between the adversary's images. Under Gaussian noise a clamp
     does not help, so none is used.
 
-    The noise must not depend on the image: with secret masks, for example, the attack learns the wrong mean.
+    If the attacked images were sent several times, their releases are averaged, and equally many noise samples are
+    averaged for training. For R passes and n releases of an image, these samples are shrunk by √((n - R) / (n - 1)),
+    since the mean of the n releases already holds 1/n of the noise's variance.
 
-    If the victims were sent several times, their releases are averaged, and equally many noise samples are averaged for
-    training. For R passes and n releases of an image, these samples are shrunk by √((n - R) / (n - 1)), since the mean
-    of the n releases already holds 1/n of the noise's variance.
-
-    Under strong noise, a release tells more about the identity of an image than about its look, and the mean of all
-    likely images is close to many images. With `contrast`, guesses must also be nearer to their own image than to
-    others: the loss adds the cross-entropy of finding each guess's image among 128 images by distance.
+    Under strong noise, the mean of all likely images is close to many images, although the release may still identify
+    the right one. With `contrast`, guesses must also be nearer to their own image than to others: the loss adds the
+    cross-entropy of finding each guess's image among 128 images by distance.
 
     Attributes:
         repeats: how many times ≥ 4 each of the adversary's images is sent. A quarter of these rounds serves for the
-            principal components; the number n of the others must be at least `passes`.
-        passes: how many times R ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
+            principal components; the number n of the other rounds must be at least `passes`.
+        passes: how many times R ≥ 1 the same attacked images were sent; all rounds of the first sending come first.
         components: largest number ≥ 1 of principal components.
-        epochs: number ≥ 0 of passes over the adversary's images without one held-out round; 0 for the mean image. The
+        epochs: number ≥ 0 of epochs over the adversary's images without one held-out round; 0 for the mean image. The
             result's `curve` is the error on this round (with `contrast`, the weighted sum of both errors). The network
             with the smallest error is used if the last error is over 5 % larger.
         width: number ≥ 1 of units in each of two hidden layers.
@@ -61,9 +61,9 @@ class PosteriorMean(ReconstructingAttack):
             constant guess. At 0 the guess is the posterior mean; a larger weight identifies more images, but
             reconstructs them less exactly.
 
-    Source: privkit's own. The posterior mean has the least squared error of all guesses (Robert 2007, §2.5.1);
-    clamping under heavy-tailed noise: Huber 1964. The contrastive error is InfoNCE (van den Oord et al. 2018) on
-    pixel distances, with a learned temperature.
+    Source: privkit's own. The posterior mean has the least squared error of all guesses (Robert 2007, §2.5.1); clamping
+    under heavy-tailed noise: Huber 1964. The contrastive error is InfoNCE (van den Oord et al. 2018) on pixel
+    distances, with a learned temperature.
     """
 
     name: ClassVar[str] = "posterior_mean"
@@ -103,10 +103,10 @@ class PosteriorMean(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Send the adversary's images, average their releases, and train the network.
+        """Send the adversary's images, average their releases, train the network, and decode the attacked releases.
 
         Raises:
-            NotApplicable: if rows are mixtures, or the adversary's images fill fewer than two rounds.
+            NotApplicable: if a released row mixes images, or the adversary's images fill fewer than two rounds.
         """
         check_rows(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
@@ -189,10 +189,10 @@ class _Clamp:
 
 
 def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
-    """Variance of the images' mean releases, divided by the noise's variance in one release.
+    """The signal-to-noise ratio: the variance between images' mean releases, divided by the noise's variance.
 
     Args:
-        sums: sums over the releases of each image, [N, F].
+        sums: for each of N images the sum of its releases, [N, F] (F numbers in a release).
         squares: sums of squares over all releases of all images, [F].
         count: number of releases of each image, at least 2.
     """
@@ -210,9 +210,9 @@ def _released(query: Query, own: Tensor, batch: int, draws: Generator) -> Tensor
 
 
 class _Denoising(Guessing):
-    """Trains a network that guesses images of P numbers, [N, P], from R releases of k numbers each, [R, N, k].
+    """Train a network that guesses N images of P numbers, [N, P], from R releases of k numbers for each, [R, N, k].
 
-    An epoch returns the error on the last `held` images, which are not learned from.
+    An epoch returns the error on the last `held` images, from which the network does not learn.
     """
 
     def __init__(self, sent: Tensor, truth: Tensor, held: int, plan: PosteriorMean, seed: int) -> None:

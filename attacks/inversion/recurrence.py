@@ -23,12 +23,12 @@ INTERSECTED_TOKENS = 10_240
 
 
 def copy_distance(first: Tensor, second: Tensor) -> float:
-    """Mean squared distance > 0 between two copies of a token: 2·σ²·D under noise of variance σ², else nearly 0.
+    """Mean squared distance > 0 between two copies of a token: 2·σ²·D for D numbers with noise of variance σ².
 
-    Both passes are groups [G, n, D] of the same tokens in any order; more groups and channels make the estimate more
-    precise. For any order, the squared distance between the two group means is 1/n of this distance. So no matching is
-    needed; under strong noise, matching would underestimate it. The result is at least 1e-4 of the mean squared
-    distance of all tokens.
+    Both arguments, [G, n, D], hold the same n tokens in each of G groups, in any order. The squared distance between
+    the two means of a group is 1/n of the distance of copies, for any order. So no matching is needed; under strong
+    noise, matching would underestimate the distance. More groups and larger tokens make the estimate more precise. The
+    result is at least 1e-4 of the mean squared distance of all tokens.
 
     >>> draws = torch.Generator().manual_seed(0)
     >>> tokens = torch.randn(40, 9, 32, generator=draws)
@@ -42,7 +42,9 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether more tokens than expected by chance are in the same place in two passes of rows [N, T, D].
+    """Whether a defense leaves tokens in their places: more than by chance are at the same place in two releases.
+
+    `first` and `second` are releases of the same N images with T tokens each, [N, T, D].
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_places(rows, rows), keeps_places(rows, rows.flip(1))
@@ -58,9 +60,14 @@ def keeps_places(first: Tensor, second: Tensor) -> bool:
 
 
 def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
-    """Whether rows of two passes [N, T, D] have equal tokens in any order; `copies`: squared distance of copies.
+    """Whether each image's released row contains the same tokens each time it is sent, in any order.
 
-    If they do, the mean of a row changes only by 1/T of a token's noise variance.
+    If it does, the mean of a row changes only by 1/T of a token's noise variance.
+
+    Args:
+        first: a release of N images, T tokens each, [N, T, D].
+        second: another release of the same images.
+        copies: squared distance between two copies of a token.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
@@ -70,11 +77,16 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 
 
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
-    """The probability that each token of a pass is the copy of each reference token, which has about one copy.
+    """The probability that each released token is the copy of each reference token.
 
-    `reference` and `seen` are [G, n, D]. The result [G, n, n] has a row for each reference token; rows and columns sum
-    to about 1, and equal tokens share equally. The temperature > 0 is twice the variance between copies in each
-    channel.
+    Args:
+        reference: n tokens in each of G groups, [G, n, D]; each has about one copy in `seen`.
+        seen: the released tokens, [G, n, D].
+        temperature: twice the variance > 0 between copies in each channel.
+
+    Returns:
+        Probabilities [G, n, n], a row for each reference token; rows and columns sum to about 1, and equal tokens share
+        equally.
     """
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
@@ -83,11 +95,17 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 
 
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
-    """The tokens of the first pass of [R, G, n, D], each averaged with its copies in the other passes: [G, n, D].
+    """Average each token of a first release with its copies in other releases (passes) of the same images.
 
-    Each group holds the same tokens in every pass; `copies` is the squared distance of copies. The second value [G, n,
-    rows] is the share of passes, in [0, 1], in which a token was in each of the group's rows (in each place, if `rows`
-    is None). There is only one round of matching, since a second round with the means blurred them in measurements.
+    There is only one round of matching; a second round, with the means, blurred the means in measurements.
+
+    Args:
+        passes: R passes of the same G groups of n tokens, in any order within a group, [R, G, n, D].
+        copies: squared distance between two copies of a token.
+        rows: number of rows into which a group's places are divided; None counts each place as a row.
+
+    Returns:
+        Mean tokens [G, n, D], and the share of passes, in [0, 1], in which each token was in each row, [G, n, rows].
 
     >>> tokens = torch.tensor([[[1.0], [9.0]]])
     >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
@@ -106,12 +124,18 @@ def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Ten
 
 
 def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
-    """The T tokens that recur most often among all tokens of a row in all passes, each averaged over its copies.
+    """For each image, the T tokens that recur most often in all of its releases (passes), averaged over copies.
 
-    A row belongs to the same image in all passes [R, N, T, D]. A token joins the row's list if it is no copy of a
-    listed token; it then counts in every pass that holds a copy. Tokens of other images, which batch shuffling moves
-    into a row, soon recur less often than the row's own tokens. The result has tokens [N, T, D] and their recurrence
-    [N, T], a share of passes in [0, 1], in falling order.
+    A token joins the image's list if it is no copy of a listed token; it then counts in every pass that holds a copy.
+    Batch shuffling moves tokens of other images into a row, but these soon recur less often than the image's own
+    tokens.
+
+    Args:
+        passes: R passes of the same N images in the same rows, T tokens each, [R, N, T, D].
+        copies: squared distance between two copies of a token.
+
+    Returns:
+        Tokens [N, T, D] and the share of passes, in [0, 1], in which each recurs, [N, T], in falling order.
 
     Source: privkit's own.
 
@@ -143,10 +167,10 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 class Intersection:
     """The tokens that belong to each image, as far as the passes determine them."""
 
-    # [M·B, T, D], averaged over the passes; their order within a row is the first pass's and says nothing
+    # [M·B, T, D], averaged over the passes; the order within a row has no meaning
     tokens: Tensor
     support: Tensor  # [M·B, T], the share of passes, in [0, 1], in which the token's copy lay in this row
-    # int64 [M·B, T], which token of the first pass each one is, counted through its message (row·T + place)
+    # int64 [M·B, T], the index of each token in its message of the first pass (row·T + place)
     taken: Tensor
 
     def released(self, source: Tensor, messages: int) -> Tensor:
@@ -156,10 +180,14 @@ class Intersection:
 
 
 def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
-    """`intersected` for two or more passes of the same images, each [N, T, D] in messages of `size` rows.
+    """Assign tokens to images as in `intersected`, from two or more releases (passes) of the same images.
+
+    Args:
+        passes: for each release the tokens of the same N images, T tokens each, [N, T, D].
+        size: number of rows in a message (the rows between which tokens are shuffled).
 
     Raises:
-        NotApplicable: if messages are too large.
+        NotApplicable: if a message has more than 10,240 tokens.
     """
     tokens = size * passes[0].shape[1]
     if tokens > INTERSECTED_TOKENS:
@@ -172,12 +200,18 @@ def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
 
 
 def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
-    """Assign the tokens of a message to the rows in which they recur most often; every row gets T tokens.
+    """Assign the tokens of each message to the rows in which they recur most often; every row gets T tokens.
 
-    Passes [R, M, B·T, D] are messages of the same images. In each pass a token lands in its own row with probability k′
-    + (1 − k′)/B, and in each other row with probability (1 − k′)/B. So it recurs most in its own row, and this becomes
-    more certain with more passes. Equal tokens share their counts: rows first take their certain tokens, and then equal
-    tokens fill the remaining places.
+    Batch shuffling moves tokens between the B rows of a message, but keeps a share k′ in their image's row. Each time
+    the images are sent (in each pass), a token lands in its own row with probability k′ + (1 − k′)/B, and in each other
+    row with probability (1 − k′)/B. So it recurs most in its own row, and this becomes more certain with more passes.
+    Equal tokens share their counts: rows first take their certain tokens, and then equal tokens fill the remaining
+    places.
+
+    Args:
+        passes: R passes of the same M messages, each with B rows of T tokens, [R, M, B·T, D].
+        rows: number B of rows in a message.
+        copies: squared distance between two copies of a token.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     probabilities follow from Yao et al., patch shuffling, Algorithm 2.

@@ -1,6 +1,7 @@
-"""Refinement: a small residual network that corrects guesses, trained on guesses at images that were left out of a fit.
+"""A small residual network that refines an attack's guesses at images.
 
-The loss may also reward guesses that identify their image (`GuessError`).
+It learns from guesses at the adversary's images by models that were fitted without these images: only such guesses have
+errors like those at attacked images. The loss may also reward guesses that identify their image (`GuessError`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def correcting(inputs: int, outputs: int, width: int) -> nn.Sequential:
 
 
 class GuessError(nn.Module):
-    """The mean squared error of guesses [n, P] at images [n, P].
+    """The loss of n guessed images of P pixel values, [n, P], against the true images: the mean squared error.
 
     With a weight > 0, a contrastive error is added: the cross-entropy of finding a guess's own image among the others
     by distance. Each error is then divided by the same error of a constant guess.
@@ -75,21 +76,26 @@ class Guessing(Learner):
 class Refinement:
     """Guesses at images by models fitted without these images; their errors resemble those on attacked images."""
 
-    guesses: Tensor  # [N, P] in [0, 1]
-    truth: Tensor  # the own images, [N, P]
+    guesses: Tensor  # [N, P] in [0, 1], guesses at N images
+    truth: Tensor  # these images, [N, P]
     held: Tensor  # bool [N], the images from which the network does not learn
     width: int  # width of the network's two hidden layers
-    epochs: int  # epochs of its training; 0 leaves guesses as they are
-    module: int  # seed of its start
-    root: int  # seed of its epochs
-    contrast: float = 0.0  # weight of telling images apart beside the square error
-    share_by_contrast: bool = False  # whether the share of the correction is chosen by both errors, or the square one
+    epochs: int  # epochs of the network's training; 0 leaves guesses unchanged
+    module: int  # seed of the network's initial weights
+    root: int  # seed of the draws in training
+    contrast: float = 0.0  # weight of the contrastive error, as in `GuessError`
+    share_by_contrast: bool = False  # whether the factor is chosen by both errors; else by the squared error
 
     def of(self, guess: Tensor, session: Session | None, attack: str) -> Reconstruction:
-        """Train the network, and add the share of its correction that is best on held-out images to the guesses [M, P].
+        """Train a correction network, and add its correction to each of M guesses [M, P] of P pixel values.
 
-        The result's `curve` is the error on held-out images: first of the guesses, then of the network after each
-        epoch.
+        The correction is multiplied by the factor in [0, 1] with the smallest error on held-out images. The result's
+        `curve` is the error on these images: first of the guesses, then of the network after each epoch.
+
+        Args:
+            guess: the guesses to correct, in [0, 1].
+            session: object that saves the training's state and reports its progress; None for neither.
+            attack: the attack's name, for error messages.
         """
         guesses, truth, held = self.guesses, self.truth, self.held
         with seeded(truth.device, self.module):

@@ -30,31 +30,32 @@ PENALTIES = tuple(10.0**power for power in range(-8, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Ridge(ReconstructingAttack):
-    """Regresses the adversary's images on their releases, and lets a residual network refine the guesses.
+    """Linear regression from releases to images, fitted on the adversary's images; a network refines guesses.
 
     A release of at most 2,000 numbers is used in full: without noise, its small components hold fine lines. A larger
-        one is projected on its largest principal components. If the adversary knows the client of each row, it may fit
-        one regression per client, which it does if this guesses held-out images better. The network learns from guesses
-        at
-    images that were left out of the regression: only their errors resemble the errors on victims.
+    release is projected on its largest principal components. If the adversary knows the client of each released row,
+    the attack may fit one regression per client; it does so if this guesses held-out images better. The network learns
+    from guesses at images that were left out of the regression, since only their errors resemble the errors at attacked
+    images.
 
     Attributes:
-        passes: how many times ≥ 1 the same victims were sent; several passes are first solved for each record's
-            release, as in `Unmix`.
+        passes: how many times ≥ 1 the same attacked images were sent; if more than once, each record's own release is
+            solved for first, as in `Unmix`.
         repeats: how many times ≥ 1 each of the adversary's images is sent, with fresh random draws and noise.
         components: largest number ≥ 1 of principal components that are kept; None for all of a release of at most 2,000
             numbers, and 400 of a larger one.
         epochs: number ≥ 0 of epochs of the residual network; 0 keeps the regression's guesses.
         width: number ≥ 1 of units in each of the network's two hidden layers.
-        contrast: weight ≥ 0 of telling the adversary's images apart, beside the network's square error (`GuessError`).
-            Guesses behind a strong defense are pale, and so near to all images; a larger weight identifies more of
-            them, and draws them worse. The share of the correction is then the one with the smallest weighted error.
-        order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution fits
-            it, learned by tracking tokens over the adversary's images (`followed_tokens`); it needs `passes` = 1.
+        contrast: weight ≥ 0, in the network's loss, of identifying each image among others, relative to the squared
+            error (`GuessError`). Under a strong defense, guesses are pale and so near to all images. A larger weight
+            identifies more images, but reconstructs them less exactly.
+        order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution of
+            tokens fits it; these distributions are learned by following tokens over the adversary's images
+            (`followed_tokens`). It needs `passes` = 1.
 
-    The result's `curve` is the MSE on the third of the adversary's images that the network does not learn from: of the
-    regression, then of the network after each epoch. Guesses use the share of the network's correction that fits these
-    images best.
+    The network does not learn from a third of the adversary's images. The result's `curve` is the MSE on this third: of
+    the regression, then of the network after each epoch. The network's correction is multiplied by the factor in [0, 1]
+    that fits this third best (with `contrast`, by the weighted loss).
 
     Source: privkit's own; ridge regression with cross-fitting. That shallow features are linearly decodable is
     folklore.
@@ -92,7 +93,7 @@ class Ridge(ReconstructingAttack):
         """Query the clients, fit the regression, and refine its guesses.
 
         Raises:
-            NotApplicable: if the adversary's images fill fewer than three rounds; with several passes, also as for
+            NotApplicable: if the adversary's images fill fewer than three rounds; if `passes` > 1, also in the cases of
                 `Unmix`.
         """
         check_inputs(self, observation)
@@ -201,10 +202,19 @@ class Fitted:
 
 
 def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
-    """Fit targets [N, P] linearly on rows [N, F], once without each fold; F may exceed N.
+    """Fit targets linearly on rows by ridge regression, three times: each time one fold of the rows is left out.
 
-    The ridge penalty is chosen by the error on left-out folds. Rows of one record share a fold, int64 [N] in
-    0..FOLDS-1. Guesses are also made at `other` rows [M, F].
+    The penalty is chosen by the error on left-out folds.
+
+    Args:
+        rows: N rows of F numbers, [N, F]; F may exceed N.
+        targets: the P numbers to guess for each row, [N, P].
+        folds: the fold of each row, int64 [N] in {0, 1, 2}; rows of one record share a fold.
+        other: M further rows, [M, F], for which guesses are made, too.
+
+    Returns:
+        A `Fitted`: guesses at the N rows (each by the fit without the row's fold), guesses at the M rows (the mean over
+        the fits), and the error of the first.
 
     Source: Hoerl and Kennard 1970; the penalty by cross-validation (Stone 1974).
 

@@ -16,15 +16,18 @@ from privkit.attacks.inversion.recurrence import keeps_places
 
 
 def averaged(views: Sequence[View], align: bool = False) -> View:
-    """One view with the mean of several rounds' releases of the same victims; the noise of R rounds shrinks by √R.
+    """The mean of several releases of the same images, as one view; noise shrinks by √R for R releases.
 
-    Rounds hold the same victims in the same rows. Under public masks, each position is the mean over the rounds that
-    kept it (`unmasked`). With `align`, for rounds with different orders, the tokens of later rounds are first matched
-    with the first round's tokens, by the assignment with the least sum of squared distances.
+    If tokens were masked by public masks, each position is the mean over the releases that kept it (`unmasked`).
+
+    Args:
+        views: the R releases, with the same images in the same rows.
+        align: whether tokens are first matched with the first release's tokens, by the assignment with the least sum of
+            squared distances; for tokens in different orders.
 
     Raises:
-        NotApplicable: if the rounds differ in form, if images are mixed (each round then has other weights), or if
-            `align` is asked for masked tokens.
+        NotApplicable: if the releases differ in form, if each row mixes several images (with other weights in each
+            release), or if `align` is set for masked tokens.
 
     >>> rounds = [View(round=i, smashed=torch.tensor([[[1.0], [9.0]]]).flip(1) + i) for i in range(2)]
     >>> averaged(rounds).smashed.flatten().tolist()
@@ -45,12 +48,18 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 
 
 def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> ImageObservation:
-    """The observation with the mean of each victim's releases, and with queries that return a mean of as many answers.
+    """If records were sent several times, replace their releases by the mean release of each record.
 
-    `attack` is the name of the attack in messages. One pass leaves the observation as it is.
+    Queries then also return the mean of as many answers.
+
+    Args:
+        observation: the adversary's observation.
+        passes: how many times ≥ 1 the records were sent; 1 leaves the observation unchanged.
+        attack: the attack's name, for error messages.
 
     Raises:
-        NotApplicable: as `by_round` does, or if tokens come in another order in each pass.
+        NotApplicable: if the releases of a record differ in form, if a row mixes several records, or if tokens come in
+            another order each time.
     """
     if passes == 1:
         return observation
@@ -71,10 +80,12 @@ def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> 
 
 
 def in_order(answer: QueryResult, records: int, attack: str) -> View:
-    """The view in an answer to a query, its rows in the order of the sent records.
+    """The view in an answer to a query, with its rows in the order of the sent records.
+
+    `attack` is the attack's name, for error messages.
 
     Raises:
-        NotApplicable: if a row holds several records, or numbers are not finite; `attack` is its name in messages.
+        NotApplicable: if a row mixes several records, or numbers are not finite.
     """
     by_round([answer.view], 1)
     order, weights = answer.row_of_each(records, attack), answer.view.weights
@@ -90,11 +101,14 @@ def masked(views: Sequence[View]) -> bool:
 
 
 def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
-    """The combined release of rounds of the same victims, each position weighted by public `weights` [N, 1, T].
+    """Combine releases of the same images in which public masks hid some positions.
+
+    Each of N released rows has public weights [N, 1, T], the weight that its mask gave to each of T positions (0:
+    hidden).
 
     Returns:
-        The sum of the releases over the sum of their weights, shaped like `smashed`; and a mask [N, 1, T], 1 for each
-        position that some round kept. Other positions are 0 in both.
+        The sum of the releases divided by the sum of their weights, shaped like `smashed`; and a mask [N, 1, T], 1 for
+        each position that some release kept. Other positions are 0 in both.
 
     >>> rounds = [
     ...     View(round=i, smashed=torch.tensor([[[5.0], [0.0], [7.0]]]) * kept[0].unsqueeze(2), weights=kept)
@@ -110,13 +124,20 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
 
 def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list[list[View]]:
-    """The views grouped by round of victims, in the order of their passes; the given views come pass after pass.
+    """Group the views by round, if the same rounds of records were sent several times (in several passes).
 
-    Rows may hold several images if `mixed`.
+    Args:
+        views: the recorded views; all rounds of the first pass come first, then all rounds of the second.
+        passes: number of times ≥ 1 that the records were sent.
+        mixed: whether a released row may mix several records.
+
+    Returns:
+        For each round the list of its views, one for each pass.
 
     Raises:
-        NotApplicable: if the views are not passes of the same form, if a row holds several images although `mixed` is
-            False, or if only some passes were masked.
+        NotApplicable: if the number of views is not a multiple of `passes`, if the views of a round differ in form, if
+            a row mixes several records although `mixed` is False, if only some passes were masked, or if a number is
+            not finite.
 
     >>> views = [View(round=i, smashed=torch.zeros(2, 3)) for i in range(6)]
     >>> [[view.round for view in same] for same in by_round(views, 2)]

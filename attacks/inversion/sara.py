@@ -43,9 +43,7 @@ class Completion(nn.Module):
         self.leave = nn.Linear(width, geometry.token_dim)
 
     def forward(self, tokens: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-        """Completed tokens [N, T, D] and images [N, C, H, W], from placed tokens [N, T, D] and the mask `absent` [N,
-        T].
-        """
+        """Fill in the missing tokens of N images (T tokens of D numbers each), and decode the images."""
         held = torch.where(absent.unsqueeze(2), self.missing, tokens)
         filled = self.leave(self.block(self.enter(held) + self.decoder.positions))
         completed = torch.where(absent.unsqueeze(2), filled, tokens)
@@ -54,20 +52,21 @@ class Completion(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Sara(ReconstructingAttack):
-    """Three networks in a row: a position predictor, the completion of missing features, and a decoder.
+    """Reconstruct images from shuffled and partly missing tokens, by three networks one after another.
 
-    The predictor is that of the attack `drag_reorder`. Tokens of zeros count as missing. Completion and decoder learn
-    from the adversary's tokens in the predicted order, with random masks, so they adapt to the predictor's mistakes.
-    The predictor learns from the same images: held-out images for it did not help in measurements, since a single layer
+    The first predicts each token's place (the predictor of the attack `drag_reorder`), the second completes missing
+    tokens, and the third decodes images. Tokens of zeros count as missing. The second and third network learn from the
+    adversary's tokens in the predicted order, with random masks, so they adapt to the predictor's mistakes. The
+    predictor learns from the same images: held-out images for it did not help in measurements, since a single layer
     overfits little.
 
     Attributes:
         predictor_epochs: number of epochs of the position predictor, ≥ 0.
         epochs: number of epochs of completion and decoder, ≥ 0; None takes the number from the audit's budget.
-        masked: largest share in [0, 1] of a row's tokens that are masked in training.
+        masked: largest share in [0, 1] of an image's tokens that are masked in training.
 
-    Source: the three steps of SARA, arXiv 2609.01232; sizes and training are privkit's own, since neither the
-    paper's text nor its code was available.
+    Source: the three steps of SARA, arXiv 2609.01232; sizes and training are privkit's own, since neither the paper's
+    text nor its code was available.
     """
 
     name: ClassVar[str] = "sara"
@@ -132,12 +131,16 @@ def _masked_token_losses(
 
 
 def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
-    """Error of images, plus error of masked tokens.
+    """The training loss of the networks that complete tokens and decode images.
 
     Args:
-        predicted: tokens in predicted places, [n, T, D].
+        learned: the position predictor, with the adversary's tokens.
+        predicted: tokens of n images in their T predicted places, [n, T, D].
         rows: int64 [n], the index of the adversary's image behind each row of tokens.
         absent: bool [n, T], whether a token is masked.
+
+    Returns:
+        A scalar: the mean squared error of pixels in [0, 1] plus 0.05 times that of the masked tokens.
     """
     geometry = learned.decoder.geometry
     truth = learned.standardized(learned.own.tokens[rows])

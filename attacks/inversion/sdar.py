@@ -23,15 +23,15 @@ _PUBLISHED_STEPS, _PUBLISHED_BATCH = 20_000, 128  # as in the authors' released 
 
 @dataclass(frozen=True, kw_only=True)
 class SDAR(ReconstructingAttack):
-    """A simulator of the client and a decoder, both regularized by discriminators and the server's own segment.
+    """Passive attack: a network learns to simulate the client's releases, with the help of the server's own segment.
 
-    The simulator maps the adversary's images to releases. The server's frozen segment should classify these correctly,
-    and a discriminator should not distinguish them from the recorded releases. From simulated releases the decoder
-    reconstructs the adversary's images. A second discriminator compares decoded images of recorded releases with the
-    adversary's images. The attack sends nothing, so clients cannot notice it.
+    The simulator maps the adversary's images to releases. The server's frozen segment should classify them correctly,
+    and a discriminator should not distinguish them from the recorded releases. A decoder learns to reconstruct the
+    adversary's images from simulated releases. A second discriminator should not distinguish the decoder's images of
+    recorded releases from the adversary's images. The attack sends nothing, so clients cannot notice it.
 
     Attributes:
-        epochs: number ≥ 0 of passes over the auxiliary images (0: untrained); None takes half of the audit's budget.
+        epochs: number ≥ 0 of epochs over the auxiliary images (0: untrained); None takes half of the audit's budget.
         simulator: "generic" (convolutions that use only the form of the release), or "known" (the client's architecture
             with new random weights, as in UnSplit; needs `lower`).
         learning_rate: learning rate of Adam on simulator and decoder, > 0.
@@ -42,15 +42,16 @@ class SDAR(ReconstructingAttack):
         flip: share in [0, 1) of auxiliary labels replaced by random ones in each step, against overfitting.
         width: number of channels of the first layers, ≥ 1.
         batch: number of images in a step, ≥ 2.
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. With several,
-            or if rows are mixed with public weights, each record's release is solved for first (`Unmixed`).
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If
+            more than once, or if records are mixed with public weights, each record's own release is solved for first
+            (`Unmixed`).
 
     If integer labels are sent with the releases, discriminators and decoder use them, as in the paper. A tenth of the
-    auxiliary images is held out: the result's `curve` is the decoder's MSE on their simulated releases. This error
-    measures the decoding of simulated releases, not how close the simulator is to the client.
+    auxiliary images is held out. The result's `curve` is the decoder's MSE on their simulated releases, which does not
+    show how close the simulator is to the client.
 
-    Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV;
-    their attack runs during training; this one uses the releases of the trained client.
+    Source: Zhu et al. 2023, "Passive inference attacks on split learning via adversarial regularization", Section IV.
+    The authors' attack runs during training; this attack uses the releases of the trained client.
     """
 
     name: ClassVar[str] = "sdar"

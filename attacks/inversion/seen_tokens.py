@@ -1,7 +1,6 @@
-"""Seen tokens: a linear guess at an image from the visible tokens of its row, and a refinement of this guess.
+"""Seen tokens: a linear guess at an image from its visible tokens, if a mask hides the others; and its refinement.
 
-A mask hides tokens, but attention before the cut spreads every patch over all tokens. So the remaining tokens reveal
-the hidden patches, too.
+Attention before the cut spreads every patch over all tokens. So the visible tokens reveal the hidden patches, too.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ Placed = Callable[[View], tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, kw_only=True)
 class SeenTokens(ReconstructingAttack):
-    """For each attacked row, regresses the adversary's images on their tokens at the row's visible places.
+    """Guess each image by linear regression from the tokens that a mask left visible; a network refines guesses.
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
-    the images give the best linear guess from the tokens at any set of places. Public weights tell which tokens of a
-    mixed row belong to an image; without mixing, a token of zeros was masked. If tokens were dropped from a row, the
-    places of the others are recognized (`dropped_places`). Then a residual network refines the guess. The network
-    learns from linear guesses at the adversary's images, by regressions without these images and at the visible places
-    of other rows.
+    the images give the best linear guess from the tokens at any set of places. If a released row mixes images, public
+    weights show which tokens belong to which image; without mixing, a token of zeros was masked. If tokens were dropped
+    from a row, the places of the remaining tokens are recognized (`dropped_places`). The residual network learns from
+    linear guesses at the adversary's images. These guesses are made by regressions without the image, from places that
+    are visible in other images' rows.
 
     Attributes:
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.
@@ -58,8 +57,8 @@ class SeenTokens(ReconstructingAttack):
         contrast: weight ≥ 0 of the contrastive error relative to the squared error, as in `PosteriorMean`.
 
     The result's `curve` is the error on a held-out tenth of the adversary's images: first of the linear guesses, then
-    of the network after each epoch. The attack uses the share of the network's correction that guesses these images
-    best.
+    of the network after each epoch. The network's correction is multiplied by the factor in [0, 1] that fits these
+    images best.
 
     Source: privkit's own; the conditional mean of normal variables, in the form of ridge regression (Hoerl and Kennard
     1970), with cross-fitting. The contrastive error is `GuessError`.
@@ -90,7 +89,7 @@ class SeenTokens(ReconstructingAttack):
 
         Raises:
             NotApplicable: if releases are vectors, if the mixing is secret or adds tokens, if the adversary's images
-                fill fewer than two rounds, or if an answer is not finite; for dropped tokens, also as in
+                fill fewer than two rounds, or if an answer is not finite. For dropped tokens, also in the cases of
                 `dropped_places`.
         """
         check_inputs(self, observation)
@@ -130,8 +129,13 @@ class SeenTokens(ReconstructingAttack):
 
 
 def in_place(view: View) -> tuple[Tensor, Tensor]:
-    """Each row's released tokens, repeated for each of its k images, [N·k, T, D]; and whether a token belongs to this
-    image alone.
+    """The tokens of each image in a release, if the tokens are in their places.
+
+    A released row may mix k images, with public weights. Its tokens are repeated for each of these images.
+
+    Returns:
+        Tokens [N·k, T, D] for N rows of T tokens, divided by their weight; and bool [N·k, T], True for a token that
+        comes from this image alone.
 
     Raises:
         NotApplicable: if weights are hidden, or positions hold sums of several images.
@@ -160,9 +164,9 @@ def in_place(view: View) -> tuple[Tensor, Tensor]:
 class _Collected:
     """The tokens of the adversary's images, each the mean of all its releases, and one released row of each image."""
 
-    tokens: Tensor  # [n, T, D], 0 where none came
-    rows: Tensor  # [n, T, D], of one release of each image
-    seen: Tensor  # bool [n, T], which tokens that row holds
+    tokens: Tensor  # [n, T, D]; 0 for tokens that were never released
+    rows: Tensor  # [n, T, D], one release of each image
+    seen: Tensor  # bool [n, T], which tokens this release holds
 
     @classmethod
     def of(cls, query: Query, own: Tensor, batch: int, repeats: int, draws: Generator, placed: Placed) -> _Collected:
@@ -192,10 +196,10 @@ class _Collected:
 def _cross_fitted(
     learned: _Collected, images: Tensor, most: int, rounds: int, draws: Generator
 ) -> tuple[float, Tensor]:
-    """The ridge penalty, and linear guesses [rounds·n, P] at images [n, P], each from a fit without the image.
+    """The ridge penalty, and linear guesses [rounds·n, P] at n images of P pixels, from fits without the image.
 
-    In each round, the visible places of an image are those of one of 64 rows; guesses from equal places share one
-    matrix.
+    In each round, an image is guessed from the places that are visible in one of 64 randomly drawn rows. There are only
+    64, since guesses from the same places share one matrix.
     """
     folds = torch.arange(len(images), device=images.device) % _FOLDS
     fits = [Covariances.of(learned.tokens[folds != one], images[folds != one], most) for one in range(_FOLDS)]
@@ -217,10 +221,10 @@ def _cross_fitted(
 class Covariances:
     """Second moments of the adversary's tokens, in principal components of each place, and of its images."""
 
-    middle: Tensor  # [T, D]
-    basis: Tensor  # [T, D, q]
-    mean: Tensor  # [P]
-    within: Tensor  # float64 [T·q + 1, T·q + 1], of tokens; the last number is nobody's
+    middle: Tensor  # [T, D], mean token at each place
+    basis: Tensor  # [T, D, q], q principal components of each place
+    mean: Tensor  # [P], mean image
+    within: Tensor  # float64 [T·q + 1, T·q + 1], of tokens with tokens; the last row and column are 0
     across: Tensor  # float64 [T·q + 1, P], of tokens with images
 
     @classmethod
@@ -236,9 +240,14 @@ class Covariances:
         return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
 
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
-        """Guesses [N, P] in [0, 1], each from the visible tokens (`seen`, bool [N, T]) of its row [T, D].
+        """Guess the image of each of N rows from its visible tokens: P pixel values, [N, P] in [0, 1].
 
         Rows with the same visible places share the factors of one matrix.
+
+        Args:
+            rows: T tokens of each row, [N, T, D].
+            seen: bool [N, T], which tokens are visible.
+            penalty: ridge penalty, as a share of the variance of all tokens together.
         """
         width, last = self.basis.shape[2], len(self.within) - 1
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()

@@ -17,14 +17,15 @@ _SMALLEST_SIDE = 4  # side of the picture from which a vector is read
 
 
 class Simulator(nn.Module):
-    """Convolutions from images to releases with the form, means, deviations and lower limit of the recorded releases.
+    """A convolutional network from images to releases like the client's: with the same form, means and deviations.
 
-    We assume that the release's positions are centered on the image, with the largest whole number of pixels between
-    them. This holds for patches, and for convolutions with and without padding. A class token is computed from all
-    positions.
+    The output also has the lower limit of the recorded releases, for example 0 after a ReLU. We assume that the
+    release's positions are centered on the image, with the largest whole number of pixels between them. This holds for
+    patches, and for convolutions with and without padding. A class token is computed from all positions.
 
     Args:
-        release: recorded rows, [N, T, D], [N, D, h, w] or [N, D].
+        release: N recorded rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
+        image_shape: shape (C, H, W) of the images.
         width: number of channels of the first layer; each reduction doubles it, up to four times this number.
 
     Source: privkit's own; in the paper, the simulator has the architecture of the client or of another known network.
@@ -93,15 +94,16 @@ class _ClassToken(nn.Module):
 
 
 class SimulatorDecoder(nn.Module):
-    """Convolutions from releases to images, the simulator's steps in reverse; outputs center on 0.5, unclamped.
+    """A convolutional network from releases to images (not clamped), with the simulator's steps in reverse.
 
-    No layer normalizes, because simulated and recorded releases differ in their statistics and must be decoded by the
-    same function.
+    No layer normalizes its input, because simulated and recorded releases differ in their statistics and must be
+    decoded by the same function.
 
     Args:
-        rows: example rows, [N, T, D], [N, D, h, w] or [N, D].
-        width: number of channels of the last layers; twice as many before each enlargement, up to four times this
-            number.
+        rows: N example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
+        image_shape: shape (C, H, W) of the images.
+        width: number of channels of the last layers; it is doubled for each enlargement before them, up to four times
+            this number.
 
     Source: privkit's own.
     """
@@ -132,10 +134,12 @@ class SimulatorDecoder(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """One score for each row, higher for rows that look like recorded rows (or like the adversary's images).
+    """Score rows: higher for rows that look like recorded releases (or, for images, like the adversary's images).
 
     Args:
-        rows: example rows, [N, T, D], [N, D, h, w] or [N, D]; inputs are scaled by their deviations.
+        rows: N example rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D]; inputs are scaled by their
+            standard deviations.
+        image_shape: shape (C, H, W) of the images.
         width: number of channels of the first layer.
         classes: number of labels with which rows are scored; 0 without labels.
 

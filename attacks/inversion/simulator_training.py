@@ -44,10 +44,13 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence that attacks run here on trained clients, whereas the published ones run during the training.
+    """A sentence for results: the attack runs on trained clients, while the published attack runs during the training.
 
     Args:
-        epochs: number of epochs of the attack; None for a share of the audit's epochs, which `share` gives in words.
+        epochs: number of epochs of the attack; None for a share of the audit's epochs.
+        share: this share in words, such as "half".
+        steps: number of steps of the published attack.
+        batch: images in a step of the published attack.
     """
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
@@ -60,26 +63,30 @@ def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -
 class AttackData:
     """The adversary's recorded rows, and its own images and labels."""
 
-    # recorded releases [N, ...]; of mixed rows and several passes, what they say of each record (`Unmixed`)
+    # recorded releases [N, ...]; with mixing or several passes, the solved release of each record (`Unmixed`)
     rows: Tensor
     images: Tensor  # auxiliary images [M, C, H, W] in [0, 1]
-    labels: Tensor | None = None  # int64 [N], of the rows, or None where they do not travel or are not used
-    own_labels: Tensor | None = None  # int64 [M], of the images, or None likewise
+    labels: Tensor | None = None  # int64 [N], labels of the rows; None if not sent or not used
+    own_labels: Tensor | None = None  # int64 [M], labels of the images; None if not used
     upper: nn.Module | None = None  # the server's segment, frozen; None for attacks that do not use it
-    classes: int = 0  # number of its logits
-    lower: nn.Module | None = None  # the client's segment where its architecture is known
-    # what the clients' defense, and unmixing after it, make of a round of smashed data, or None
+    classes: int = 0  # number of the server's logits
+    lower: nn.Module | None = None  # the client's segment, if its architecture is known
+    # function that applies the clients' defense, and unmixing, to a round of smashed data; or None
     imitate: Callable[[Tensor, Generator], Tensor] | None = None
-    round_size: int = 1  # rows of that round
-    seats: Tensor | None = None  # int64, the row of each image that is to be guessed; None if that is each row once
+    round_size: int = 1  # rows of such a round
+    seats: Tensor | None = None  # int64, the row of each image that is to be guessed; None for each row once
 
     @classmethod
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
-        """The data from the observation; of the client's segment `lower`, only the architecture may be used.
+        """Collect and check the data of an attack: recorded rows, and the adversary's images and labels.
+
+        Args:
+            attack: the attack that uses the data.
+            lower: the client's segment, if the adversary knows its architecture; its weights are not used.
 
         Raises:
-            NotApplicable: if a field is missing, rows were mixed with hidden weights, there are too few images,
-                labels are not whole numbers, or the server's segment cannot classify the rows.
+            NotApplicable: if a field is missing, records were mixed with hidden weights, there are too few images,
+                labels are not whole numbers, or the server's segment cannot classify the released rows.
         """
         check_inputs(attack, observation)
         check_forms(attack, observation.views)
@@ -140,9 +147,10 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
 
 
 class SimulatorTraining(Resumable, Generic[_Recipe]):
-    """Networks with their optimizers and training data; satisfies `privkit.attacks.fit.Training`.
+    """The networks of an attack that simulates the client, with their optimizers and training data.
 
-    A tenth of the adversary's images is held out. `root` is the seed of weights and draws.
+    It satisfies `privkit.attacks.fit.Training`. A tenth of the adversary's images is held out. `root` is the seed of
+    weights and draws.
     """
 
     def __init__(self, attack: _Recipe, data: AttackData, root: int) -> None:
@@ -225,10 +233,14 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
     def _discriminate(
         self, name: str, real: Tensor, of_real: Tensor | None, fake: Tensor, of_fake: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of a discriminator: its logistic loss, its opponent's loss, and the opponent's gradient at `fake`.
+        """Train a discriminator for one step on real and fake rows, with labels if both kinds of rows have them.
 
-        A discriminator scores each row separately, so one backward pass serves both losses: at a row of score s, the
-        gradient of softplus(-s) is that of softplus(s) times -exp(-s).
+        A discriminator scores each row separately, so one backward pass serves both losses: for a row with score s, the
+        gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s).
+
+        Returns:
+            The discriminator's logistic loss; the loss of the network that made `fake`; and the gradient of this second
+            loss at `fake`.
         """
         discriminator, fake = self.parts[name], fake.requires_grad_()
         labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
@@ -309,11 +321,11 @@ class ByLabel:
 
 
 def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
-    """The distance of two sets of rows [N, ...], N ≥ 2, as samples of two distributions; a scalar.
+    """How much the distributions of two sets of N ≥ 2 rows [N, ...] differ: an estimate of their squared MMD.
 
-    It is the unbiased estimate of the squared maximum mean discrepancy by Gaussian kernels of several widths: within a
-    set, no row is compared with itself; between the sets, all pairs count. The constant 2 / (N − 1) is added, as in the
-    code of FORA, to keep the values positive.
+    It is the unbiased estimate of the squared maximum mean discrepancy (MMD) by Gaussian kernels of several widths:
+    within a set, no row is compared with itself; between the sets, all pairs count. The constant 2 / (N − 1) is added,
+    as in the code of FORA, to keep the values positive. The result is a scalar.
 
     Source: Gretton et al. 2012, "A kernel two-sample test", Lemma 6, with the kernels of Long et al. 2015, "Learning
     transferable features with deep adaptation networks".

@@ -26,20 +26,20 @@ _STEP_ROWS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDecoder(ReconstructingAttack):
-    """Trains a network on the adversary's texts, sent through the clients, to predict each released token's word.
+    """A network that predicts the word of each token, trained on the adversary's texts sent through the clients.
 
     The adversary sends its own texts, and texts of random words, in which rare words occur often. The network starts
-    from linear discriminants of the returned tokens; a transformer over the tokens of a text then learns to correct
+    from linear discriminants of the returned tokens. A transformer over the tokens of a text then learns to correct
     them, since after a transformer block a token depends on all words of its text.
 
-    The attack needs tokens in their places; if tokens are shuffled, use the attack `vocabulary`. Words that no text of
-    the adversary holds cannot be predicted.
+    The attack needs tokens in their places; if tokens are shuffled, use the attack `vocabulary`. It cannot predict a
+    word that is in none of the adversary's texts.
 
     Attributes:
-        epochs: number ≥ 0 of passes over the sent texts; 0 uses the discriminants alone.
+        epochs: number ≥ 0 of epochs over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass and are
-            averaged. The adversary sends its own texts as many times.
+        passes: how many times ≥ 1 the same attacked texts were sent; all rounds of the first sending come first. A
+            text's releases are averaged. The adversary sends its own texts as many times.
 
     The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.
 
@@ -71,7 +71,7 @@ class TokenDecoder(ReconstructingAttack):
 
         Raises:
             NotApplicable: if a release has no token for each word, if tokens come back in other places, or if the
-                adversary has fewer texts than a round needs.
+                adversary's texts do not fill a round.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)

@@ -35,32 +35,33 @@ _SHOWN = 3.0  # standard errors that show whether tokens were released in their 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSearch(ReconstructingAttack):
-    """Searches each text, word by word, until the known lower segment maps it to the release.
+    """Search each text, word by word, until the known lower segment maps it to the release.
 
     The adversary sends its own texts and texts of random words through its copy of the lower segment. Each word's mean
-    token gives a first guess at every place. Then the search visits each place: the difference between the release and
-    the output for the present guess tells which words would fit better. The best candidates are tried, and the word
+    token gives a first guess at every place. Then the search visits each place. The difference between the release and
+    the output for the present guess shows which words would fit better. The best candidates are tried, and the word
     that gives the likeliest text is kept. Without noise, the likeliest text has the smallest difference; a difference
     of zero means that the text explains the release. With noise, word frequencies in the adversary's texts count as
-    well. In a causal model no place depends on later places. Without noise, one search from left to right is then
-    enough: if no candidate gives the token exactly, all words are tried.
+    well.
 
-    If tokens were shuffled within texts, their order is searched by word frequencies at each place, by word pairs in
-    the adversary's texts, and by the effect of a place on a token. If a shuffle moved words to other texts, each token
-    is decoded separately, without a search.
+    In a causal model no place depends on later places. Without noise, one search from left to right is then enough: if
+    no candidate gives the token exactly, all words are tried.
+
+    If tokens were shuffled within texts, their order is found from three things: word frequencies at each place, word
+    pairs in the adversary's texts, and the effect of a place on a token. If a shuffle moved tokens to other texts, each
+    token is decoded separately, without a search.
 
     Attributes:
         epochs: number ≥ 0 of times that the search visits all places.
         candidates: number ≥ 1 of words tried at each place in the first epoch; it doubles with each further epoch.
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass and are
-            averaged.
+        passes: how many times ≥ 1 the same attacked texts were sent; all rounds of the first sending come first. A
+            text's releases are averaged.
 
-    The result's `curve` is the mean squared difference between release and output after each pass, as a share of the
+    The result's `curve` is the mean squared difference between release and output after each epoch, as a share of the
     release's variance. For exact texts it is 0, or the noise's share of the variance if the release is noisy.
 
     Source: privkit's own. Searching a causal model from left to right: Nikolaou et al. 2025, "Language models are
-    injective and hence invertible" (arXiv:2510.15511); candidates one place at a time: Ebrahimi et al. 2018,
-    "HotFlip".
+    injective and hence invertible" (arXiv:2510.15511); candidates one place at a time: Ebrahimi et al. 2018, "HotFlip".
     """
 
     name: ClassVar[str] = "token_search"
@@ -84,7 +85,7 @@ class TokenSearch(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Guess the word at each place, and search from there; see `Attack.run`.
+        """Guess the word at each place, and improve the guesses by the search; see `Attack.run`.
 
         Raises:
             NotApplicable: if a release has no token for each word, or if the number of words is unknown.
@@ -145,12 +146,15 @@ class TokenSearch(ReconstructingAttack):
 
 
 class _Search(Resumable):
-    """Search over the places of all texts at once; an epoch is one pass, and returns the unexplained variance share.
+    """The search over the words at all places of all texts; an epoch visits every place once.
+
+    An epoch returns the share of the release's variance that the present guess does not explain.
 
     Args:
-        released: tokens [N, T, D] in their places.
+        released: released tokens of N texts in their places, [N, T, D].
+        means: mean token and frequency of each word.
         guess: guessed words, int64 [N, T], changed in place.
-        candidates: number ≥ 1 of candidates in the first pass.
+        candidates: number ≥ 1 of candidates in the first epoch.
         causal: whether no place depends on later places.
     """
 
@@ -226,12 +230,14 @@ def _outputs(lower: nn.Module, texts: Tensor) -> Tensor:
 
 
 def _likeliest(means: WordMeans, wanted: Tensor, noise: float, most: int) -> tuple[Tensor, Tensor]:
-    """The likeliest words of each token and their costs, both [n, most], the likeliest word first.
+    """The likeliest words of each of n tokens and their costs, both [n, most], the likeliest word first.
 
     Args:
-        wanted: one or several estimates of each token minus the mean effect of its place, [ways, n, D]; for each word,
-            the estimate with the least cost counts.
+        means: mean token and frequency of each word.
+        wanted: one or several estimates of each token without the mean effect of its place, [ways, n, D]; for each
+            word, the estimate with the least cost counts.
         noise: variance of the noise on each number.
+        most: number of words that are returned for each token.
     """
 
     def table(part: slice) -> Tensor:
@@ -256,11 +262,11 @@ def _left(lower: nn.Module, released: Tensor, guess: Tensor) -> Tensor:
 def _order(
     lower: nn.Module, means: WordMeans, released: Tensor, guess: Tensor, written: bool, draws: Generator
 ) -> Tensor | None:
-    """The token of each place, int64 [N, T]; None if tokens are in their places.
+    """The released token that belongs to each place, int64 [N, T] for N texts; None if tokens are in their places.
 
-    Tokens count as in place if the lower segment explains them better in this order than in the likeliest other
-    order. If the segment treats all places alike, the adversary's texts decide, if there are any, by whether words
-    are more typical of their places than of random places.
+    Tokens count as in place if the lower segment explains them better in the released order than in the likeliest other
+    order. If the lower segment treats all places alike, the adversary's texts decide (if there are any): tokens count
+    as in place if words are more typical of their places than of random places.
     """
     noise = means.noise(released)
     costs = means.costs_of_places(released, guess, noise)

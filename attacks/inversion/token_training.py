@@ -26,18 +26,20 @@ def encoder(width: int) -> nn.TransformerEncoder:
 
 
 class TokenTraining(Learner):
-    """Trains a network on tokens by cross-entropy; each epoch returns the loss on the first rows, which are held out.
+    """Train a network to classify tokens; an epoch returns the cross-entropy on the held-out first texts.
 
     Args:
-        network: network from standardized tokens [n, T, D] to logits [n, T, L]; trained in place.
-        tokens: released tokens of known texts, [M, T, D].
+        network: network from standardized tokens [n, T, D] to logits [n, T, L] of L labels; trained in place.
+        tokens: released tokens of M known texts, [M, T, D].
         labels: label of each token, int64 [M, T].
-        held: number of held-out rows.
-        step_rows: number of rows per training step.
+        held: number of held-out texts.
+        epochs: number of epochs, which sets the learning-rate schedule.
+        step_rows: number of texts per training step.
+        seed: the seed of the order of texts.
 
     Attributes:
-        middle: mean of the tokens' numbers, [D].
-        scale: standard deviations of the tokens, [D].
+        middle: mean of each of the D numbers of a token, [D].
+        scale: their standard deviations, [D].
     """
 
     def __init__(

@@ -31,21 +31,21 @@ _LONGER = 2.0  # share of the budget's epochs: these are cheap, since nothing is
 
 @dataclass(frozen=True, kw_only=True)
 class Union(ReconstructingAttack):
-    """Collects the tokens of each record over several passes, and decodes the set.
+    """Collect the tokens of each record over several passes (the same records sent again), and decode the set.
 
-    If tokens are dropped, each pass may add tokens that other passes dropped. If rows hold the tokens of several
-    records in a hidden order, a token belongs to the one record that all rows with this token hold. The attack assumes
-    that the server knows which rows of different passes hold the same record, that the lower segment does not change,
-    and that tokens are released without noise.
+    If tokens are dropped, each pass may add tokens that other passes dropped. If a released row holds the tokens of
+    several records in a hidden order, a token belongs to the one record that is in all rows with this token. The attack
+    assumes that the server knows which rows of different passes hold the same record, that the lower segment does not
+    change, and that tokens are released without noise.
 
     Attributes:
-        passes: how many times ≥ 2 the same victims were sent; the recorded rounds come pass after pass.
+        passes: how many times ≥ 2 the same attacked records were sent; all rounds of the first sending come first.
         decoder: as in `BlackBox`; None is "mae" if tokens of the adversary's images come back in their places, and
             "set" otherwise.
-        epochs: number ≥ 0 of passes over the auxiliary images; None takes twice the audit's budget.
+        epochs: number ≥ 0 of epochs over the auxiliary images; None takes twice the audit's budget.
         doublings: as in `BlackBox`.
 
-    Source: privkit's own; intersection attacks on mixes (Berthold, Pfitzmann and Standtke 2001) also link by
+    Source: privkit's own; intersection attacks on mixes (Berthold, Pfitzmann and Standtke 2001) also link messages by
     recurrence.
     """
 
@@ -64,10 +64,11 @@ class Union(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Collect tokens, train a decoder on the adversary's token sets, and decode those of attacked images.
+        """Collect tokens, train a decoder on the adversary's token sets, and decode the attacked images' sets.
 
         Raises:
-            NotApplicable: if releases are not tokens, rows cannot be linked, or tokens do not recur.
+            NotApplicable: if releases are not tokens, it is unknown which rows hold the same record, or most tokens
+                change when an image is sent again.
         """
         check_inputs(self, observation)
         rounds = by_round(observation.views, self.passes, mixed=True)
@@ -110,17 +111,17 @@ class _TokenSets:
     """The distinct tokens of each record."""
 
     tokens: Tensor  # [R, n, D], all tokens that were sent in the record's rows
-    met: Tensor  # float [R, n], how often each came; 0 for copies of one before, and for what may be another record's
-    # float [R], tokens of each record that came more than once, as a share of a row's tokens, at most 1
+    met: Tensor  # float [R, n], how often each came; 0 for repeated tokens, and if it may be another record's
+    # float [R], number of a record's tokens that came more than once, divided by the tokens of a row; at most 1
     recurring: Tensor
-    in_place: Tensor  # float [R], share of the tokens of a record's first row that came in the same place of its second
+    in_place: Tensor  # float [R], share of the tokens in a record's first row that keep their place in its second row
 
     @property
     def sizes(self) -> Tensor:
         return (self.met > 0).sum(1)
 
     def rows(self, tokens: int) -> Tensor:
-        """The tokens [R, T, D + 1] of each record that came most often, in order of arrival, then zeros.
+        """For each of R records, the T tokens that came most often, in order of arrival, then zeros: [R, T, D + 1].
 
         A last channel holds 1 at tokens and 0 after them.
         """
@@ -133,15 +134,18 @@ class _TokenSets:
 
 
 def collect(same: Sequence[View], seats: Tensor | None = None) -> _TokenSets:
-    """Sort the tokens of one round's passes by record.
+    """Sort the tokens of one round, sent in several passes, by record.
 
-    `View.clients` links the rows, unless `seats` gives the records that each row holds: int64 [P, N, k], −1 for none.
+    A token belongs to a record unless all rows with this token also hold another record. If a token occurs several
+    times in a row, the record has as many copies of it as the row with the most.
 
-    A token belongs to a record unless all rows with this token also hold another record. A record has as many equal
-    tokens as the row with the most of them.
+    Args:
+        same: the views of the round, one for each of P passes.
+        seats: int64 [P, N, k], the k records in each of N rows, −1 for an empty place; None if `View.clients` gives
+            them.
 
     Raises:
-        NotApplicable: if the adversary does not know the records of a row.
+        NotApplicable: if the adversary does not know which records are in a row.
 
     >>> one, two = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[3.0], [2.0]]])
     >>> sets = collect([View(round=0, smashed=one), View(round=0, smashed=two)])

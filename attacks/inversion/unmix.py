@@ -34,25 +34,26 @@ _SAME = 0.9  # cosine from which two candidates are one client
 
 @dataclass(frozen=True, kw_only=True)
 class Unmix(ReconstructingAttack):
-    """Solves the linear equations of public weights and several passes, then decodes each image separately.
+    """Separate mixed releases by linear equations from several passes with known weights, then decode each image.
 
-    A mixed release is a weighted sum of its members' smashed data. A server that forms the groups knows the members
-    and, if public, the weights. Each pass draws new weights, so a few passes determine all smashed data. Noise is
-    averaged. Positions that were never sent get the mean; the decoder gets the explained variance of each position.
-    Secret ratios, with one ratio per record, are estimated from the passes (`with_ratios`); the order of guesses within
-    a round is then arbitrary. With secret masks the attack is not applicable.
+    A mixed release is a weighted sum of its records' smashed data. A server that forms the groups knows which clients'
+    records are mixed and, if public, the weights. Each pass (the same records sent again) draws new weights, so a few
+    passes determine all smashed data. Noise is averaged. Positions that were never sent get the mean; the decoder gets
+    the explained variance of each position. If the weights are secret, with one weight for a whole record, they are
+    estimated from the passes (`with_ratios`); the order of guesses within a round is then arbitrary. With secret masks
+    the attack is not applicable.
 
     The attack assumes that a client sends the same batch in the same order in all passes (as with a fixed data order),
     and that the lower segment does not change. Without mixing it averages the passes and combines masked ones.
 
     Attributes:
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass.
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first.
         decoder: as in `BlackBox`.
-        epochs: number ≥ 0 of passes over the auxiliary images; None takes the number from the audit's budget.
+        epochs: number ≥ 0 of epochs over the auxiliary images; None takes the number from the audit's budget.
         doublings: as in `BlackBox`.
 
-    Source: privkit's own; ridge regression at each position. That public mixing is linear: DP-CutMixSL, Eq. 6 to 8
-    and 15.
+    Source: privkit's own; ridge regression at each position. That public mixing is linear: DP-CutMixSL, Eq. 6 to 8 and
+    15.
     """
 
     name: ClassVar[str] = "unmix"
@@ -74,8 +75,8 @@ class Unmix(ReconstructingAttack):
         """Unmix the passes, train a decoder on the adversary's images after the same mixing and unmixing, and decode.
 
         Raises:
-            NotApplicable: if the weights are hidden and cannot be estimated, or the mixed positions are not
-                positions of the release.
+            NotApplicable: if the weights are hidden and cannot be estimated, or the release does not have the positions
+                that were mixed.
         """
         check_inputs(self, observation)
         unmixed, to_seats = records_alone(observation, self.passes, generator)
@@ -87,14 +88,21 @@ class Unmix(ReconstructingAttack):
 def records_alone(
     observation: ImageObservation, passes: int, generator: Generator
 ) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
-    """The observation as if each record had been sent alone, and a function that arranges guesses by rows and members.
+    """Separate the records of mixed releases, so that an attack on unmixed records can follow.
 
-    Its views and answers have one record per row, client after client; the weight of a position is the share of its
-    variance that the passes explain. A query estimates the noise of the `passes` ≥ 1; this takes two draws from
-    `generator`.
+    The noise is estimated from a query; this takes two draws from `generator`.
+
+    Args:
+        passes: how many times ≥ 1 the same records were sent.
+
+    Returns:
+        The observation as if each record had been sent alone: views and answers have one record per row, client after
+        client, and the weight of a position is the share of its variance that the passes explain. And a function that
+        puts an attack's guesses into the order of the observed rows and of the records in them.
 
     Raises:
-        NotApplicable: as in `Unmix.run`.
+        NotApplicable: if the weights are hidden and cannot be estimated, or the release does not have the positions
+            that were mixed.
     """
     rounds = by_round(observation.views, passes, mixed=True)
     first, query = observation.views[0], given(observation.query)
@@ -147,10 +155,13 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 
 
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
-    """The index of the adversary's image behind each solved record, in the order of `records_of_rows`.
+    """For each solved record, the index of the image that the adversary sent as this record, int64.
 
-    Clients with secret ratios are numbered arbitrarily. A record is identified with the image that shares the most
-    rows with it.
+    Records are in the order of `records_of_rows`. If weights are secret, clients are numbered arbitrarily. Each record
+    is then identified with the image that was sent in most of the record's rows.
+
+    Raises:
+        NotApplicable: if records and images do not match one to one.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])
@@ -169,16 +180,16 @@ def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tenso
 
 
 def with_ratios(same: Sequence[View], clients: int) -> list[View]:
-    """The passes of one round, with estimated weights and clients; clients are numbered arbitrarily.
+    """Estimate secret mixing weights from several releases (passes) of the same records; returns their views.
 
-    Each message is a weighted sum of k of n = `clients` unknown vectors, with one weight for a whole record. So all
-    messages of all passes span n dimensions. A client's weights form a vector in this span that is zero in all messages
-    without the client. Linear programs find the sparsest vectors, which are scaled so that the weights of a message sum
-    to 1.
+    The returned views hold estimated weights and clients. Each message is a weighted sum of k of n = `clients` unknown
+    vectors, with one weight for a whole record. So all messages of all passes span n dimensions. A client's weights
+    form a vector in this span that is zero in all messages without the client. Linear programs find the sparsest
+    vectors, which are scaled so that the weights of a message sum to 1. Clients are numbered arbitrarily.
 
     Raises:
-        NotApplicable: if there are too few messages, if each position has its own ratio, or if not every
-            client is found.
+        NotApplicable: if there are too few messages, if each position has its own weights, or if not every client is
+            found.
 
     Source: clustering encodings that share a record, Carlini et al. 2021, "Is private learning possible with instance
     encoding?", §4; sparsest vectors of a subspace by linear programs: Spielman, Wang and Wright 2012.
@@ -219,9 +230,16 @@ def _span(rows: Tensor, dimensions: int) -> Tensor:
 
 
 def _must_share_ratios(tokens: Tensor, clients: int) -> None:
-    """NotApplicable for messages [E, B, T, D] whose positions have different ratios, as under masks.
+    """Check that all positions of the messages were mixed with the same weights, which masks do not do.
 
-    If each record has one ratio, all positions' messages lie in one span of n dimensions.
+    If each record has one weight, the messages' tokens at all positions lie in one span of n dimensions, for n clients.
+
+    Args:
+        tokens: E messages of B rows with T tokens, [E, B, T, D].
+        clients: number n of clients.
+
+    Raises:
+        NotApplicable: if weights differ between positions.
     """
     one, other = tokens[:, :, 0::2], tokens[:, :, 1::2].flatten(1).double().cpu()
     if not other.numel():

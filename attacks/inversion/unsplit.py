@@ -27,25 +27,26 @@ _MODEL_RATE = 1e-3
 
 @dataclass(frozen=True, kw_only=True)
 class UnSplit(ReconstructingAttack):
-    """Images and a clone of the lower segment, optimized in turn until the clone reproduces the releases.
+    """Optimize images and a clone of the lower segment, in turn, until the clone maps the images to the releases.
 
     Attributes:
-        recipe: "reduced" (25 + 25 steps, 40 epochs, images at 0.03, no L2: seconds on a CPU) or "released" (the
-            authors': 100 + 100 steps, 1,000 epochs, images at 1e-3, L2 1). Fields that are None take the recipe's
-            value.
-        epochs: number ≥ 0 of alternations (0: mid-grey images). None takes half of an audit's budget.
+        recipe: default values of the options that are None. "reduced": 25 + 25 steps in each of 40 epochs, learning
+            rate 0.03 for images, no L2; seconds on a CPU. "released", as the authors': 100 + 100 steps, 1,000 epochs,
+            learning rate 1e-3, L2 weight 1.
+        epochs: number ≥ 0 of epochs: steps on the images, then steps on the clone (0: mid-grey images). None takes half
+            of an audit's budget.
         learning_rate: learning rate of Adam on the images, > 0; the clone's rate is 1e-3.
         total_variation: weight ≥ 0 of the mean squared differences of neighbouring pixels, relative to the mean squared
             error.
         l2: weight ≥ 0 of the mean squared pixel value.
-        parallel: number ≥ 1 of released rows per step; the clone is trained on each such part in turn.
+        parallel: number ≥ 1 of released rows per step; if there are more, the clone is trained on parts of this size in
+            turn.
 
-    The adversary gets `lower` for its architecture only: all weights and running statistics are first replaced by
-    random ones from the attack's seed. Constants of a normalization belong to the architecture. Tokens are assumed to
-    be in order.
+    The adversary uses only the architecture of `lower`: the clone starts with random weights and statistics from the
+    attack's seed. Constants of a normalization belong to the architecture. Tokens are assumed to be in order.
 
-    The result's `curve` is the objective of the images after each alternation, with the matching error as a share of
-    the release's variance. The curve is not the error of the images, which is unknown to this attack.
+    The result's `curve` is the objective of the images after each epoch, with the matching error as a share of the
+    release's variance. It is not the error of the images, which this attack does not know.
 
     Source: Erdoğan et al. 2022, "UnSplit", Algorithm 1, and the authors' settings.
     """
@@ -76,10 +77,12 @@ class UnSplit(ReconstructingAttack):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """The result of `run`, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases.
+        """Run the attack, and return also the stolen lower segment.
 
-        The stolen segment has the client's architecture and its own weights, and reproduces the client as far as the
-        recorded releases determine the client.
+        Returns:
+            The result of `run`, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases. It has the
+            client's architecture and its own weights, and resembles the client's segment as far as the recorded
+            releases determine this segment.
         """
         views = observation.views
         check_inputs(self, observation)
@@ -126,11 +129,13 @@ class UnsplitRecipe:
 
 
 class Alternation(Resumable):
-    """Images and clone with their optimizers; satisfies `privkit.attacks.fit.Training`.
+    """Optimization of images and a clone of the lower segment, in turn; satisfies `privkit.attacks.fit.Training`.
 
     Args:
-        clone: the result of `fresh`, on the device of the release.
+        clone: the clone, a result of `fresh`, on the device of the release.
         parts: the released rows, split into the rows of one step.
+        image_shape: shape (C, H, W) of the images.
+        recipe: numbers of steps, learning rate and weights.
         seed: seed of the random numbers that the clone's modules draw, for example in dropout.
     """
 

@@ -33,20 +33,20 @@ _TABLE = 2**24  # numbers of tables of distances that are held at once
 
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary(ReconstructingAttack):
-    """Learns the word and the place of a token from the adversary's texts, sent through the clients.
+    """Recover texts from shuffled tokens: the word and the place of each token are learned from the adversary's texts.
 
     The adversary sends its own texts, and texts of random words, in which rare words occur often. A shuffle hides which
-    token represents which word. The sum of a row's tokens is linear in its word counts, so a regression gives each word
-    a first vector. Then tokens are matched with the sent words, and each vector becomes the mean of its tokens. A token
-    is assigned the word with the nearest mean, in Mahalanobis distance. A small network learns the place of each token,
-    given the other tokens of its row. The likeliest order is searched by these costs and by the frequency of word pairs
-    in the adversary's texts. Tokens in their places need no network.
+    token represents which word. But the sum of a text's tokens is linear in its word counts, so a regression gives each
+    word a first vector. Then tokens are matched with the sent words, and each vector becomes the mean of its tokens. A
+    token is assigned the word with the nearest mean, in Mahalanobis distance. A small network predicts the place of
+    each token, from all tokens of its text. The likeliest order is searched by these predictions and by the frequency
+    of word pairs in the adversary's texts. If tokens come back in their places, no network is needed.
 
-    Words that no text of the adversary holds cannot be recovered.
+    A word that is in none of the adversary's texts cannot be recovered.
 
     Attributes:
-        source: origin of the adversary's tokens: "query", the defended clients; or "lower", the lower segment itself,
-            whose tokens are in order.
+        source: how the adversary gets the tokens of its texts: "query", from the defended clients; or "lower", from the
+            lower segment itself, whose tokens are in order.
         epochs: number ≥ 0 of epochs of the network.
         width: width ≥ 1 of the network's layers.
 
@@ -81,7 +81,7 @@ class Vocabulary(ReconstructingAttack):
         """Send the adversary's texts, match tokens with words, train the network, and decode; see `Attack.run`.
 
         Raises:
-            NotApplicable: if a release has no token for each word, or the adversary has fewer texts than a round needs.
+            NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
@@ -152,12 +152,13 @@ class Vocabulary(ReconstructingAttack):
 
 @torch.no_grad()
 def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Tensor, Tensor]:
-    """Word and place of each token, int64 [M, T] both.
+    """Find the word and the place of each token of texts that were sent; both int64 [M, T].
 
     Args:
-        tokens: tokens of sent texts, [M, T, D], in any order within a row, or within a message.
-        texts: the sent texts, [M, T].
-        rows: number of rows of a message.
+        tokens: T released tokens of each of M texts, [M, T, D], in any order within a text, or within a message.
+        texts: the sent texts, int64 [M, T].
+        rows: number of texts in a message.
+        words: number of words in the vocabulary.
     """
     length = texts.shape[1]
     vectors = _first_vectors(tokens, texts, rows, words)

@@ -67,11 +67,11 @@ Weight = Annotated[NonNegative, Search(_VARIATIONS[0], _VARIATIONS[-1])]
 
 @dataclass(frozen=True, kw_only=True)
 class WhiteBox(ReconstructingAttack):
-    """Optimizes the images of all victims at once, by Adam (amsgrad) through a known lower segment.
+    """Optimize images, by Adam (amsgrad), until a known lower segment maps them to the release.
 
     Attributes:
-        recipe: "strong", or "released" (the authors': mid-grey start, constant rate of 1e-3 on [-1, 1], no bounds, no
-            priors, one guessed order). Fields that are None take the recipe's value.
+        recipe: default values of the options that are None: "strong", or "released" as the authors' (mid-grey start,
+            constant rate of 1e-3 on [-1, 1], no bounds, no priors, one guessed order).
         epochs: number ≥ 0 of epochs of a hundred steps (0: the start itself); 4 in "strong", 5,000 in "released".
         start: "learned" (ridge regression of the adversary's images on their releases), "mean" (the adversary's mean
             image), "grey" (0.5) or "zero" (black). Without auxiliary images, "learned" and "mean" become "grey"; if the
@@ -80,34 +80,34 @@ class WhiteBox(ReconstructingAttack):
         learning_rate: learning rate of Adam, > 0, in units of the unbounded numbers ("sigmoid") or of pixels in [0, 1].
         total_variation: weight ≥ 0 of total variation relative to the matching error, which is divided by the release's
             variance. "strong" takes the value that is best on the adversary's images if it can query, else 0.1.
-        l2: weight ≥ 0 of the mean squared distance from the start; "strong" chooses it likewise, or takes 0 (0.3 for
-            mixed images) without queries.
-        restarts: number ≥ 1 of starts for each victim, all but the first with added noise; the result with the smallest
-            objective is kept.
+        l2: weight ≥ 0 of the mean squared distance from the start. "strong" takes the value that is best on the
+            adversary's images if it can query, else 0 (0.3 for mixed images).
+        restarts: number ≥ 1 of starts for each attacked image, all but the first with added noise; the result with the
+            smallest objective is kept.
         order: order of released tokens: "known"; "shuffled" within each image or "batch" within each message, where the
             order is optimized, too; "guessed" once before the optimization; or "auto", the best of "known" and
-            "shuffled" on the adversary's images. "auto" also tries "batch" if tokens come back in rows of other
-            images and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
+            "shuffled" on the adversary's images. "auto" also tries "batch" if tokens come back in rows of other images
+            and a message has at most 1,024 tokens. Without queries, or if tokens are mixed, "auto" is "known".
         temperature: temperature of the final order, in nats, ≥ 0. At 0 each place gets one token (Hungarian); above 0
             it gets a blend of likely tokens (Sinkhorn): smaller squared error, but blurred structure.
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. Rows of one
-            image are averaged first; with public masks, each position is averaged over the passes that kept it. Mixed
-            rows are linked: one guess at an image must explain all rows with the image.
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. The
+            releases of an image are averaged first; with public masks, each position is averaged over the passes that
+            kept it. If images are mixed, one guess at an image must explain all releases that contain it.
         parallel: number ≥ 1 of images optimized at a time.
 
     The result's `curve` is the attack's objective after each hundred steps: matching error as a share of the release's
-    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. The curve
-    is not the error of the images, which is unknown to this attack.
+    variance, plus the weighted terms. Below 1e-4 a release counts as explained, and the curve stays at 1e-4. It is not
+    the images' error.
 
-    Under escalation (`privkit.attacks.escalate`), the attack continues in cycles. A cycle has as many steps as all
-    earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or group)
-    the version with the smaller objective is kept.
+    If the attack fails, an audit may continue it (`privkit.attacks.escalate`) in cycles. A cycle has as many steps as
+    all earlier cycles together, and starts from their images with a new learning-rate schedule. For each image (or
+    group of images that share tokens) the version with the smaller objective is kept.
 
     If a lower segment treats all places alike, every order explains the release. Then only the statistics of places in
     the adversary's images (`PlaceModel`) can order the tokens.
 
-    Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling,
-    Eq. 4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.
+    Source: He et al. 2019, "Model inversion attacks against collaborative inference"; Yao et al., patch shuffling, Eq.
+    4 and §V-B.2, whose authors neither bound the pixels nor optimize the order.
     """
 
     name: ClassVar[str] = "white_box"
@@ -248,9 +248,10 @@ class WhiteBox(ReconstructingAttack):
         seed: int,
         session: Session,
     ) -> tuple[Tensor, dict[str, Any]]:
-        """Run all restarts in one batch; for each row, or group of rows, keep the restart with the smallest objective.
+        """Optimize the images of some released rows from all starts, and keep the best start's result for each row.
 
-        Also returns the curve and the state on which a further cycle depends.
+        Rows that share tokens or images form a group and keep the same start. Also returns the curve and the state from
+        which a further cycle continues.
         """
         if self.restarts > 1:
             many = problem.repeated(self.restarts)
@@ -341,9 +342,7 @@ class _Own:
 
     @cached_property
     def _ridge(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The mean release, the releases' differences from it, the regression's weights, and the mean image; in the
-        dual form, with as many unknowns as images.
-        """
+        """Mean release, differences from it, weights of a ridge regression (dual form), and mean image."""
         own = given(self.images)[:_RIDGE_IMAGES]
         seen = _released_by(self.lower, own).flatten(1)
         mean = seen.mean(0)
@@ -360,10 +359,10 @@ def _released_by(lower: nn.Module, images: Tensor) -> Tensor:
 
 
 def _mixes_images(lower: nn.Module, images: Tensor, answer: QueryResult) -> bool:
-    """Whether tokens of queried images came back in rows of other images, and the order over a message can be searched.
+    """Whether to search the order of tokens over whole messages, since queried images' tokens came back in other rows.
 
-    The search needs an undefended lower segment that outputs tokens, and an answer with one image per row, in
-    messages of at most 1,024 tokens.
+    The search needs an undefended lower segment that outputs tokens, and messages of unmixed images with at most 1,024
+    tokens.
     """
     size, released = rows_a_message(answer.view), answer.view.smashed
     if size < 2 or size * released.shape[1] > _TOKENS_IN_ORDER:

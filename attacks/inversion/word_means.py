@@ -24,10 +24,10 @@ _LEAST = 1e-6  # least assumed noise, as a share of the tokens' variance: roundi
 
 
 def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tensor:
-    """The released tokens [N, T, D], for an attack that compares them with the tokens of the adversary's texts.
+    """Check the released tokens of N texts, and return them, [N, T, D].
 
     Raises:
-        NotApplicable: if a release has no token for each word, or the adversary has fewer texts than a round needs.
+        NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.
     """
     check_rows(attack, observation)
     own, batch = given(observation.auxiliary), observation.batch_size
@@ -56,11 +56,17 @@ def check_words(attack: ImageAttack, own: Tensor) -> None:
 
 
 def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
-    """Tokens [M, T, D] returned for texts, the index of each row's text (int64 [M]), and the rows per message.
+    """Send texts through the clients, and return their tokens.
 
     Args:
+        query: function that sends one round of texts.
         words: ids of the words; texts hold indices into this list.
-        texts: the texts of whole rounds, int64 [M, T].
+        texts: M texts of T words that fill whole rounds, int64 [M, T].
+        batch: texts per round.
+
+    Returns:
+        Tokens [M, T, D], the index of the text behind each released row, int64 [M], and the number of rows in a
+        message.
     """
     tokens, sent, rows = [], [], batch
     for number, part in enumerate(texts.split(batch)):
@@ -88,10 +94,12 @@ def mean_tokens(tokens: Tensor, labels: Tensor, vectors: Tensor) -> Tensor:
 
 
 class WordMeans:
-    """A model of a token: the mean of its word, plus a shift of its place, plus Gaussian scatter that all words share.
+    """A model of released tokens: the mean of the token's word, plus a shift of its place, plus Gaussian scatter.
+
+    All words have the same scatter.
 
     Args:
-        tokens: noise-free tokens of known texts, [M, T, D].
+        tokens: noise-free tokens of M known texts of T words, [M, T, D].
         texts: the words of these texts, int64 [M, T].
         own: number of real texts, which come first; the others consist of random words.
         words: number of words in the vocabulary.
@@ -126,8 +134,11 @@ class WordMeans:
         return max(self.least, float(stirred - self._stirred))
 
     def costs(self, tokens: Tensor, noise: float) -> Tensor:
-        """Costs in nats of each word, [n, words], for tokens [n, D] minus their place's shift; lowest for the
-        likeliest.
+        """The cost of each word for each of n tokens, in nats, [n, words]; the lowest cost marks the likeliest word.
+
+        Args:
+            tokens: tokens [n, D], without the shift of their place.
+            noise: variance of the noise on each number.
         """
         white = self._white(noise)
         return distances(tokens @ white, self.means @ white) / 2 + self.written
@@ -153,12 +164,12 @@ def _nats(counts: Tensor, dim: int = 0) -> Tensor:
 
 
 class Discriminant:
-    """Classifies tokens: the likeliest word if tokens scatter equally around each word's mean.
+    """A linear classifier from tokens to words: the likeliest word if tokens scatter equally around each word's mean.
 
     Args:
-        tokens: tokens of known words, [M, D].
-        labels: words of the tokens, int64 [M].
-        counts: count of each word in the adversary's texts, [words].
+        tokens: M tokens of known words, [M, D].
+        labels: the words of these tokens, int64 [M].
+        counts: how often each word occurs in the adversary's texts, [words].
 
     Source: Fisher 1936, linear discriminants.
     """

@@ -15,7 +15,7 @@ class WordPairs:
     """A bigram model of the adversary's texts, which backs off to word frequencies for rare pairs.
 
     Args:
-        texts: the adversary's texts, int64 [N, T], N ≥ 1.
+        texts: the adversary's N ≥ 1 texts of T words, int64 [N, T].
         words: number of words; the id `words` marks the beginning of a text.
 
     Source: Witten and Bell 1991, method C.
@@ -38,8 +38,10 @@ class WordPairs:
         self._share = there / there.sum()
 
     def nats(self, words: Tensor) -> Tensor:
-        """Costs in nats, [n, T + 1, T]. Entry (0, s) is the cost of token s at the start of a row; entry (t + 1, s) is
-        its cost after token t."""
+        """The cost in nats of each word after each other word of the same text, [n, T + 1, T] for n texts of T words.
+
+        Entry (0, s) is the cost of word s at the start of the text; entry (t + 1, s) is its cost after word t.
+        """
         start = words.new_full((len(words), 1), self._words)
         before, after = torch.cat([start, words], 1).unsqueeze(2), words.unsqueeze(1)
         pairs = before * self._words + after
@@ -52,15 +54,18 @@ class WordPairs:
 
 
 def likeliest_order(costs: Tensor, words: Tensor, pairs: WordPairs) -> Tensor:
-    """The token of each place in a cheap order of each row, int64 [N, T], found by a beam search from the first place.
+    """For each text, an order of its T tokens with low cost, found by a beam search from the first place.
 
     Among partial orders that use the same words and end in the same word, only the cheapest is continued. If no word is
     repeated and the beam drops no partial order, the result is the cheapest order.
 
     Args:
-        costs: cost in nats of token t at place s, [N, T, T].
+        costs: cost in nats of token t at place s in N texts, [N, T, T].
         words: word of each token, int64 [N, T].
         pairs: the language model, which adds the cost of each word after the previous word.
+
+    Returns:
+        The token at each place, int64 [N, T].
 
     >>> pairs = WordPairs(torch.tensor([[1, 2, 0], [1, 2, 0]]), 3)
     >>> likeliest_order(torch.zeros(1, 3, 3), torch.tensor([[0, 2, 1]]), pairs).tolist()

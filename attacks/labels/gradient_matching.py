@@ -17,7 +17,7 @@ from privkit.constraints import Count, Whole
 
 @dataclass(frozen=True, kw_only=True)
 class GradientMatching(NamingAttack):
-    """Computes a surrogate server's gradient for each label, and guesses the label of the nearest gradient.
+    """Compute a surrogate server's gradient for each possible label, and guess the label whose gradient is nearest.
 
     Attributes:
         positive: the positive label, ≥ 0.
@@ -26,9 +26,9 @@ class GradientMatching(NamingAttack):
             takes all rows of a view.
         epoch: as in `LabelLeak`.
 
-    The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact.
-    In UnSplit's setting, the surrogate has the same architecture and random weights; then the attack works only at a
-    cut before the last layer, and labels may be permuted.
+    The surrogate is `LabelObservation.upper`, in evaluation mode. With the server's own weights the attack is exact. In
+    UnSplit's setting, the surrogate has the same architecture and random weights; then the attack works only at a cut
+    before the last layer, and labels may be permuted.
 
     Source: Erdoğan et al. 2022, "UnSplit", §3.3, who compare the gradient of one layer.
     """
@@ -47,9 +47,12 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distance of each row's gradient to each label's surrogate gradient, [N, L], L ≥ 2, and the rows, int64 [N].
+        """Distances between each row's returned gradient and the surrogate's gradient for each label.
 
         The label with the smallest distance is the guess.
+
+        Returns:
+            Distances [N, L] for N rows and L ≥ 2 labels, and the indices of the rows, int64 [N].
 
         >>> from privkit.attacks.base import View
         >>> upper = nn.Linear(3, 4)
@@ -80,11 +83,18 @@ class GradientMatching(NamingAttack):
 
 
 def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = None) -> Tensor:
-    """The gradient at the cut of each row's cross-entropy, for every label that the row might have, [L, N, F].
+    """The gradient at the cut of each row's cross-entropy, for every label that the row might have.
 
-    `upper` maps smashed data [N, ...] to logits [N, L], each row independently. If `labels` is int64 [A, N], row n is
-    tried only with its A labels, and the result is [A, N, F]. One batched backward pass covers all labels, since the
-    gradient at the logits is softmax minus one-hot.
+    One batched backward pass covers all labels, since the gradient at the logits is softmax minus one-hot.
+
+    Args:
+        upper: the server's segment or a surrogate: smashed data [N, ...] -> logits [N, L] of L labels, each row
+            independently.
+        smashed: smashed data of N rows.
+        labels: int64 [A, N], the A labels that are tried for each row; None for all L labels.
+
+    Returns:
+        Gradients [A, N, F] (F numbers in a row's smashed data), or [L, N, F] if `labels` is None.
 
     Raises:
         NotApplicable: if the surrogate does not return logits of at least two labels for these rows.

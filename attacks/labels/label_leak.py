@@ -16,29 +16,30 @@ from privkit.constraints import Whole
 
 @dataclass(frozen=True, kw_only=True)
 class LabelLeak(NamingAttack):
-    """Scores each released row by its returned gradient; a higher score means the positive label.
+    """Score each row by the norm or direction of its returned gradient; higher means the positive label.
 
-    In the views of a client, the gradient is the one that this client receives (unicast or broadcast). In the server's
-    views it is the gradient of each mixing group, and the attack infers the label of every member.
+    In the views of a client, the gradient is the one that this client receives (unicast or broadcast). If the server's
+    defense mixes records of several clients, the server's views hold the gradient of each group, and the attack infers
+    the label of every record in it.
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).
-        reference: reference of the cosine: "mean", the mean gradient of the row's own round, which needs no knowledge.
-            Its sign follows the round's majority, so it is turned along the means of the rounds before: a wrong sign
-            is then the same in all rounds, and an AUC of 0 leaks as much as 1. "labeled" is the mean unit gradient of
-            rows known to be positive minus the mean unit gradient of rows known to be negative (one kind may be
-            missing).
+        reference: reference of the cosine. "mean" is the mean gradient of the row's own round, which needs no
+            knowledge. Its sign follows the round's majority, so it is turned along the means of the rounds before: a
+            wrong sign is then the same in all rounds, and an AUC of 0 leaks as much as 1. "labeled" is the mean unit
+            gradient of rows known to be positive minus the mean unit gradient of rows known to be negative (one kind
+            may be missing).
         positive: the positive label, ≥ 0; used with "labeled" only.
         at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights. An
             adversary with the segment and the images (`auxiliary`, one for each row) can compute these from the
             gradient at the cut.
-        less_own: whether to infer the label of the other record in a gradient, such as the other member of a mixing
-            group. The mean gradient over rows of the same round and the same own label is subtracted first. The
-            remainder has mean zero, so "cosine" needs reference="labeled", which is then computed from the adversary's
-            own labels.
-        epoch: "pooled" averages a record's scores over all epochs of training that the certificate charges. A number
-            selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each epoch separately,
-            for a curve.
+        less_own: whether to infer the label of the other record in a gradient, such as the record with which the
+            adversary's own record was mixed. The mean gradient over rows of the same round and the same own label is
+            subtracted first. The remainder has mean zero, so "cosine" needs reference="labeled", which is then computed
+            from the adversary's own labels.
+        epoch: "pooled" averages a record's scores over all epochs of training that the privacy certificate counts. A
+            number selects one epoch, counted from 0, or from the end (-1 is the last). "every" reads each epoch
+            separately, for a curve.
 
     In a balanced task positives may have longer or shorter gradients, so an AUC below 1/2 is a leak, too.
 
@@ -63,9 +64,7 @@ class LabelLeak(NamingAttack):
 
     @property
     def needs(self) -> frozenset[str]:
-        """Known labels, for a labeled reference or to subtract the adversary's own part; its images and segment for
-        at="lower".
-        """
+        """Known labels for reference="labeled", own labels for `less_own`, images and lower segment for at="lower"."""
         known = {"known_rows", "known_labels"} if self.reference == "labeled" else set()
         known = {"own_labels"} if self.less_own else known
         return frozenset(known | ({"lower", "auxiliary"} if self.at == "lower" else set()))
@@ -116,7 +115,9 @@ class LabelLeak(NamingAttack):
 
 
 def _linked(rows: Tensor, rounds: Tensor) -> Tensor:
-    """For each row the unit mean of its round, [N, F], turned along the sum of those of the rounds before.
+    """The mean direction of each row's round, with signs that agree between rounds: unit vectors [N, F].
+
+    A round's direction is reversed if it points against the sum of the earlier rounds' directions.
 
     >>> _linked(torch.tensor([[2.0], [-3.0], [1.0]]), torch.arange(3)).flatten().tolist()
     [1.0, 1.0, 1.0]

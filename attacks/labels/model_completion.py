@@ -25,7 +25,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCompletion(NamingAttack):
-    """Trains a head on the trained lower segment, with few labeled and many unlabeled records of the client.
+    """Infer labels by training a head on the client's own lower segment, with few labeled and many unlabeled records.
 
     The adversary is a client without labels: it owns the lower segment and all of its records, and knows the labels of
     a few of them. It is passive: it follows the protocol in training. A defense of the release does not stop it, since
@@ -39,13 +39,13 @@ class ModelCompletion(NamingAttack):
         epochs: number ≥ 1 of epochs of the attack's training, of 50 steps each.
         batch: number ≥ 1 of labeled records in a step, which also has twice as many unlabeled records.
         rate: learning rate of Adam, > 0.
-        unlabeled: final weight of the unlabeled records, ≥ 0; it grows from 0.
+        unlabeled: final weight of the unlabeled records in the loss, ≥ 0; it grows from 0.
         temperature: temperature > 0 of the guessed labels of unlabeled records.
         mixing: both parameters of the beta distribution of the mixing ratio, > 0.
         epoch: the epoch whose records are attacked, as in `LabelLeak`; the lower segment is the one after training.
 
-    The head has batch normalization, a ReLU and a linear layer. The head is trained by MixMatch: guessed labels are
-    sharpened, and all records are mixed in pairs; here this happens at the cut, so that records of any domain can be
+    The head has batch normalization, a ReLU and a linear layer. It is trained by MixMatch: guessed labels are
+    sharpened, and all records are mixed in pairs. Here they are mixed at the cut, so that records of any domain can be
     mixed.
 
     Source: Fu et al. 2022, "Label inference attacks against vertical federated learning" (USENIX Security), §4, with
@@ -154,10 +154,14 @@ class _Completion(Resumable):
         return loss.detach()
 
     def loss(self, of: Tensor, rows: Tensor, pairs: Tensor, kept: float, weight: float) -> Tensor:
-        """The loss of labeled and unlabeled records, mixed in pairs.
+        """The loss of B labeled records and M ≥ 0 unlabeled records, mixed in pairs; a scalar.
 
-        There are B labeled records `of` and M ≥ 0 unlabeled `rows`. Each record has the share `kept` in [1/2, 1] in
-        the mixture with its partner, `pairs` int64 [B + M]. `weight` ≥ 0 is that of unlabeled records.
+        Args:
+            of: indices of the labeled records, int64 [B].
+            rows: indices of the unlabeled records, int64 [M].
+            pairs: each record's partner, int64 [B + M].
+            kept: share in [1/2, 1] of a record in the mixture with its partner.
+            weight: weight ≥ 0 of the unlabeled records' error.
         """
         targets = nn.functional.one_hot(self.labels[of], self.count).float()
         records = [self.records[self.seeds[of]]]

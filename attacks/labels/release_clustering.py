@@ -22,11 +22,12 @@ _NAMINGS = 50  # starts of the quadratic assignment
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseClustering(NamingAttack):
-    """k-means clusters of gradients or smashed data, one per label, each started and named by a few labeled records.
+    """Infer labels by k-means clusters of gradients or smashed data, one for each label.
 
-    The adversary is passive: a client without labels, an eavesdropper on the client's link, or the server of a U-shape.
-    It knows the labels of a few records. With named_by=likeness it knows none, but has its own labeled images: it
-    assumes that distances between clusters of releases resemble distances between the images of their labels.
+    A few records with known labels start each cluster and give it its label. The adversary is passive: a client without
+    labels, an eavesdropper on the client's link, or the server of a U-shape (where clients keep the last layer). It
+    knows the labels of a few records. With named_by=likeness it knows none, but has its own labeled images: it assumes
+    that distances between clusters of releases resemble distances between the images of their labels.
 
     Attributes:
         positive: the positive label, ≥ 0.
@@ -42,9 +43,9 @@ class ReleaseClustering(NamingAttack):
 
     Source: Liu et al. 2024, "Similarity-based label inference attack against training and inference of split learning"
     (arXiv 2203.05222), first published as Liu and Lyu 2022, "Clustering label inference attack against practical split
-    learning"; Basu et al. 2002 for k-means with seeds; Dhillon et al. 2003, "Diametrical clustering", for lines.
-    Naming by likeness is privkit's own, with the solver of Vogelstein et al. 2015, "Fast approximate quadratic
-    programming for graph matching".
+    learning"; Basu et al. 2002 for k-means with seeds; Dhillon et al. 2003, "Diametrical clustering", for lines. Naming
+    by likeness is privkit's own, with the solver of Vogelstein et al. 2015, "Fast approximate quadratic programming for
+    graph matching".
     """
 
     name: ClassVar[str] = "release_clustering"
@@ -126,10 +127,10 @@ def _clusters(rows: NDArray[np.float64], count: int, generator: Generator) -> tu
 
 
 def _layout(rows: NDArray[np.float64], groups: NDArray[Any], count: int) -> NDArray[np.float64]:
-    """Distances between the groups' means, [L, L], and the groups' sizes on the diagonal, each over its mean.
+    """Describe L groups of rows by the distances between their means and by their sizes, as one matrix [L, L].
 
-    The mean of few rows deviates by chance, which increases its distances; the expected squared deviation is
-    subtracted.
+    Distances are divided by their mean. The diagonal holds the sizes, divided by the mean size. The mean of few rows
+    deviates by chance, which increases its distances; the expected squared deviation is subtracted.
     """
     from scipy.spatial.distance import cdist
 
@@ -171,11 +172,19 @@ def seeds_among(examples: Tensor, observation: LabelObservation, attack: str) ->
 def cluster_distances(
     rows: Tensor, seeds: Tensor, labels: Tensor, count: int, *, cosine: bool, signed: bool = True
 ) -> Tensor:
-    """Distance of each row [N, F] to each of L labels' clusters, [N, L], by k-means in which seeds keep their labels.
+    """Distances of rows to the clusters of L labels, by k-means in which some rows (seeds) have known labels.
 
-    Seeds are rows int64 [K] with known labels int64 [K]. A label without a seed has no cluster; its distance is set to
-    that of the farthest cluster. With `cosine`, directions are compared (spherical k-means) instead of rows, and,
-    unless `signed`, a direction and its opposite count as equal.
+    Args:
+        rows: N rows of F numbers, [N, F].
+        seeds: indices of the K seeds, int64 [K].
+        labels: the seeds' labels, int64 [K].
+        count: number L of labels.
+        cosine: whether directions are compared (spherical k-means) instead of rows.
+        signed: whether a direction differs from its opposite; used with `cosine`.
+
+    Returns:
+        Distances [N, L]. A label without a seed has no cluster; its distances are the largest distance of any row to a
+        cluster.
     """
     named, of = labels.unique(return_inverse=True)
     rows = nn.functional.normalize(rows, dim=1) if cosine else rows

@@ -19,24 +19,25 @@ _NUMBERS = 2**22  # scores that are computed at once
 
 @dataclass(frozen=True, kw_only=True)
 class TailInversion(NamingAttack):
-    """Infers each row's label by comparing the sent gradient with the known last layer's gradient for every label.
+    """Infer labels in a U-shape by comparing the sent gradient with the known last layer's gradient for every label.
 
-    The server of a U-shape computes the features h itself. If it knows the last layer, p = softmax(Wh + b), it also
-    knows the gradient Wᵀ(p − e_y) for each label y. The gradient's length depends on weights of records that only the
-    clients know. So the score of a label is the cosine between its gradient and the sent gradient; for the right label
-    it is 1.
+    In a U-shape, the server sends features to the clients, who hold the last layer and return the gradient. So the
+    server knows the features h. If it also knows the last layer, p = softmax(Wh + b), it can compute the gradient Wᵀ(p
+    − e_y) for each label y, where e_y is 1 for label y and 0 otherwise. The sent gradient's length depends on weights
+    of records that only the clients know. So the score of a label is the cosine between its gradient and the sent
+    gradient; for the right label it is 1.
 
-    The server uses the layer before training. The layer of a published model is known; a randomly drawn layer is the
-    client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
+    The server uses the layer before training. It knows this layer if the model is published; a randomly drawn layer is
+    the client's secret. Clients train the layer in every round, so the attack works best in the first epoch.
 
     Attributes:
         on: "direction" of the gradient, or "line", the direction up to its sign, which defenses such as `max_norm` may
-            reverse; two labels share one line.
+            reverse; with two labels, both have the same line.
         positive: the positive label, ≥ 0.
         epoch: attacked epoch of the training, ≥ 0.
 
-    Source: privkit's own; the gradient: Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from gradients",
-    Eq. 3, who infer a label from the gradient's sign at the logits.
+    Source: privkit's own; the gradient: Zhao, Mopuri and Bilen 2020, "iDLG: improved deep leakage from gradients", Eq.
+    3, who infer a label from the gradient's sign at the logits.
     """
 
     name: ClassVar[str] = "tail_inversion"
@@ -49,10 +50,10 @@ class TailInversion(NamingAttack):
 
     @torch.no_grad()
     def run(self, observation: LabelObservation, generator: Generator, session: Session | None = None) -> Scores:
-        """Score every row for every label.
+        """Score every row for every label, by the cosine between gradients.
 
         Raises:
-            NotApplicable: if the tail is not a linear layer on these features.
+            NotApplicable: if the known last layer is not a linear layer on these features.
 
         >>> from privkit.attacks.goals.labels import observe
         >>> tail, rows, labels = nn.Linear(4, 9), torch.rand(30, 4), torch.arange(30) % 9

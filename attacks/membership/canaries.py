@@ -16,16 +16,18 @@ from privkit.constraints import Checked, Positive, real
 
 
 def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: float = 1.0) -> Tensor:
-    """ln p(row | the canary is in it) − ln p(row | its counterpart is), under N(·, σ²) noise on every coordinate.
+    """How likely it is that a canary was sent, and not its counterpart: a log-likelihood ratio for each canary.
 
-    The one-run auditor uses only the order of the scores. For Gaussian noise of any σ this is the order of the best
-    test; for other noise the scores are valid, but not the best.
+    The counterpart is sent if the canary is not inserted. The ratio is ln p(row | canary) − ln p(row | counterpart), if
+    Gaussian noise of standard deviation σ was added to every number. The one-run audit of ε uses only the order of the
+    scores. Under Gaussian noise of any σ this is the order of the best test; under other noise the scores are valid,
+    but not the best.
 
     Args:
-        observed: float [K, ...], the released row of each canary, or its returned gradient.
+        observed: float [K, ...], for each of K canaries the released row or its returned gradient.
         present: [K, ...], the noise-free row or gradient with the canary.
         absent: [K, ...], the noise-free row or gradient with the counterpart.
-        sigma: standard deviation > 0.
+        sigma: standard deviation σ > 0.
 
     Returns:
         Log-ratio of each canary, float64 [K]; the log-ratio of several rounds together is the sum.
@@ -49,7 +51,9 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
 
 @dataclass(frozen=True, kw_only=True)
 class Canaries(Checked):
-    """Scores for the one-run auditor: a canary's likelihood ratio, summed over all times that it was sent.
+    """Score canaries for an audit of ε in one run, by likelihood ratios, summed over all times they were sent.
+
+    A canary is a record that was inserted or not by a coin flip; the score is higher if it was inserted.
 
     Attributes:
         on: the observed data: "smashed", the released rows, or "gradient", the returned cut-layer gradients.

@@ -19,12 +19,12 @@ _FEWEST_SHADOWS = 2  # least shadow models on either side
 
 @dataclass(frozen=True, kw_only=True)
 class MemberInference(Checked):
-    """Guesses whether an image was a training image, from the model's loss on it, alone or compared with shadow models.
+    """Guess whether an image was a training image, from the model's loss on it, alone or compared with shadow models.
 
     Attributes:
         score: "loss" (members have lower losses), "lira" (likelihood ratio of the label's confidence against shadow
             models with and without the image) or "rmia" (the label's probability divided by its mean over shadow
-            models). Under escalation (`privkit.attacks.escalate`), the number of shadow models is doubled.
+            models). If the attack fails, an audit may double the number of shadow models (`privkit.attacks.escalate`).
         shadows: number of shadow models for "lira" and "rmia", even and ≥ 4. Each model is trained on half of the
             candidates, and each candidate is in the training data of half of the models.
 
@@ -77,7 +77,10 @@ class MemberInference(Checked):
 
 
 def loss_threshold(losses: Tensor) -> Scores:
-    """The negated loss of the attacked model on each example, [N]: members have lower losses.
+    """Membership scores from losses alone: the negated loss on each example, since members have lower losses.
+
+    Args:
+        losses: the loss of each of N examples, float [N].
 
     Raises:
         ValueError: if losses are not a list of finite numbers.
@@ -89,9 +92,10 @@ def loss_threshold(losses: Tensor) -> Scores:
 
 
 def confidence(logits: Tensor, labels: Tensor) -> Tensor:
-    """ln(p/(1 − p)) of the true label's probability p, from logits [..., L] and labels int64 [...].
+    """The log-odds ln(p/(1 − p)) of the probability p that a model gives to each example's true label, float [...].
 
-    It stays finite for p near 1, and its distribution over shadow models is nearly normal.
+    It stays finite for p near 1, and its distribution over shadow models is nearly normal. `logits` is [..., L] for L
+    labels, `labels` int64 [...].
 
     Source: Carlini et al. 2022, "Membership inference attacks from first principles", §IV-C.
 
@@ -103,15 +107,16 @@ def confidence(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
-    """Log-likelihood ratio of the attacked model's statistic under shadow models trained with and without an example.
+    """Membership scores by likelihood ratios: is the model's statistic more likely if it was trained with the example?
 
-    Both distributions are normal, with a mean for each example, and each with one variance pooled over examples ("fixed
-    variance"), which suits few shadow models. If no shadow model was trained with an example (offline), the score is
-    the number of standard deviations by which the target exceeds the mean without it. The two kinds of scores are not
-    comparable, so either all examples need shadow models trained with them, or none.
+    The statistic's distributions, with and without the example, are estimated from shadow models. Both are normal, with
+    a mean for each example and one variance for all examples ("fixed variance"), which suits few shadow models. If no
+    shadow model was trained with any example (offline), a score is the number of standard deviations by which the
+    target exceeds the mean without the example. The two kinds of scores are not comparable, so either all examples need
+    shadow models trained with them, or none.
 
     Args:
-        target: float [N], the attacked model's statistic (`confidence`, or the loss negated) of each example.
+        target: float [N], the attacked model's statistic for each of N examples (`confidence`, or the negated loss).
         shadow: float [S, N], the same statistic of S shadow models.
         members: bool [S, N], whether each shadow model was trained on each example.
 
@@ -153,13 +158,14 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
 
 
 def rmia(target: Tensor, shadow: Tensor) -> Scores:
-    """Logarithm of the true label's probability over its mean over shadow models, half of them trained on the example.
+    """Membership scores: the logarithm of the true label's probability divided by its mean over shadow models.
 
-    RMIA scores an example by the share of other examples whose ratio is smaller by a factor. This share grows with the
-    ratio, so the ratio itself gives the same AUC and the same rates.
+    Half of the shadow models are trained on each example. RMIA scores an example by the share of other examples whose
+    ratio is smaller by a factor. This share grows with the ratio, so the ratio itself gives the same AUC and the same
+    rates.
 
     Args:
-        target: float [N], the attacked model's `confidence` of each example.
+        target: float [N], the attacked model's `confidence` for each of N examples.
         shadow: float [S, N], the `confidence` of S shadow models.
 
     Raises:

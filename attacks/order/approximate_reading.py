@@ -1,11 +1,11 @@
-"""Approximate reading of the adversary's tokens, if a token also depends on other images' tokens in its shuffled row.
+"""Approximate reading of the adversary's tokens, if a shuffled token also depends on other images' tokens.
 
 This happens if a transformer block runs after a shuffle of whole messages. No token comes back twice with the same
 numbers, but the answer holds one token for each sent patch. In a message of copies of one image, tokens meet mainly
-tokens of this image, so they form one cluster ("heap") for each patch. Images of repeated patches label the heaps by
-their sizes, and these labels identify the patches of the heaps of the adversary's images. This gives a decoder from a
-token to its patch and to the mean patch of its image. Then whole messages of different images are read: decoded tokens
-are matched with the sent patches, and the decoder is fitted to the matches.
+tokens of this image, so they form one cluster ("heap") for each patch. To find out which heap belongs to which patch,
+the adversary also sends images of repeated patches: there, a heap's size identifies its patch. This gives a decoder
+from a token to its patch and to the mean patch of its image. Then whole messages of different images are read: decoded
+tokens are matched with the sent patches, and the decoder is fitted to the matches.
 """
 
 from __future__ import annotations
@@ -47,11 +47,18 @@ class _ApproximateTokens:
 
     tokens: Tensor  # [N, T, D], in the order of the patches
     patches: Tensor  # [N, T, P]
-    share: float  # patches whose token lay in their own image's row, among patches with only one possible token
+    share: float  # share of patches whose token lay in their image's row, among sure matches
 
 
 def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Centers [M, H, D] of the clusters (heaps) of tokens [M, n, D], and the share of tokens in each cluster, [M, H].
+    """Cluster the tokens of each message by k-means into H clusters ("heaps").
+
+    Args:
+        messages: M messages of n tokens, [M, n, D].
+        number: number H of clusters.
+
+    Returns:
+        Centers [M, H, D], and the share of tokens in each cluster, [M, H].
 
     Source: k-means (Lloyd 1982) from farthest-first starts (Gonzalez 1985).
 
@@ -75,9 +82,10 @@ def heaps(messages: Tensor, number: int) -> tuple[Tensor, Tensor]:
 
 
 def even_heaps(messages: Tensor, number: int) -> Tensor:
-    """Centers [M, H, D] of H clusters (heaps) of n/H tokens [M, n, D]; equal patches have several heaps.
+    """Cluster the tokens of M messages, [M, n, D], into H clusters of equal size; returns centers [M, H, D].
 
-    The outermost token and its nearest neighbors form the first heap, then the outermost remaining token, and so on.
+    The outermost token and its nearest neighbors form the first cluster, then the outermost remaining token, and so on,
+    until there are H = `number` clusters of n/H tokens. Equal patches have several clusters.
 
     >>> even_heaps(torch.tensor([[[0.0], [9.0], [0.0], [8.0], [0.0], [0.0]]]), 3).flatten().tolist()
     [8.5, 0.0, 0.0]
@@ -97,10 +105,17 @@ def even_heaps(messages: Tensor, number: int) -> Tensor:
 
 
 def labelled_heaps(chosen: Tensor, messages: Tensor, tokens: int) -> LabelledTokens:
-    """The token of each repeated patch, [L, K, P]; the number of copies of a token in messages [L, n, D] identifies its
-    patch.
+    """Find the token of each patch of an image of repeated patches, from a message of copies of the image.
 
-    `tokens` is the number T of an image's tokens; n is a multiple of T.
+    Each patch is repeated a different number of times, so the size of a token's cluster identifies its patch.
+
+    Args:
+        chosen: the K different patches of each of L images, [L, K, P].
+        messages: tokens of the messages of copies, [L, n, D].
+        tokens: number T of an image's tokens; n is a multiple of T.
+
+    Returns:
+        The patches, their tokens [L, K, D], the images' mean patches, and whether a token is sure.
     """
     several = torch.tensor(multiplicities(tokens), device=messages.device)
     centers, shares = heaps(messages, len(several))
@@ -142,7 +157,7 @@ def read_approximately(
     once: Tensor,  # rows [B, T, D] that came back for the first round of them
     again: Tensor,  # rows that came back for the same images sent again
 ) -> _ApproximateTokens:
-    """Tokens of the adversary's images, read approximately.
+    """Read the tokens of the adversary's images approximately, by queries, although tokens depend on other images.
 
     Raises:
         NotApplicable: if too few rounds are allowed, or tokens do not reveal enough of the adversary's patches.
@@ -196,10 +211,16 @@ def _joined(parts: list[LabelledTokens]) -> LabelledTokens:
 
 
 def _must_be_sound(matcher: _Matcher, again: Tensor, sent: Tensor, size: int, alone: tuple[Tensor, Tensor]) -> None:
-    """NotApplicable if the matcher fails on tokens to which it was not fitted.
+    """Check that decoded tokens explain the sent patches also for tokens to which the decoder was not fitted.
 
-    `again` are the rows [B, T, D] returned for the sent patches and means [B, T, P + S], in messages of `size` rows.
-    `alone` are clusters [N, T, D] from messages of copies of one image, and the image's patches [N, T, P].
+    Args:
+        again: tokens of B images that came back when the images were sent again, T tokens each, [B, T, D].
+        sent: the sent patches (P values) and means (S values), [B, T, P + S].
+        size: number of rows in a message.
+        alone: for N images the tokens from messages of copies, [N, T, D], and the patches, [N, T, P].
+
+    Raises:
+        NotApplicable: if decoded tokens explain less than half of the patches' variance.
     """
     tokens, patches = alone
     numbers = patches.shape[2]

@@ -20,7 +20,7 @@ _FAR = 3.0  # grid steps beyond which a coordinate says nothing about a place an
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """Places to fill: `pictures` grids of `rows` × `columns`, counted through picture by picture and row by row.
+    """The places of a puzzle: `pictures` grids of `rows` × `columns`, numbered picture by picture and row by row.
 
     >>> Frame(rows=2, columns=2).neighbors[:, 0].tolist()  # of place 0: 1 is right, 2 below
     [4, 1, 4, 2]
@@ -59,9 +59,10 @@ class Puzzles:
 
     @cached_property
     def sides(self) -> list[Array]:
-        """For each of four sides, [M, S+1, S]: row i scores every piece for the place beside piece i on this side.
+        """Scores of neighbors: four tables [M, S+1, S], for the sides left, right, above and below.
 
-        The last row, for a missing neighbor, is 0.
+        Row i of a table scores each of S pieces for the place beside piece i on this side. The last row, for a missing
+        neighbor, is 0.
         """
         right, down = self.pairs[:, 0], self.pairs[:, 1]
         tables = right, right.transpose(0, 2, 1), down, down.transpose(0, 2, 1)
@@ -88,12 +89,20 @@ class Puzzles:
 
 
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
-    """Search for the highest score: from the best locally improved start, by rounds of ruin and recreate.
+    """For each of M puzzles, search for the arrangement of pieces with the highest score.
 
-    M puzzles are solved in parallel, from one or more starts, int64 [M, S]; the result has the same shape: the piece in
-    each place. Each of `kicks` ≥ 0 rounds shifts the arrangement, empties a random share of the worst places, fills
-    them with the best pieces first, and improves locally. A puzzle keeps the outcome if its score is not lower, and
-    stops after `_PATIENCE` rounds without a higher score.
+    The search begins with the best of the locally improved starts, and goes on by rounds of ruin and recreate. Each
+    round shifts the arrangement, empties a random share of the worst places, fills them with the best pieces first, and
+    improves locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds without a higher
+    score.
+
+    Args:
+        puzzles: M puzzles of S pieces.
+        starts: one or more arrangements, int64 [M, S]: the piece in each place.
+        kicks: number ≥ 0 of rounds.
+
+    Returns:
+        The best arrangement, int64 [M, S].
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
@@ -189,9 +198,10 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 
 
 def starts(puzzles: Puzzles) -> list[Places]:
-    """Arrangements int64 [M, S] to start a search: from unary scores and, for one picture, from pairs as well.
+    """Arrangements, int64 [M, S], from which to start the search: the piece in each of S places of M puzzles.
 
-    There is one start, or there are four, which weight the matches differently.
+    The first uses the scores of pieces in places. For one picture there are three more, from the scores of neighboring
+    pairs, with different weights of the matches.
     """
     first = [assign(puzzles.unary)]
     if puzzles.frame.pictures > 1:
@@ -202,15 +212,22 @@ def starts(puzzles: Puzzles) -> list[Places]:
 
 
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
-    """Coordinates [M, S, 2] (column, row) of pieces that put as many best-matching pairs as possible one step apart.
+    """Coordinates of the pieces of M puzzles at which best-matching pieces are one grid step apart, as far as possible.
 
-    Each match in the log-odds [M, 2, S, S] is a spring, whose strength is its lead over the second-best match to the
-    given power; springs that stay stretched are dropped, more strictly in each round. With `mutual`, a match must be
-    the best of both pieces; otherwise the best match of either piece counts.
+    Each match is a spring, whose strength is its lead over the second-best match to the given power. Springs that stay
+    stretched are dropped, more strictly in each round.
 
-    Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"),
-    with its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all
-    puzzles at once.
+    Args:
+        pairs: log-odds [M, 2, S, S] that piece j is right of (0) or below (1) piece i.
+        power: exponent of a match's lead.
+        mutual: whether a match must be the best of both pieces; otherwise the best match of either piece counts.
+
+    Returns:
+        Coordinates [M, S, 2]: column and row of each of S pieces.
+
+    Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), with
+    its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all puzzles at
+    once.
     """
     m, _, s, _ = pairs.shape
     best_right = pairs >= pairs.max(3, keepdims=True)

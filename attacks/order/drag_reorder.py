@@ -32,10 +32,11 @@ _LEARNING_RATE, _WEIGHT_DECAY = 1e-3, 1e-5  # the authors' own
 
 @dataclass(frozen=True, kw_only=True)
 class DragReorder(ReconstructingAttack):
-    """Predicts each token's place from that token alone, and gives every token of a row a different place.
+    """Undo a shuffle by predicting each token's place from this token alone.
 
-    The published attack continues with guided diffusion, whose network is not part of this package: here a linear map
-    decodes the patch behind each token. The attack `jigsaw_white_box` inverts a release after solving the order.
+    All tokens of an image get different places. The published attack continues with guided diffusion, whose network is
+    not part of this package: here a linear map decodes the patch behind each token. The attack `jigsaw_white_box`
+    inverts a release after solving the order.
 
     Attributes:
         epochs: number ≥ 0 of epochs of the predictor.
@@ -92,8 +93,10 @@ class Predicted:
         return (tokens - self.decoder.mean) / self.decoder.scale
 
     def source(self, view: View) -> Tensor:
-        """The guessed place of each token in its message, int64 [N, T]: its place in the image plus T for each image
-        before it."""
+        """The guessed source of each token, int64 [N, T] for N rows of T tokens, as in `Permutation.source`.
+
+        It is the token's place in its image, plus T for each image before it in the message.
+        """
         places = self.places(patch_tokens(view.smashed).float())
         return places + places.shape[1] * (torch.arange(len(places)) % rows_a_message(view)).unsqueeze(1)
 
@@ -104,9 +107,11 @@ def missing(tokens: Tensor) -> Tensor:
 
 
 def reordered(logits: Tensor, absent: Tensor) -> Tensor:
-    """The likeliest distinct places of the tokens, int64 [N, T], from logits [N, T, T] of places.
+    """The likeliest assignment of tokens to distinct places, int64 [N, T] for N images of T tokens.
 
-    Absent tokens, bool [N, T], take the remaining places.
+    Args:
+        logits: logits [N, T, T] of each place for each token.
+        absent: bool [N, T], whether a token is missing; such tokens take the remaining places.
 
     Source: DRAG (ICML 2025), its adaptive attack on token shuffling: Hungarian assignment of log-probabilities.
 
@@ -127,11 +132,10 @@ def learn(
     name: str,  # the attack's name, for its refusals
     later: int = 0,  # epochs of the stages behind this one, for the report
 ) -> tuple[Predicted, dict[str, Any]]:
-    """Read the adversary's tokens and train the predictor, or load the result of a killed attack.
+    """Read the adversary's tokens and train the predictor of places, or load the result of a killed attack.
 
     Returns:
-        The learned predictor and decoder, and the state of the whole attack, which includes the predictor's; see
-        `Jigsaw.learn`.
+        The learned predictor and decoder, and the state of the whole attack, which includes the predictor's state.
 
     Source: the predictor of DRAG's released code: one hidden layer as wide as a token, cross-entropy, AdamW.
     """

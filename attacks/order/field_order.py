@@ -21,16 +21,16 @@ _CHANGES = 4  # other values of each cell that are tried: one alone may be the s
 
 @dataclass(frozen=True, kw_only=True)
 class FieldOrder(ReconstructingAttack):
-    """Learns the tokens of the adversary's records in each column, and compares every released token with these.
+    """Restore the order of a table row's shuffled fields, by the adversary's tokens in each column.
 
-    Each column gets one token, such that the total distance is smallest. Then every entry is copied from the
+    Each column gets one released token, such that the total distance is smallest. Then every entry is copied from the
     adversary's record with the nearest token in this column. The attack needs no training.
 
     Attributes:
         by: representation of a column: "mean", the mean of the adversary's tokens in it, or "token", the nearest of
             these tokens.
-        source: origin of the adversary's tokens: "lower", the lower segment itself, or "query", chosen records sent
-            through the defended clients, 4·C + 1 for each record of C columns (`asked_fields`).
+        source: how the adversary gets the tokens of its records: "lower", from the lower segment itself; or "query", by
+            sending chosen records through the defended clients, 4·C + 1 for each record of C columns (`asked_fields`).
         records: largest number ≥ 1 of the adversary's records to use.
 
     Source: privkit's own; a nearest-mean classifier (Fix and Hodges 1951), with the assignment of Kuhn 1955.
@@ -54,7 +54,7 @@ class FieldOrder(ReconstructingAttack):
     def run(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> Reconstruction:
-        """Order the tokens of every row, and look up every entry among the adversary's records.
+        """Find the order of the tokens of every table row, and look up every entry among the adversary's records.
 
         >>> from privkit.attacks.base import View
         >>> own = torch.tensor([[0.1, 5.0], [0.2, 6.0]])
@@ -109,11 +109,19 @@ def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Tokens [M, C, D] of the adversary's records [M, C], with column c's token at place c, from queries alone.
+    """Find by queries which token of the adversary's records belongs to which column.
 
     Each record is sent again with one changed field; the token that disappears from its release belongs to this field.
     If a model mixes fields, other tokens also change, but less. Each column gets one token, by the largest total
-    change. The query takes `batch` records and may return the fields of a record in any order.
+    change.
+
+    Args:
+        own: the adversary's M records of C columns, [M, C].
+        query: query of the clients, which may return the fields of a record in any order.
+        batch: records in a query.
+
+    Returns:
+        Tokens [M, C, D], with column c's token at place c.
 
     Raises:
         NotApplicable: if a query does not answer with C tokens for each record.

@@ -1,8 +1,9 @@
 """Places of shuffled tokens, recognized by the distribution of tokens at each place.
 
-A shuffle hides the place of a token only if tokens of all places look alike. Tokens of a spectrum do not. The
-adversary learns their distributions from its own images without knowing any order: it sends a path of small steps
-from its mean image to an image. Each token changes little from step to step, so it can be followed.
+A shuffle hides the place of a token only if tokens of all places have similar distributions. Tokens of a spectrum do
+not. The adversary learns their distributions from its own images without knowing any order. It sends images that change
+in small steps from its mean image to each of its images. Each token changes little from step to step, so it can be
+followed.
 """
 
 from __future__ import annotations
@@ -41,9 +42,12 @@ class PlaceLaws:
 
     @classmethod
     def fit(cls, tokens: Tensor, components: int = _COMPONENTS, shrunk: float = _SHRUNK) -> PlaceLaws:
-        """The distributions of tokens [N, T, D] in a common order, with at most `components` principal components.
+        """Fit a normal distribution to the tokens at each place.
 
-        Each component's variance grows by `shrunk` times the mean variance.
+        Args:
+            tokens: tokens of N images in a common order, [N, T, D].
+            components: largest number of principal components of tokens that are used.
+            shrunk: the variance of each component grows by this number times the mean variance.
 
         >>> own = torch.randn(50, 2, 1, generator=torch.Generator().manual_seed(0)) + torch.tensor([[0.0], [20.0]])
         >>> PlaceLaws.fit(own).order(torch.tensor([[[21.0], [1.0]]])).tolist()
@@ -88,14 +92,21 @@ class PlaceLaws:
 
 @torch.no_grad()
 def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
-    """Tokens of the adversary's images [N, C, H, W] in one common but unknown order of places, [N', T, D], N' ≤ N.
+    """Tokens of the adversary's images in one common but unknown order of places, found by following them.
 
-    `later` is the number of rounds reserved for later queries. All images of a round differ, in the first steps only
-    slightly.
+    All images of a round differ, in the first steps only slightly.
+
+    Args:
+        asker: sends queries within the threat model's rules.
+        images: N images of the adversary, [N, C, H, W].
+        later: number of query rounds that are left for later queries.
+
+    Returns:
+        T tokens for each of N' ≤ N images, [N', T, D].
 
     Raises:
-        NotApplicable: if too few rounds are allowed, an answer is not finite, or the images do not explain the
-            followed tokens.
+        NotApplicable: if too few rounds are allowed, an answer is not finite, or the images do not explain the followed
+            tokens.
     """
     asker.must_have(2 * STEPS + later, "where tokens are followed from image to image")
     images = images[: min(_FOLLOWED, (asker.left - later) // STEPS * asker.whole)]
@@ -120,9 +131,9 @@ def followed(asker: Asker, images: Tensor, later: int) -> Tensor:
 
 
 def _explained(images: Tensor, tokens: Tensor) -> float:
-    """The share of the tokens' variance, at most 1, that a ridge regression from images explains.
+    """The share of the tokens' variance that a ridge regression from images explains, at most 1.
 
-    The regression is fitted on one half of the images and tested on the other, with the best of three penalties.
+    The regression is fitted on one half of the images and tested on the other half, with the best of three penalties.
     """
     half = len(images) // 2
     x, y = images - images[:half].mean(0), tokens - tokens[:half].mean(0)
@@ -134,12 +145,13 @@ def _explained(images: Tensor, tokens: Tensor) -> float:
 
 
 def in_recognized_places(observation: ImageObservation, draws: Generator, later: int) -> ImageObservation:
-    """The observation with all tokens in their recognized places, in views and in answers to queries.
+    """Move tokens, in views and in answers to queries, to places recognized by the tokens' distributions.
 
-    `later` is the number of query rounds reserved for later.
+    `later` is the number of query rounds that are left for later queries.
 
     Raises:
-        NotApplicable: as in `followed`; also if rows hold mixtures, or tokens are not a square grid.
+        NotApplicable: if a row mixes images, tokens are not a square grid, too few rounds are allowed, an answer is not
+            finite, or the adversary's images do not explain the followed tokens.
     """
     views = observation.views
     if any(view.mixed > 1 for view in views):

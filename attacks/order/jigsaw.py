@@ -64,7 +64,7 @@ _READ_AT_START = 100  # own images that show what patches look like, if nothing 
 
 @dataclass(frozen=True, kw_only=True)
 class Jigsaw(ReconstructingAttack):
-    """Solves the jigsaw puzzle of an image's shuffled tokens, or of all tokens of a message.
+    """Put shuffled tokens back like a jigsaw puzzle: the tokens of an image, or all tokens of a message.
 
     The adversary gets the tokens of its own images in order: from the lower segment, or read by chosen queries (copies
     of one image, repeated patches). If a block after the shuffle mixes the tokens of a row, no token comes back twice;
@@ -74,24 +74,24 @@ class Jigsaw(ReconstructingAttack):
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
             "joint": the same, but a transformer over all tokens of an image predicts places; it needs a thousand images
-            or more, and becomes "learned" if images are mixed. "auto": both are learned, and the one that reconstructs
-            held-out images best is taken, or their mean if that is better. "edges": border pixels alone, the classical
-            solver.
+            or more, and becomes "learned" if a shuffle moves tokens between images. "auto": both are learned; of the
+            two and their mean, the one that reconstructs held-out images best is used. "edges": border pixels alone,
+            the classical solver.
         members: how a token's image is found, if a shuffle mixes a message's images: "message" (a network that sorts
             all tokens of the message at once: tokens of one image attract each other), "rows" (each token separately is
             compared with the released rows) or "auto" ("message" with 400 images of the adversary or more, else
             "rows").
         keep: share in [0, 1] of tokens that certainly stay in their image's row; 1 if images are not mixed. None
             estimates it from query answers, and takes 1 without queries.
-        epochs: number ≥ 0 of passes over the auxiliary images; if there are more than 1,000, each pass takes a random
+        epochs: number ≥ 0 of epochs over the auxiliary images; if there are more than 1,000, each epoch takes a random
             1,000.
         kicks: number ≥ 0 of rounds of ruin and recreate in the search.
         width: width of the networks, a positive multiple of 4.
         read: if a shuffle mixes a message's images, largest number ≥ 1 of the adversary's images whose tokens are read,
             by one message each.
-        passes: how many times ≥ 1 the same victims were sent; the recorded rounds come pass after pass. If a shuffle
-            mixes the images of a message, a token that recurs in one row is assigned to the row's image (`gathered`),
-            and fewer tokens are left to sort. This needs messages of the same images in each pass.
+        passes: how many times ≥ 1 the same attacked images were sent; all rounds of the first sending come first. If a
+            shuffle mixes the images of a message, a token that recurs in one row is assigned to the row's image
+            (`gathered`), and fewer tokens are left to sort. This needs messages of the same images each time.
 
     The attack uses only as many auxiliary images as fit into 2 GiB with their tokens and patches (1,783 images with 196
     tokens and patches of 768 numbers each).
@@ -160,9 +160,11 @@ class Jigsaw(ReconstructingAttack):
     ) -> tuple[Solver, dict[str, Any]]:
         """The first part of `run`: learn from auxiliary images, or load the result of a killed attack.
 
-        Returns the solver, and the state of the whole attack, which holds each trained network. The state is saved
-        after each epoch. A resumed attack makes its queries again before it loads the state, so no query counts
-        twice.
+        The state is saved after each epoch. A resumed attack makes its queries again before it loads the state, so no
+        query counts twice.
+
+        Returns:
+            The solver, and the state of the whole attack, which holds each trained network.
         """
         check_inputs(self, observation)
         views, memory = observation.views, observation.memory or Memory()

@@ -72,8 +72,8 @@ class OwnTokens:
     """The adversary's knowledge about the tokens of its own images."""
 
     tokens: Tensor  # [N, T, D], in order
-    patches: Tensor  # [N, T, P], what lies behind them
-    keep: float  # share of tokens that a shuffle keeps in their row for certain
+    patches: Tensor  # [N, T, P], the patch of each token
+    keep: float  # share of tokens that a shuffle certainly keeps in their row
     in_order: bool  # whether tokens come back in their places, so no order must be solved
 
 
@@ -90,10 +90,11 @@ def own_tokens(
     asked: int = 0,  # rounds that the attack sent before
     approximate: bool = False,  # whether tokens that change in each query may be read
 ) -> OwnTokens:
-    """Tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
+    """Get the tokens of the adversary's images in order: from the lower segment, or read by chosen queries.
 
     Raises:
-        NotApplicable: if a message is too large, the lower segment does not fit, or tokens cannot be read.
+        NotApplicable: if a message is too large, the lower segment's tokens do not fit the release, or tokens cannot be
+            read.
     """
     auxiliary = given(observation.auxiliary)
     size, query, whole = rows_a_message(view), observation.query, observation.batch_size
@@ -186,10 +187,16 @@ def _queried_tokens(
 
 
 def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
-    """Whether tokens [N, T, D] that have the same places in each round are in the places of their patches [N, T, P].
+    """Whether T tokens of N images come back in their patches' places; all images have the same order.
 
-    The tokens that were `matched` with each patch give a map from patches to tokens, and so the one order of all images
-    that fits best. The tokens are in their places if patches explain them as well in this order as in that one.
+    The tokens that were `matched` with each patch give a map from patches to tokens, and so the one order for all
+    images that fits best. The tokens are in their places if patches explain them as well in the released order as in
+    this best order.
+
+    Args:
+        released: the tokens as they came back, [N, T, D].
+        patches: the patches of P values, [N, T, P].
+        matched: the token that was matched with each patch, [N, T, D].
     """
     scale = token_scale(released)
     one, two = ((x - x.mean(0)) / scale for x in (AffineMap.fit(patches, matched, _PENALTY)(patches), released))
@@ -214,9 +221,15 @@ def _in_rows(
 def _unmixed(
     asker: Asker, images: Tensor, patches: Tensor, geometry: Geometry, draws: Generator, some: int, once: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [N, T, D] in order from messages of copies, with `some` images of labels; and whether copies agreed, [N].
+    """Tokens [N, T, D] in order, read from messages of copies of one image; and whether the copies agreed, bool [N].
 
-    `patches` [M, T, P], M ≥ N, belong to all images of the adversary.
+    Args:
+        asker: sends queries within the threat model's rules.
+        images: N images of the adversary.
+        patches: the T patches of P values of all M ≥ N images of the adversary, [M, T, P].
+        geometry: the layout of patches.
+        some: number of images of repeated patches, which show the map from patches to tokens.
+        once: tokens that came back for a round of images.
     """
     repeated, chosen = label_images(patches, geometry, some, draws)
     scale = token_scale(once)
@@ -237,9 +250,15 @@ def _gathered(asker: Asker, two: tuple[Tensor, Tensor], first: Tensor, known: in
 
 
 def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
-    """The variance of the noise in each number of released tokens [N, T, D], given the same tokens without noise.
+    """The variance of the noise in each number of released tokens, from the same tokens with and without noise.
 
-    The order within a message of `size` rows may differ. The result is 0 if the noise is as small as rounding.
+    Args:
+        ordered: noise-free tokens of N images, T tokens each, [N, T, D].
+        released: the released tokens, whose order within a message may differ.
+        size: rows in a message.
+
+    Returns:
+        The variance ≥ 0; 0 if the noise is as small as rounding.
     """
     copies = copy_distance(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (ordered, released)))
     apart = 2 * float(ordered.flatten(0, 1).var(0, correction=0).sum())
@@ -247,10 +266,18 @@ def noise_of(ordered: Tensor, released: Tensor, size: int) -> float:
 
 
 def shares_kept(ordered: Tensor, released: Tensor, size: int, noisy: bool = False) -> tuple[float, float]:
-    """Two shares of tokens: certainly kept in their row by a shuffle, and returned in exactly their place.
+    """How much a shuffle moves tokens: the share that certainly stays in its row, and the share in its place.
 
-    Tokens [N, T, D] without the defense are compared with released tokens, in messages of `size` rows. Noisy tokens
-    cannot be matched one by one, so the shares are then computed from covariances.
+    Noisy tokens cannot be matched one by one, so their shares are computed from covariances.
+
+    Args:
+        ordered: tokens of N images without the defense, T tokens each, [N, T, D].
+        released: the released tokens of the same images.
+        size: rows in a message (the rows between which tokens are shuffled).
+        noisy: whether the released tokens contain noise.
+
+    Returns:
+        Two shares in [0, 1].
     """
     if noisy:
         means = (x.mean(1).unflatten(0, (-1, size)) for x in (ordered, released))
@@ -260,10 +287,10 @@ def shares_kept(ordered: Tensor, released: Tensor, size: int, noisy: bool = Fals
 
 
 def _share(first: Tensor, second: Tensor, noise: float = 0.0) -> float:
-    """Share in [0, 1] of the n rows of groups [G, n, D] that are in the same place in both, if others are any rows.
+    """Share in [0, 1] of the n rows of G groups that are in the same place in both releases [G, n, D].
 
-    It is the slope of a regression of the second group on the first one, whose numbers have noise of this variance. It
-    is 0 if the noise is too strong for an estimate.
+    All other rows are assumed to be in random places. The share is the slope of a regression of the second group on the
+    first, whose numbers have noise of variance `noise`. It is 0 if the noise is too strong for an estimate.
 
     >>> rows = torch.rand(50, 8, 4, generator=Generator().manual_seed(0))
     >>> _share(rows, rows), _share(rows, torch.cat([rows[:, :4], rows[:, 4:].flip(1)], 1)) < 0.6
@@ -277,8 +304,10 @@ def _share(first: Tensor, second: Tensor, noise: float = 0.0) -> float:
 
 
 def own_row_share(own: float, batch: int) -> float:
-    """Share k′ in [0, 1] of tokens that a shuffle keeps in their row, from the share `own` of tokens found in their
-    image's row among B ≥ 1 rows. The latter is k′ + (1 − k′)/B.
+    """The share k′ in [0, 1] of tokens that a batch shuffle certainly keeps in their image's row.
+
+    It is computed from the share `own` of tokens that are found in their image's row. This share is k′ + (1 − k′)/B,
+    since the other tokens go to a random one of the B = `batch` ≥ 1 rows of a message.
 
     Source: facts of patch shuffling's Algorithm 2 (k′ = ⌊kN⌋/N), inverted.
 

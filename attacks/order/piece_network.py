@@ -35,10 +35,16 @@ ShownRows = Callable[[Tensor], Tensor]
 
 
 class PieceNetwork(nn.Module):
-    """Scores tokens for places, and pairs of tokens as neighbors.
+    """A network for the puzzle of shuffled tokens: it scores tokens for places, and pairs of tokens as neighbors.
 
     Places are scored for each token separately, so that tokens of other images in a row do no harm, or jointly
-    (`JointPlaces`). A token has F features, an image T tokens; `width` is the width of the hidden layers.
+    (`JointPlaces`).
+
+    Args:
+        features: number F of features of a token.
+        tokens: number T of tokens of an image.
+        width: width of the hidden layers.
+        joint: whether places are scored jointly.
     """
 
     def __init__(self, features: int, tokens: int, width: int, joint: bool = False) -> None:
@@ -53,8 +59,11 @@ class PieceNetwork(nn.Module):
         self.mix = nn.Parameter(torch.tensor([1.0, SHARPNESS]))
 
     def forward(self, pieces: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of places [M, T, P] and pairs [M, 2, T, T]; `edges` are the `edge_ratios` [M, 2, T, T] of decoded
-        patches.
+        """Score T tokens of each of M images for P places, logits [M, T, P], and all pairs as neighbors, [M, 2, T, T].
+
+        Args:
+            pieces: F features of each token, [M, T, F].
+            edges: `edge_ratios` of the decoded patches, [M, 2, T, T]: how well borders fit, rightwards and downwards.
         """
         sides = (self.linear(pieces) + self.curved(pieces)).unflatten(-1, (4, _EMBEDDING))
         first, second = sides[:, :, 0::2].transpose(1, 2), sides[:, :, 1::2].transpose(1, 2)
@@ -76,11 +85,16 @@ class Together(nn.Module):
 
 
 class JointPlaces(nn.Module):
-    """Log-probabilities of places, given all tokens of an image: transformer blocks without positions, then Sinkhorn.
+    """Log-probabilities of tokens' places, given all tokens of an image: a transformer, then Sinkhorn's iteration.
 
     One token alone fits many places. The other tokens exclude most of them: two tokens cannot share a place, and a
-    stroke that begins in one token must continue in another. Sinkhorn's iteration turns the scores into a soft
-    permutation. A token has F features, an image T tokens; the blocks' width is a multiple of 4.
+    stroke that begins in one token must continue in another. The transformer has no positions; Sinkhorn's iteration
+    turns its scores into a soft permutation.
+
+    Args:
+        features: number of features of a token.
+        tokens: number of tokens of an image.
+        width: width of the blocks, a multiple of 4.
     """
 
     def __init__(self, features: int, tokens: int, width: int) -> None:
@@ -100,10 +114,13 @@ class JointPlaces(nn.Module):
 
 
 class MemberNetwork(nn.Module):
-    """Logits that a token belongs to each image of a message; a released row with part of its tokens stands for an
-    image.
+    """Logits that a token belongs to each image of a message, by comparing the token with each released row.
 
-    A token has `features` numbers F; the layers' width is a multiple of 4.
+    After a shuffle, a row still holds part of its image's tokens, so it represents the image.
+
+    Args:
+        features: number of features of a token.
+        width: width of the layers, a multiple of 4.
     """
 
     def __init__(self, features: int, width: int) -> None:
@@ -126,13 +143,16 @@ def own_prior(batch: int, keep: float) -> Tensor:
 
 
 class MessageNetwork(nn.Module):
-    """Log-probabilities of the image of each token, for all tokens of a message at once, in several rounds.
+    """Find the image of each token of a message, for all tokens at once, in several rounds.
 
     The embeddings of two tokens give their attraction or repulsion. In each round, a token's score for an image is the
     prior of its released row plus the attractions of all other tokens, weighted by their probabilities for this image;
-    then a step of Sinkhorn's iteration gives each image about T tokens. So a token whose image becomes clear helps
-    similar tokens, and the message is sorted as a whole. A message may hold any number of images. A token has F
-    features; `width` is the width of the embedding.
+    then a step of Sinkhorn's iteration gives each image about the right number of tokens. So a token whose image
+    becomes clear helps similar tokens, and the message is sorted as a whole. A message may have any number of images.
+
+    Args:
+        features: number of features of a token.
+        width: width of the embedding.
 
     Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); Sinkhorn's
     iteration replaces its softmax, since an image has a known number of tokens.
@@ -146,9 +166,14 @@ class MessageNetwork(nn.Module):
         self.trust = nn.Parameter(torch.ones(_ROUNDS))
 
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
-        """Log-probabilities [R, ..., B·T, B] for pieces [..., B, T, F] of B rows and the prior [B, B] of images by row.
+        """Log-probabilities of each token's image after each of R rounds, [R, ..., B·T, B], for messages of B images.
 
-        After each round, a token's probabilities sum to 1, and an image's probabilities to about T.
+        After each round, a token's probabilities sum to 1, and an image's probabilities to about T, its number of
+        tokens.
+
+        Args:
+            pieces: F features of each token, [..., B, T, F]: B released rows of T tokens.
+            prior: log-probabilities [B, B] that a token in a row belongs to an image.
         """
         t, tokens = pieces.shape[-2], pieces.flatten(-3, -2)
         embedded = self.linear(tokens) + self.curved(tokens)
@@ -170,13 +195,15 @@ _MEMBER_STEPS = 20
 
 @torch.no_grad()
 def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
-    """Assign a message's tokens to its images: all at once, or repeatedly with cleaner rows (`MemberNetwork`).
+    """Assign a message's tokens to its images: all at once, or repeatedly, with purer rows each time.
 
-    Row b of the released pieces [B, T, F] keeps at least the share `keep` in [0, 1] of image b.
+    Args:
+        pieces: F features of each token, [B, T, F]: B released rows of T tokens.
+        keep: share in [0, 1] of image b's tokens that row b keeps at least.
 
     Returns:
-        int64 [B, T]: for each image, its T released tokens (counted over the message); and log-probabilities [B·T,
-        B] of images for tokens, whose columns of probabilities sum to T.
+        int64 [B, T]: for each image, its T released tokens (counted over the message); and log-probabilities [B·T, B]
+        of each token's image; for each image, the probabilities of all tokens sum to T.
     """
     b, t, _ = pieces.shape
     prior = own_prior(b, keep).to(pieces.device)
@@ -233,10 +260,13 @@ def piece_losses(
     draws: Generator,
     twins: Callable[[Tensor], Tensor] | None = None,
 ) -> Iterator[Tensor]:
-    """The losses (`piece_loss`) of the steps of one epoch on `count` images of the adversary.
+    """Yield the losses (`piece_loss`) of one epoch on `count` images of the adversary, one for each step.
 
-    `pieces` and `edges` return tokens [n, T, F] and edge ratios [n, 2, T, T] of some of these images. `twins`
-    computes the targets of `piece_loss` from tokens [n, T, F]; if None, a token's only target is its own place.
+    Args:
+        network: the network that is trained between two losses.
+        pieces: function from indices of n images to F features of each of their T tokens, [n, T, F].
+        edges: function from indices of n images to their edge ratios, [n, 2, T, T].
+        twins: function from features to the targets of `piece_loss`; if None, a token's only target is its own place.
     """
     for rows in torch.randperm(count, generator=draws)[:_IMAGES_AN_EPOCH].split(_images_of_step(twins is not None)):
         shown = pieces(rows)
@@ -254,10 +284,15 @@ def _images_of_step(joint: bool) -> int:
 
 
 def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> Tensor:
-    """Cross-entropy of each token's place, and of its right neighbor among all tokens of its image, in both directions.
+    """The loss of `PieceNetwork`: cross-entropy of each token's place, and of its neighbors in the image.
 
-    `places` are logits [n, T, P] for tokens in order, `pairs` logits [n, 2, T, T]. `targets` [n, T, P] are
-    probabilities of places; if None, the target is the token's own place.
+    Args:
+        places: logits of places for the T tokens of n images, in order, [n, T, T].
+        pairs: logits of each pair as neighbors, [n, 2, T, T]: rightwards and downwards.
+        targets: probabilities of places, [n, T, T]; None for the token's own place.
+
+    Returns:
+        A scalar.
     """
     n, t, _ = places.shape
     grid = torch.arange(t, device=places.device).view(isqrt(t), isqrt(t))
@@ -277,10 +312,14 @@ def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> 
 def member_losses(
     network: MemberNetwork, pieces: ShownRows, count: int, batch: int, keep: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """The losses of one epoch of simulated shuffles, in which a row keeps at least the share `keep` of its image.
+    """Yield the losses of one epoch of simulated shuffles, for the network that finds a token's image.
 
-    `pieces` returns the tokens [n, T, F] of some of the adversary's `count` images; a message has `batch` ≥ 2
-    images. `keep` lies in [0, 1]; `draws` is the only source of randomness.
+    Args:
+        network: the network that is trained between two losses.
+        pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
+        batch: images per message, ≥ 2.
+        keep: share in [0, 1] of its image's tokens that a row keeps at least.
+        draws: the random generator, the only source of randomness.
     """
     steps, prior = member_steps(count, batch), own_prior(batch, keep)
     for images in torch.randperm(count, generator=draws)[: steps * batch].view(steps, batch):
@@ -305,9 +344,15 @@ def member_steps(count: int, batch: int) -> int:
 def shuffled_losses(
     network: MessageNetwork, pieces: ShownRows, count: int, shape: tuple[int, int], keep: float, draws: Generator
 ) -> Iterator[Tensor]:
-    """The losses (`message_loss`) of one epoch on messages that are shuffled as a client shuffles them.
+    """Yield the losses (`message_loss`) of one epoch on messages that are shuffled as a client shuffles them.
 
-    Arguments are those of `member_losses`; `shape` is (B, T): B ≥ 2 images per message and T tokens per image.
+    Args:
+        network: the network that is trained between two losses.
+        pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
+        count: number of images.
+        shape: (B, T): B ≥ 2 images per message and T tokens per image.
+        keep: share in [0, 1] of its image's tokens that a row keeps.
+        draws: the random generator, the only source of randomness.
     """
     batch, tokens = shape
     prior, messages = own_prior(batch, keep), max(1, _TOKENS_OF_MESSAGES // (batch * tokens))
@@ -330,9 +375,10 @@ def message_loss(chances: Tensor, images: Tensor) -> Tensor:
 
 
 def dealt_out(batch: int, tokens: int, keep: float, draws: Generator) -> Tensor:
-    """A random shuffle that keeps the share `keep` of each image's tokens and spreads the rest: int64 [B, T].
+    """Draw a batch shuffle that keeps the share `keep` of each image's tokens and spreads the rest over all rows.
 
-    Each entry is a token that a row releases, counted over the message; the order within a row is arbitrary.
+    The result is int64 [B, T], for B = `batch` rows of T = `tokens` tokens: which token of the message each row
+    releases. The order within a row is arbitrary.
 
     >>> rows = dealt_out(3, 4, 0.5, Generator().manual_seed(0))
     >>> [int((row // 4 == image).sum()) >= 2 for image, row in enumerate(rows)]

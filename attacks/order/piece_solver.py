@@ -43,7 +43,7 @@ class PieceDecoder:
 
     decode: AffineMap  # computes a token's patch
     geometry: Geometry  # how patches lie over the image
-    mean: Tensor  # [D] of the adversary's own tokens
+    mean: Tensor  # [D], mean of the adversary's tokens
     scale: Tensor  # [D], their standard deviation
 
     @classmethod
@@ -58,8 +58,9 @@ class PieceDecoder:
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
     def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
-        """Functions for the `features` and `edges` of rows of tokens [N, T, D]; small tables are computed in
-        advance.
+        """Two functions from indices of images to their tokens' `features` and `edges`, computed in advance if small.
+
+        `own` holds the T tokens of each of N images, [N, T, D].
         """
         n, t, d = own.shape
 
@@ -72,10 +73,10 @@ class PieceDecoder:
         return rows_of(self.features, d + self.geometry.patch_dim), rows_of(self.edges, 2 * t)
 
     def twins(self, pieces: Tensor) -> Tensor:
-        """Probability [N, T, T] that a token's place is that of another token, given their `features` [N, T, F].
+        """Probability [N, T, T] that a token's place is that of another token, since their patches look alike.
 
-        Only a token's content reveals its place. All black patches are alike, so each may be at the place of any
-        other black patch.
+        All black patches are alike, for example, so each may be at the place of any other. `pieces` are the F
+        `features` of each of T tokens of N images, [N, T, F].
         """
         patches = pieces[..., -self.geometry.patch_dim :] / _PATCH_GAIN
         return (-distances(patches, patches) / _ALIKE).softmax(2)
@@ -90,21 +91,21 @@ class PieceDecoder:
 class Solver:
     """Puts the shuffled tokens of released rows in order."""
 
-    decoder: PieceDecoder  # fitted to own tokens
-    network: PieceNetwork | Together | None  # learned compatibility, or None for border pixels alone
+    decoder: PieceDecoder  # fitted to the adversary's tokens
+    network: PieceNetwork | Together | None  # scores of places and pairs; None for border pixels alone
     members: (
         MemberNetwork | MessageNetwork | None
     )  # network that assigns tokens to images; None if images are not mixed
-    keep: float  # share of tokens that stay in their image's row for certain
+    keep: float  # share of tokens that certainly stay in their image's row
     kicks: int  # rounds of ruin and recreate
-    seed: int  # seed of the search; each view has a stream of its own
+    seed: int  # seed of the search; each view has its own stream
     in_order: bool = False  # whether the adversary's own tokens came back in order, so that there is nothing to solve
 
     def solve(self, view: View, stream: int) -> Tensor:
-        """Place of each token among the places of all images of its message, int64 [N, T].
+        """Find the places of T tokens in N rows, int64 [N, T], counted over all images of the token's message.
 
-        Messages are solved one by one if images are mixed, and otherwise all images at once. `stream` ≥ 0 selects
-        the stream of random numbers.
+        If images are mixed, messages are solved one by one, otherwise all images at once. `stream` ≥ 0 selects the
+        stream of random numbers.
         """
         tokens, size = patch_tokens(view.smashed).float(), rows_a_message(view)
         if self.in_order:
@@ -155,9 +156,15 @@ class Solver:
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
-    """Tokens [N, T, D], moved to the places `source`, in messages of `size` rows.
+    """Move the tokens of each message to given places.
 
-    `source` is int64 [N, T], the place of each token, counted from 0 within each message; each place occurs once.
+    Args:
+        tokens: N rows of T tokens, [N, T, D].
+        source: place of each token, int64 [N, T], counted from 0 within each message; each place occurs once.
+        size: rows in a message.
+
+    Returns:
+        The tokens in their places, [N, T, D].
 
     >>> put(torch.tensor([[[7.0], [8.0]], [[5.0], [6.0]]]), torch.tensor([[2, 0], [1, 3]]), 2).flatten(1).tolist()
     [[8.0, 5.0], [7.0, 6.0]]
@@ -169,7 +176,7 @@ def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
 
 
 def restored(view: View, source: Tensor) -> View:
-    """The view with its tokens put back; feature maps keep their form, and a class token stays in front.
+    """The view with its tokens moved to the places `source`; feature maps keep their form.
 
     >>> view = View(round=0, smashed=torch.tensor([[[7.0], [8.0]]]))
     >>> restored(view, torch.tensor([[1, 0]])).smashed.flatten().tolist()
@@ -188,10 +195,16 @@ def _sources(at: Places) -> Tensor:
 
 
 def gradient_distance(pieces: Tensor) -> Tensor:
-    """Mahalanobis gradient distance ≥ 0 of every pair of pieces, [M, T, T]; entry (m, i, j) is for j right of i.
+    """How badly each pair of image pieces fits side by side: Mahalanobis gradient distance ≥ 0; 0 fits perfectly.
 
     The color step across the border is compared with the mean and covariance of the steps just inside the border, from
-    both sides. 0 is a perfect fit. Pieces are pixels [M, T, p, p, C] of M pictures, p ≥ 2.
+    both sides.
+
+    Args:
+        pieces: T square pieces of each of M pictures, pixels [M, T, p, p, C] with p ≥ 2.
+
+    Returns:
+        Distances [M, T, T]; entry (m, i, j) is for piece j to the right of piece i.
 
     Source: Gallagher 2012, "Jigsaw puzzles with pieces of unknown orientation", Eqs. 1 to 5, with a prior of one grey
     level on the covariance instead of dummy gradients.
@@ -204,9 +217,10 @@ def gradient_distance(pieces: Tensor) -> Tensor:
 
 
 def _log_ratio(distance: Tensor) -> Tensor:
-    """A pair's lead over the best rival of either piece: log of the rival's distance over the pair's, in [−3, 3].
+    """How much better each pair of pieces fits than the best other partner of either piece.
 
-    The diagonal of the distances [M, T, T], T ≥ 3, is ignored and becomes −3.
+    It is the logarithm of the rival's distance divided by the pair's distance, in [−3, 3]. `distance` and the result
+    are [M, T, T] for T ≥ 3 pieces of M pictures. The diagonal is ignored and becomes −3.
 
     Source: Gallagher 2012, Eq. 6 (division by the second best match), in logarithms.
     """
@@ -220,10 +234,13 @@ def _log_ratio(distance: Tensor) -> Tensor:
 
 
 def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
-    """`_log_ratio` of every pair of pieces [M, T, p, p, C] with p ≥ 2 and T ≥ 3, [M, 2, T, T].
+    """How well each pair of pieces fits, compared with other partners: log ratios in [−3, 3], [M, 2, T, T].
 
-    Entry (m, 0, i, j) is for piece j right of piece i, entry (m, 1, i, j) for piece j below piece i. `chunk` numbers
-    are in memory at a time.
+    Entry (m, 0, i, j) is for piece j right of piece i, entry (m, 1, i, j) for piece j below piece i.
+
+    Args:
+        pieces: T ≥ 3 pieces of each of M pictures, pixels [M, T, p, p, C] with p ≥ 2.
+        chunk: most numbers that are in memory at a time.
     """
     _, t, p, _, c = pieces.shape
     parts = pieces.split(max(1, chunk // (t * t * p * c)))
@@ -234,9 +251,9 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Log-odds in [−2, log T] of each pair against a random one, by softmax of scores [M, 2, T, T] over either partner.
+    """Log-odds in [−2, log T] of each pair of pieces as neighbors, by softmax of scores over either partner.
 
-    The diagonal is ignored and becomes −2.
+    `scores` and the result are [M, 2, T, T] for T pieces of M pictures. The diagonal is ignored and becomes −2.
     """
     t = scores.shape[-1]
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)
@@ -246,10 +263,10 @@ def log_odds(scores: Tensor) -> Tensor:
 
 
 def _one_sided(pieces: Tensor) -> Tensor:
-    """For each pair of pieces, how badly the second one fits to the right of the first, [M, T, T].
+    """For each pair of T pieces of M pictures, how badly the second fits to the right of the first, [M, T, T].
 
-    The first column of the right piece is compared with the column that the last two of the left piece predict, in the
-    Mahalanobis distance of the left piece's steps.
+    The first column of the right piece is compared with the column that the last two columns of the left piece predict,
+    in the Mahalanobis distance of the left piece's steps.
     """
     m, t, p, _, c = pieces.shape
     steps = pieces[:, :, :, -1] - pieces[:, :, :, -2]

@@ -1,8 +1,8 @@
-"""Reading the adversary's tokens by chosen queries: copies of one image stay unmixed, repeated patches label tokens.
+"""Read the adversary's tokens by chosen queries: messages of copies of one image, and repeated patches.
 
-A message of copies of one image holds each token of this image as many times as there are copies, in any order. In
-an image that holds one patch once, the next patch twice and so on, the number of copies of a token identifies its
-patch. Such pairs of patch and token give a map from patches to tokens, and so the place of each token of an image.
+A message of copies of one image holds each token of this image as many times as there are copies, in any order. In an
+image that holds one patch once, the next patch twice and so on, the number of copies of a token identifies its patch.
+Such pairs of patch and token give a map from patches to tokens, and so the place of each token of an image.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def rows_a_message(view: View) -> int:
 
 
 class Asker:
-    """Sends queries round by round, within the threat model's rules.
+    """Sends queries round by round, as far as the threat model's rules allow.
 
     Attributes:
-        rows: number B of images in each message of the last answer.
+        rows: number of images in each message of the last answer.
         left: number of query rounds that are still allowed.
     """
 
@@ -70,7 +70,7 @@ class Asker:
         self.left = _ANY_NUMBER if rules.rounds is None else max(0, rules.rounds - asked)
 
     def round(self, images: Tensor) -> Tensor:
-        """The returned tokens [N, T, D] of patches for one round of images, with rows in the order of the images.
+        """Query one round of N images, and return the T tokens of their patches, [N, T, D], in the order of the images.
 
         Raises:
             NotApplicable: if the answer has no row for each image.
@@ -81,10 +81,11 @@ class Asker:
         return patch_tokens(answer.view.smashed).float()[answer.row_of_each(len(images), "reading own tokens")]
 
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
-        """The result of `read`, computed or reused; its further rounds of queries count in both cases.
+        """The result of `read`, computed or reused from an earlier attack; its query rounds count in both cases.
 
         Args:
             given: all inputs of `read`, and the answers so far, which identify the clients.
+            read: function that sends queries and computes a result.
         """
         left = self.left
 
@@ -117,10 +118,11 @@ class Asker:
         return torch.cat([self.round(part) for part in sent])[: len(images)]
 
     def unmixed(self, images: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        """Each image's tokens [N, T, D] in any order, from a message of its copies; and whether these agreed, [N].
+        """Read the T tokens of N images from messages of copies: [N, T, D], and whether copies agreed, bool [N].
 
-        Tokens are sorted along a random direction, which puts copies of one token side by side. Only one round is in
-        memory at a time. `scale` [D] holds the standard deviations of the tokens' channels.
+        An image's tokens may be in any order. Tokens are sorted along a random direction, which puts copies of one
+        token side by side. Only one round is in memory at a time. `scale` [D] holds the standard deviations of the
+        tokens' channels.
         """
         size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
         read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that
@@ -147,7 +149,7 @@ class Asker:
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
-    """Whether two groups of tokens [G, n, D] hold the same tokens, in any order: bool [G].
+    """Whether two groups of n tokens hold the same tokens, in any order: bool [G] for G pairs of groups [G, n, D].
 
     >>> tokens = torch.rand(2, 5, 3)
     >>> same_tokens(tokens, tokens.flip(1)).tolist(), same_tokens(tokens, tokens.flip(0)).tolist()
@@ -160,7 +162,9 @@ def same_tokens(first: Tensor, second: Tensor) -> Tensor:
 
 
 def multiplicities(tokens: int) -> list[int]:
-    """Number of repetitions of each patch in a label image: 1, 2, 3, …; the last patch fills the rest of the image.
+    """How often each patch is repeated in a label image of T = `tokens` patches: 1, 2, 3, … times.
+
+    In a label image, the number of a patch's copies identifies the patch. The last patch fills the rest of the image.
 
     >>> multiplicities(16), multiplicities(49)[-2:], multiplicities(4)
     ([1, 2, 3, 4, 6], [8, 13], [1, 3])
@@ -176,10 +180,10 @@ def multiplicities(tokens: int) -> list[int]:
 class LabelledTokens:
     """Tokens whose patch is known, from images of repeated patches."""
 
-    patches: Tensor  # [L, K, P], the patches of each such image
+    patches: Tensor  # [L, K, P], the K patches of each of L images
     whole: Tensor  # [L, P], the mean patch of each image
-    tokens: Tensor  # [L, K, D]
-    sure: Tensor  # bool [L, K], whether exactly as many tokens came back alike as the patch was repeated
+    tokens: Tensor  # [L, K, D], the token of each patch
+    sure: Tensor  # bool [L, K], whether the token came back exactly as often as the patch was repeated
 
 
 def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Generator) -> tuple[Tensor, Tensor]:
@@ -194,7 +198,9 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """The token of each repeated patch [L, K, P], by its number of copies among tokens [L, T, D] in any order.
+    """The token of each repeated patch, found by its number of copies among an image's tokens.
+
+    `chosen` are the K patches of each of L images, [L, K, P]; `rows` are the images' T tokens in any order, [L, T, D].
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -211,11 +217,11 @@ def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
 
 
 def in_place(rows: Tensor, patches: Tensor, labels: LabelledTokens) -> Tensor:
-    """Each image's tokens [N, T, D], given in any order, in the order of the image's patches [N, T, P].
+    """Put the tokens of N images, [N, T, D] in any order, in the order of the images' T patches, [N, T, P].
 
-    An affine map from a patch and its image's mean patch to the token is fitted to the labels, then to the images in
-    the order that the map predicts. Without enough labels (if a model treats places differently), tokens are matched
-    as in `match_own_tokens`.
+    An affine map from a patch and its image's mean patch to the token is fitted to tokens with known patches
+    (`labels`), then to the images in the order that the map predicts. If there are too few such tokens (since a model
+    treats places differently), tokens are matched as in `match_own_tokens`.
     """
     if labels.sure.double().mean() < _PLAIN:
         return match_own_tokens(rows.unsqueeze(1), patches.unsqueeze(1))[0].squeeze(1)
@@ -266,7 +272,7 @@ def _directions(tokens: Tensor, number: int) -> Tensor:
 class AffineMap:
     """An affine map fitted by ridge regression on standardized inputs."""
 
-    mean: Tensor  # [F] of the inputs
+    mean: Tensor  # [F], mean of the inputs
     scale: Tensor  # [F], their standard deviation
     weight: Tensor  # [F, P]
     bias: Tensor  # [P]
@@ -297,10 +303,13 @@ class AffineMap:
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
     """Order the returned tokens of the adversary's images, although a shuffle hides the image of each token.
 
-    `released` are messages [M, B, T, D] for the images' patches [M, B, T, P] in order. The mean over a row does not
-    depend on the order. So regressing rows' mean tokens on their mean patches, both relative to their message, gives a
-    first affine map from a patch's principal components to its token. Then tokens are assigned to the predictions by
-    Sinkhorn's iteration, the map is fitted again, and so on.
+    The mean over a row does not depend on the order. So regressing rows' mean tokens on their mean patches, both
+    relative to their message, gives a first affine map from a patch's principal components to its token. Then tokens
+    are assigned to the predictions by Sinkhorn's iteration, the map is fitted again, and so on.
+
+    Args:
+        released: M messages of B rows with T tokens, [M, B, T, D].
+        patches: the images' patches of P values in order, [M, B, T, P].
 
     Returns:
         The token of each patch, [M, B, T, D]; the share of patches whose token is in its image's row, among patches
@@ -334,9 +343,10 @@ def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, 
 
 
 def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
-    """Share of patches whose token, int64 [M, B·T], is in the patch's row of T tokens (for T = 1, in its place).
+    """Share in [0, 1] of patches whose token is in the patch's row of T tokens (for T = 1, in the patch's place).
 
-    Only `sure` matches, bool [M, B·T], count, unless there are hardly any: all black patches are alike.
+    Only sure matches count, unless there are hardly any (all black patches are alike, for example). `taken` is the
+    token of each patch in M messages of B rows, int64 [M, B·T]; `sure` is bool [M, B·T].
     """
     rows = torch.arange(taken.shape[1], device=taken.device) // tokens
     at_home = taken // tokens == rows
@@ -344,9 +354,9 @@ def own_share(taken: Tensor, sure: Tensor, tokens: int) -> float:
 
 
 def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest token of each prediction, if each token is used about once, and whether the match is sure.
+    """The likeliest token of each of K predictions, if each token is used about once, and whether the match is sure.
 
-    From predictions and tokens [M, K, D]: int64 [M, K] and bool [M, K].
+    For M messages, `predicted` and `tokens` are [M, K, D]; the results are int64 [M, K] and bool [M, K].
 
     >>> offer = torch.tensor([[[0.0], [5.0], [5.0], [9.0]]])
     >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()

@@ -1,7 +1,7 @@
 """Places of tokens in unordered sets, found from the content of their images.
 
-The mean of a set does not depend on the order. Regressing it on the image's mean patch gives a first map from a
-patch to its token. With this map tokens and places are matched; maps and matchings then improve each other.
+The mean of an image's tokens does not depend on their order. Regressing it on the image's mean patch gives a first map
+from a patch to its token. With this map tokens and places are matched; maps and matchings then improve each other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class Shown:
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """The features of images [n, C, H, W], for patches of `patch` pixels per side.
+        """Compute features of n images, [n, C, H, W], for each place of a patch of `patch` pixels per side.
+
+        They are principal components of the patch there and of the whole image, and a 1.
 
         >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
         torch.Size([3, 4, 21])
@@ -61,7 +63,12 @@ class TokenMaps:
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
-        """Fit to tokens [n, T, q] of n images, in any order in each image or, if `still`, in their places.
+        """Fit a linear map from image features to tokens for each place, from tokens whose places are unknown.
+
+        Args:
+            sets: T tokens of q numbers for each of n images, [n, T, q], in any order within an image.
+            shown: features of the images.
+            still: whether the tokens are in their places already.
 
         >>> draws = torch.Generator().manual_seed(0)
         >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
@@ -106,8 +113,11 @@ class TokenMaps:
         return torch.einsum("ntf,tfq->ntq", shown, self.maps)
 
     def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:
-        """−2·ln of the density of tokens [N, L, q] at each place, [N, L, T], for features [N, T, F], up to a
-        constant.
+        """How badly each token fits at each place: −2·ln of its density there, [N, L, T], up to a constant.
+
+        Args:
+            tokens: L tokens of q numbers of each of N images, [N, L, q].
+            shown: F features of the images at each of T places, [N, T, F].
         """
         expected = self.expected(shown) @ self.whitening.T
         return distances(tokens.double() @ self.whitening.T, expected) + self.spread.float()

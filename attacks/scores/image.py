@@ -22,7 +22,7 @@ def _pair(truth: Pixels, guess: Pixels, data_range: float) -> tuple[Pixels, Pixe
 
 
 def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Mean squared error per image, in units of the data range squared; lower is closer.
+    """Mean squared error of each of N images, as a share of the data range squared; lower is closer.
 
     Args:
         truth: true images, [N, C, H, W].
@@ -43,9 +43,14 @@ def mse(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 
 
 def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Peak signal-to-noise ratio per image, in dB; higher is closer, `inf` for an exact copy.
+    """Peak signal-to-noise ratio of each of N images, in dB, float64 [N]; higher is closer, `inf` for an exact copy.
 
-    The PSNR is computed image by image: the mean of these values is not the PSNR of the mean MSE.
+    It is computed image by image: the mean of these values is not the PSNR of the mean MSE.
+
+    Args:
+        truth: true images, [N, C, H, W].
+        guess: guessed images of the same shape.
+        data_range: largest minus smallest possible value, > 0.
 
     Source: scikit-image `peak_signal_noise_ratio`; 10·log10(range²/MSE).
 
@@ -57,7 +62,14 @@ def psnr(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
 
 
 def ssim(truth: Pixels, guess: Pixels, *, data_range: float) -> Values:
-    """Structural similarity per image, in [−1, 1]; higher is closer. Uniform 7×7 window, mean over channels.
+    """Structural similarity of each of N images, float64 [N] in [−1, 1]; higher is closer.
+
+    It is computed in a uniform 7×7 window, and averaged over channels.
+
+    Args:
+        truth: true images, [N, C, H, W].
+        guess: guessed images of the same shape.
+        data_range: largest minus smallest possible value, > 0.
 
     Raises:
         ValueError: if a side is below 7 pixels.

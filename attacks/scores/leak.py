@@ -21,11 +21,11 @@ _DISJOINT = "Clopper–Pearson of disjoint pairs, since all scores lie on one si
 
 @dataclass(frozen=True, kw_only=True)
 class Leak:
-    """An area under the ROC curve (AUC), pooled or averaged over batches.
+    """An area under the ROC curve (AUC), of all examples together or averaged over batches.
 
     Attributes:
-        auc: AUC in [0, 1]; 1/2 is chance. Scores of different rounds are on different scales, so pooled and per-batch
-            areas differ. Its `n` counts examples.
+        auc: AUC in [0, 1], with its interval; 1/2 is chance. Scores of different rounds are on different scales, so the
+            area of all examples and the mean over batches differ. Its `n` counts examples.
         batches: number of batches; 1 if all examples share one curve.
         skipped: number of batches with only one kind of examples, which have no area.
     """
@@ -48,12 +48,13 @@ class Leak:
 
 
 def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Leak:
-    """Area under one ROC curve of all examples, with DeLong's interval; the farther from 1/2, the larger the leak.
+    """Area under one ROC curve of all N examples, with its interval; the farther from 1/2, the larger the leak.
 
-    The interval assumes independent examples; gradients of one batch are independent only given the weights. The
-    interval is computed on the scale ln(AUC/(1 − AUC)). With few examples of a kind, DeLong's deviation is often too
-    small. So the interval also includes every area that is compatible by Hanley and McNeil's deviation at this area. If
-    all pairs have the same order, the limit is Clopper–Pearson's for the number of disjoint pairs.
+    The interval is DeLong's, on the scale ln(AUC/(1 − AUC)). It assumes independent examples; gradients of one batch
+    are independent only given the weights. With few examples of a kind, DeLong's deviation is often too small. So the
+    interval also includes every area that is compatible with the found area by Hanley and McNeil's deviation. If every
+    positive example scores higher than every negative one (or every one lower), the limit is Clopper–Pearson's for the
+    number of disjoint pairs.
 
     Args:
         scores: one finite score per example, [N].
@@ -78,10 +79,18 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
 
 
 def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *, confidence: float = 0.95) -> Leak:
-    """Mean of the areas of all batches; batches with only one kind of examples are skipped and counted.
+    """Mean of the batches' areas under the ROC curve; batches with only one kind of examples are skipped.
 
-    `batches` [N] holds the batch number of each example. The interval is Student's over batches; with one batch it is
-    the whole [0, 1]. Other arguments and errors are those of `pooled_auc`; at least one batch must have both kinds.
+    The interval is Student's over batches; with one batch it is the whole [0, 1].
+
+    Args:
+        scores: a finite score for each of N examples, [N].
+        positive: whether each example is positive, bool or 0/1 [N].
+        batches: the batch number of each example, [N].
+        confidence: confidence of the interval, in (0, 1).
+
+    Raises:
+        ValueError: if lengths differ, scores are not finite, or no batch has both kinds of examples.
 
     Source: the released code of Li et al. 2021, "Label leakage and protection", which averages over batches and leaves
     out batches without positives; batches without negatives also have no area.
@@ -116,10 +125,10 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
 
 
 def opposed(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike) -> str:
-    """A sentence if some batches surely leak in one direction and others in the other; empty otherwise.
+    """A sentence if some batches surely leak in one direction and others in the opposite direction; empty otherwise.
 
-    Their areas cancel in the pooled area and in the mean, though each batch alone gives its examples away. Arguments
-    and errors are those of `per_batch_auc`.
+    The areas under the batches' ROC curves then cancel in the pooled area and in the mean, although each batch alone
+    reveals which of its examples are positive. For the arguments see `per_batch_auc`.
 
     Source: the deviation of an area without a leak is that of Mann and Whitney 1947.
 
@@ -144,9 +153,10 @@ def opposed(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike) -> str:
 
 
 def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Array]:
-    """Corners of the ROC curve: false and true positive rates from 0 to 1, thresholds decreasing from infinity.
+    """Corners of the ROC curve: false positive rates, true positive rates and thresholds, one array each.
 
-    Arguments and errors are those of `pooled_auc`.
+    Rates rise from 0 to 1, thresholds fall from infinity. `scores` [N] holds a score for each of N examples, `positive`
+    [N] whether each example is positive.
 
     Source: Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`.
 
@@ -161,15 +171,21 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
 
 
 def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *, confidence: float = 0.95) -> Interval:
-    """Largest true positive rate at a given false positive rate, with confidence limits.
-
-    `false_positive_rate` is in [0, 1), such as 0.01; a higher result means a larger leak. Other arguments and
-    errors are those of `pooled_auc`.
+    """Largest true positive rate at a given false positive rate, with confidence limits; higher means a larger leak.
 
     The limits hold for the best threshold whose *true* false positive rate is allowed. The negatives determine this
     rate only roughly. So the lower limit uses a threshold that is surely high enough (at the stated confidence), and
-    the upper limit one that is surely low enough. With few negatives, no threshold is surely high enough: with fewer
-    than 437, the lower limit at 1 % is 0.
+    the upper limit a threshold that is surely low enough. With few negatives, no threshold is surely high enough: with
+    fewer than 437, the lower limit at 1 % is 0.
+
+    Args:
+        scores: a finite score for each of N examples, [N].
+        positive: whether each example is positive, bool or 0/1 [N].
+        false_positive_rate: the allowed rate, in [0, 1), such as 0.01.
+        confidence: confidence of the limits, in (0, 1).
+
+    Raises:
+        ValueError: if lengths differ, scores are not finite, or one kind of examples is missing.
 
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the rate at the j-th largest of
     n negatives is Beta-distributed, and a quarter of the error goes to each of the two thresholds and two shares.
@@ -195,11 +211,16 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
 
 
 def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95) -> Interval:
-    """The largest true positive rate minus false positive rate over all thresholds; higher means a larger leak.
+    """The largest difference of true and false positive rate over all thresholds; higher means a larger leak.
 
-    The confidence bands hold jointly for both distribution functions, so the limits also hold for the best threshold.
-    The bands assume independent examples of each kind; canaries of one batch are only roughly independent. Arguments
-    and errors are those of `pooled_auc`.
+    The limits are confidence bands that hold jointly for both distribution functions, so they also hold for the best
+    threshold. The bands assume independent examples of each kind; canaries (records that were inserted for a test) of
+    one batch are only roughly independent.
+
+    Args:
+        scores: a finite score for each of N examples, [N].
+        positive: whether each example is positive, bool or 0/1 [N].
+        confidence: confidence of the limits, in (0, 1).
 
     Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
 
@@ -222,10 +243,14 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:
-    """The smallest threshold that is reached by at most the given share, in [0, 1), of the N ≥ 1 negative scores.
+    """The smallest threshold that at most a given share of the negative scores reaches.
+
+    Args:
+        negatives: N ≥ 1 scores, [N].
+        false_positive_rate: the share, in [0, 1).
 
     Raises:
-        ValueError: if the rate is out of range.
+        ValueError: if the share is out of range.
 
     >>> threshold_at(np.array([1.0, 2.0]), 0.5) > 1
     True
@@ -280,7 +305,9 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
 
 
 def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float, float]:
-    """Limits of an AUC in (0, 1): the extreme areas compatible with it, as in Wilson's interval of a share.
+    """Confidence limits of an AUC in (0, 1): the extreme true areas that are compatible with it.
+
+    `n` and `k` are the numbers of examples of the two kinds. The method is that of Wilson's interval of a share.
 
     Source: Hanley and McNeil 1982 (the deviation of exponential scores); Newcombe 2006, part 2 (taken at the limit).
     """

@@ -11,13 +11,13 @@ _TIE = 1e-9  # distances that differ by less than this share of their mean count
 
 
 def found(distances: Values, own: NDArray[np.int64]) -> Values:
-    """The probability that each guess finds its own record, if ties are broken at random.
+    """The probability that each guess identifies its own record as the nearest one, if ties are broken at random.
 
-    The mean over guesses is the expected share of identified records. Guesses that are independent of their records
-    find one record on average, a share of 1/N. Among equal records, the match is random.
+    The mean over G guesses is the expected share of identified records. Guesses that are independent of their records
+    find one of N records on average, a share of 1/N. Among equal records, the match is random.
 
     Args:
-        distances: distance of each guess to every attacked record, [G, N]; lower is nearer.
+        distances: distance of each of G guesses to each of N attacked records, [G, N]; lower is nearer.
         own: int64 [G], the column of each guess's own record.
 
     Returns:

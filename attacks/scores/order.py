@@ -1,8 +1,8 @@
-"""The correct share of a guessed order: direct, neighbor and membership accuracy, picture by picture.
+"""How much of a guessed order of tokens is right: direct, neighbor and membership accuracy of each image.
 
-An arrangement is int64 [N, T], as in `privkit.attacks.goals.order.Permutation`: the place of each released piece
-among all places of its message. If `kinds` are given, equal pieces are interchangeable: swapping two equal patches
-is correct.
+An arrangement of the T tokens (pieces) of N images is int64 [N, T], as in `privkit.attacks.goals.order.Permutation`:
+the place of each released piece among all places of its message. If `kinds` are given, equal pieces are
+interchangeable: swapping two equal patches is correct.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from privkit.constraints import real, whole
 
 
 def equal_tokens(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
-    """The kind of each released token [N, T, D], int64 [N, T]; within a message, only equal tokens have the same kind.
+    """The kind of each of T tokens of N rows, int64 [N, T]; within a message, only equal tokens have the same kind.
 
-    Messages are `batch` consecutive rows; the last one may be smaller. Values are first rounded to steps of
-    `tolerance`; with 0 they are compared bit for bit.
+    Args:
+        tokens: released tokens, [N, T, D].
+        batch: rows per message; the last message may be smaller.
+        tolerance: values are first rounded to steps of this size; with 0 they are compared bit for bit.
 
     >>> equal_tokens(torch.tensor([[[0.0], [1.0], [0.0]], [[1.0], [2.0], [2.0]]]), batch=1).tolist()
     [[0, 1, 0], [0, 1, 1]]
@@ -34,16 +36,16 @@ def equal_tokens(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
 
 
 def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """Share of each true picture's places at which the guess has the right piece.
+    """For each true image, the share of places at which the guess has the right piece (token).
 
     Args:
-        guess: guessed arrangement, int64 [N, T], with each place of a message once.
+        guess: guessed arrangement of N images of T pieces, int64 [N, T], with each place of a message once.
         truth: true arrangement, in the same form.
         batch: rows per message.
         kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
 
     Returns:
-        One share in [0, 1] per picture, float64 [N]; the number of hits is `accuracy * T`.
+        One share in [0, 1] per image, float64 [N]; the number of hits is `accuracy * T`.
 
     >>> truth, guess = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 0, 2, 3]])
     >>> direct_accuracy(guess, truth, batch=1)
@@ -56,10 +58,20 @@ def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor |
 
 
 def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """Share in [0, 1] of each true picture's adjacent pairs that the guess places side by side in the same direction.
+    """For each true image, the share of adjacent pairs of pieces that are also adjacent in the guess.
 
-    Arguments are those of `direct_accuracy`, with a square number T ≥ 4. A pair may be in any picture of its message;
-    pairs with equal contents count as many times as both arrangements contain them. A picture has 2·√T·(√T − 1) pairs.
+    A pair must have the same direction, but may be in any image of its message; pairs with equal contents count as many
+    times as both arrangements contain them. An image has 2·√T·(√T − 1) pairs.
+
+    Args:
+        guess: guessed arrangement of N images of T pieces, int64 [N, T], with each place of a message once; T ≥ 4 is a
+            square number.
+        truth: true arrangement, in the same form.
+        batch: rows per message.
+        kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
+
+    Returns:
+        One share in [0, 1] per image, float64 [N].
 
     Source: the measure of Cho et al. 2010 and of the puzzle solvers after them.
 
@@ -80,10 +92,19 @@ def neighbor_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor
 
 
 def membership_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """Share in [0, 1] of each true picture's pieces that the guess puts into this picture, at any place.
+    """For each true image, the share of its pieces (tokens) that the guess puts into this image, at any place.
 
-    Arguments are those of `direct_accuracy`. Chance is 1/batch, or the share of pieces that the shuffle leaves in their
-    row, if that is larger.
+    A guess without any knowledge reaches 1/batch, or the share of pieces that the shuffle leaves in their row, if this
+    share is larger.
+
+    Args:
+        guess: guessed arrangement of N images of T pieces, int64 [N, T], with each place of a message once.
+        truth: true arrangement, in the same form.
+        batch: rows per message.
+        kinds: kinds of pieces, int64 [N, T] from `equal_tokens`; if None, all pieces differ.
+
+    Returns:
+        One share in [0, 1] per image, float64 [N].
 
     >>> truth, guess = torch.tensor([[0, 1], [2, 3]]), torch.tensor([[1, 2], [0, 3]])
     >>> membership_accuracy(guess, truth, batch=2)

@@ -9,9 +9,10 @@ PADDING = 0  # the id behind the end of a text, in every domain of token sequenc
 
 
 def rouge_1(truth: NDArray[np.int64], guess: NDArray[np.int64]) -> NDArray[np.float64]:
-    """The F-measure of the tokens that each pair of rows shares in any order, without padding: float64 [N] in [0, 1].
+    """How many token ids two texts share in any order: the F-measure ROUGE-1 of each of N pairs, float64 [N] in [0, 1].
 
-    Token ids are [N, T] for the truth and [N, S] for the guess, or [1, S] for one guess at all rows.
+    Padding does not count. Token ids are [N, T] for the truth and [N, S] for the guess, or [1, S] for one guess at all
+    rows.
 
     Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2, with equal weights of precision and
     recall.

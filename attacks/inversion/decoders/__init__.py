@@ -29,7 +29,7 @@ DECODERS: dict[DecoderName, type[Decoder]] = {
 
 
 def usual_decoder(release: Tensor) -> DecoderName:
-    """Name of a release's default decoder: "mae" for tokens, as published, "autoencoder" for maps and vectors.
+    """Name of the default decoder for a release: "mae" for tokens, as published, "autoencoder" for maps and vectors.
 
     >>> import torch
     >>> usual_decoder(torch.zeros(2, 16, 96)), usual_decoder(torch.zeros(2, 64, 8, 8))
@@ -47,14 +47,16 @@ def build_decoder(
     depth: int | None = None,
     whole: bool = True,
 ) -> Decoder:
-    """A decoder for releases of this form, with weights drawn from torch's global generator.
+    """Build a decoder network for releases of a given form, with weights drawn from torch's global generator.
 
     Args:
         name: a name in `DECODERS`; None for the `usual_decoder`.
-        release: example of the rows to decode, [N, T, D], [N, D, h, w] or [N, D].
+        release: N example rows to decode: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
+        image_shape: shape (C, H, W) of the images that come out.
         width: number of channels; None for a size scaled to the model.
         depth: number of blocks or halvings; None for a size scaled to the model.
-        whole: see `View.whole`; for dropped or merged tokens, "mae" is `AnyTokensDecoder`.
+        whole: whether every patch of an image has a token. If not, "mae" builds `AnyTokensDecoder`, which reads any
+            number of tokens.
 
     Raises:
         NotApplicable: if the decoder cannot read such a release.

@@ -15,13 +15,16 @@ from privkit.attacks.patches import Geometry, class_tokens, patch_tokens
 
 
 class Decoder(nn.Module):
-    """A network from rows of a release, [N, T, D], [N, D, h, w] or [N, D], to images [N, C, H, W] or other records.
+    """A network from released rows to guesses at the images, [N, C, H, W], or at other records.
+
+    A release of N rows holds tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
 
     Attributes:
         layout: how the decoder reads a release: as patches of the image, or as a picture.
         width: number of channels, which sets the peak of the learning rate.
         rate_times_width: default peak of the learning rate, times the width.
-        whole_message: whether the decoder reads all rows of a message together rather than each row by itself.
+        whole_message: whether the decoder reads all rows of a message (the rows that a shuffle mixes) together; False
+            if it reads each row by itself.
     """
 
     layout: ClassVar[type[Geometry] | type[MapGeometry]]
@@ -57,7 +60,7 @@ class Decoder(nn.Module):
 
         Args:
             release: rows of one round of the adversary's images.
-            truth: the images behind these rows, float32 [N, C, H, W] in [0, 1].
+            truth: the images of these N rows, float32 [N, C, H, W] in [0, 1].
         """
         return nn.functional.mse_loss(self(release).float(), truth)
 
@@ -73,7 +76,12 @@ class MapGeometry:
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
-        """Read the geometry off tokens [N, T, D] or [N, T + 1, D] (class token), maps [N, D, h, w] or vectors [N, D].
+        """Read the layout of a release: how many rows and columns of cells it has, and how many features in each cell.
+
+        Args:
+            release: N rows of T tokens [N, T, D] or, with a class token, [N, T + 1, D]; feature maps [N, D, h, w]; or
+                vectors [N, D].
+            image_shape: shape (C, H, W) of the images.
 
         Raises:
             NotApplicable: if the tokens do not form a square grid, or the release has another number of axes.
@@ -116,10 +124,11 @@ def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 
 
 class Painter(nn.Module):
-    """Map every position of a release by one linear map to features [N, channels, H, W], as large as the image.
+    """Map the features at each position of a release by one linear map to a picture as large as the image.
 
-    If few pixels per side are missing (fewer than half the number of positions), zeros are added around the picture, as
-    after convolutions without padding. If more are missing, the picture is resized.
+    The output for N releases is [N, channels, H, W]. If few pixels per side are missing (fewer than half the number of
+    positions), zeros are added around the picture, as after convolutions without padding. If more are missing, the
+    picture is resized.
 
     >>> import torch
     >>> Painter(MapGeometry.of(torch.zeros(2, 8, 12, 12), (1, 28, 28)), 8).frame  # left, right, top, bottom

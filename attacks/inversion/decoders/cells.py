@@ -20,18 +20,18 @@ _UNSEEN = 0.1  # initial count of a category that no own record has
 
 
 class CellDecoder(Decoder):
-    """Attention blocks over the released tokens, then a query for each column that attends to the tokens.
+    """A decoder of table rows: attention blocks over the released tokens, then one query for each column.
 
-    If there is a token for each column, the query also sees the token at the column's place, which is the column's own
-    token if nothing was shuffled. Each token gets an embedding of its place, which training can learn to ignore after a
-    shuffle. The training error is the squared error over the column's variance for numbers, and the cross-entropy for
-    categories. A column starts at its mean, or at the frequencies of its categories.
+    If there is a token for each column, the query also gets the token at the column's place; without a shuffle this is
+    the column's own token. Each token gets an embedding of its place, which training can learn to ignore after a
+    shuffle. The training error is the squared error divided by the column's variance for numbers, and the cross-entropy
+    for categories. The initial output of a column is its mean, or the frequencies of its categories.
 
     Args:
-        sample: releases of the adversary's records, [N, T, D] or [N, D], which set the scale of every place. Give many
-            rows: most counts in a table are small, so a few rows would miss large counts.
-        own: the adversary's records [M, C], which give the columns' means, variances and frequencies.
-        columns: number of categories of each of the C columns, 0 for a dense column.
+        sample: releases of the adversary's records, N rows [N, T, D] or [N, D], which set the scale of every place.
+            Give many rows: most counts in a table are small, so a few rows would miss large counts.
+        own: the adversary's M records [M, C], which give the columns' means, variances and frequencies.
+        columns: number of categories of each of the C columns, 0 for a dense (numeric) column.
         width: number of channels, a positive multiple of 16; None for 64.
         depth: number of blocks; None for 1.
 

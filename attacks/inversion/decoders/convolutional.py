@@ -20,12 +20,14 @@ _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's l
 
 
 class Convolutions(Decoder):
-    """Two 3×3 convolutions with an interpolation to the image's size between them: the weakest published attacker.
+    """A decoder of two 3×3 convolutions, with an interpolation to the image's size between them.
 
-    The paper leaves widths and order open; interpolation between the convolutions gives a stronger attack, since the
-    second convolution then works at the image's resolution.
+    It is the weakest published attacker. The paper does not state the widths, nor where the interpolation is. We
+    interpolate between the convolutions, which gives a stronger attack, since the second convolution then works at the
+    image's resolution.
 
     Args:
+        geometry: the layout of the release as a picture.
         width: number of channels between the convolutions; None for 128.
         depth: must be None or 2.
 
@@ -50,12 +52,14 @@ class Convolutions(Decoder):
 
 
 class _Hourglass(nn.Module):
-    """A U-Net: convolutions halve a picture `depth` times and double it again, with skips between equal sizes.
+    """A U-Net: convolutions halve a picture `depth` times and double it again, with skips between layers of equal size.
+
+    It maps N pictures [N, inputs, H, W] to [N, outputs, H, W].
 
     Args:
-        inputs: number of channels of the picture [N, inputs, H, W].
+        inputs: number of input channels.
         outputs: number of output channels.
-        width: number of channels at full size; doubled with every halving, up to eight times this width.
+        width: number of channels at full size; it doubles with every halving, up to eight times this width.
         depth: number of halvings.
     """
 
@@ -82,7 +86,7 @@ class _Hourglass(nn.Module):
 
 
 def halvings(image_shape: tuple[int, int, int]) -> int:
-    """Number of halvings until an image's longer side is at most 8 pixels; at least one.
+    """How often a U-Net halves an image (C, H, W): until its longer side is at most 8 pixels, but at least once.
 
     >>> [halvings((1, side, side)) for side in (8, 28, 32, 224)]
     [1, 2, 2, 5]
@@ -125,13 +129,14 @@ class _Pyramid(nn.Module):
 
 
 class Autoencoder(Decoder):
-    """Residual convolutional decoder of a release read as a picture; it works at half of the image's size or less.
+    """A residual convolutional decoder that reads a release as a picture, and works at half of the image's size.
 
-    Channels are normalized by the mean and variance of the victims' release. Normalizing each picture by itself would
-    remove its brightness.
+    Channels are normalized by their mean and variance in the attacked release. If each picture were normalized by
+    itself, it would lose its brightness.
 
     Args:
-        sample: rows of a release, whose channels' means and variances are kept.
+        geometry: the layout of the release as a picture.
+        sample: rows of the attacked release, which give the means and variances of the channels.
         width: number of channels; None for 32.
         depth: number of halvings of the picture; the first halving stacks 2×2 pixels as channels. None halves down to 8
             pixels per side.
@@ -176,9 +181,12 @@ class Autoencoder(Decoder):
 
 
 class UNet(Decoder):
-    """Only the generator of pix2pix: a U-Net on the release laid out as a picture, trained on the absolute error.
+    """A U-Net decoder that reads the release as a picture, trained on the absolute error, without a discriminator.
+
+    It is the generator of pix2pix.
 
     Args:
+        geometry: the layout of the release as a picture.
         width: number of channels at the image's size; None for 16.
         depth: number of halvings; None halves down to 8 pixels per side.
 
@@ -205,9 +213,9 @@ class UNet(Decoder):
 
 
 class Pix2Pix(UNet):
-    """The U-Net with a discriminator that judges overlapping pieces of the generated pictures separately.
+    """The U-Net decoder with a discriminator that judges overlapping pieces of the decoded images separately.
 
-    Generator and discriminator are updated together: both gradients come from one backward pass, and the generator's
+    Decoder and discriminator are updated together: both gradients come from one backward pass, and the decoder's
     gradient uses fixed discriminator weights.
 
     Source: Isola et al. 2017, §3; the attacker of Yao et al., patch shuffling, Table IX.

@@ -26,7 +26,7 @@ def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
 
 
 def scaled_size(token_dim: int, width: int | None = None, depth: int | None = None) -> tuple[int, int]:
-    """The decoder's width and depth: as given, or scaled to the token size, up to the published ones at 768 (ViT-B).
+    """A decoder's width and depth; a value that is None grows with the token size, up to 512 and 8 (for ViT-B).
 
     >>> [scaled_size(dim) for dim in (96, 192, 768)]
     [(96, 3), (192, 4), (512, 8)]
@@ -44,7 +44,7 @@ def checked_width(width: int) -> int:
 
 
 def heads_for(width: int) -> int:
-    """Number of attention heads: the largest that gives each head at least 32 channels; at least 1.
+    """The largest number of attention heads that divides `width` and gives each head at least 32 channels; at least 1.
 
     >>> [heads_for(width) for width in (16, 96, 112, 512)]
     [1, 3, 2, 16]
@@ -53,17 +53,18 @@ def heads_for(width: int) -> int:
 
 
 class MaeDecoder(Decoder):
-    """MAE decoder over all tokens (none is masked, since the server receives every token).
+    """The decoder of a masked autoencoder, which reads all tokens of an image; none is masked, since all are released.
 
     A class token passes through the blocks without a position and is left out of the image.
 
     Args:
+        geometry: the patches of the image, and the size of the released tokens.
         width: number of channels of the blocks, a positive multiple of 16; None to scale it to the released tokens'
             size.
         depth: number of blocks; None to scale it in the same way.
 
-    Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks,
-    16 heads); used as the black-box attacker in Yao et al., patch shuffling, §V-B.1.
+    Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3 and A.1 (512 wide, 8 blocks, 16
+    heads); used as the black-box attacker in Yao et al., patch shuffling, §V-B.1.
     """
 
     layout: ClassVar = Geometry
@@ -89,13 +90,15 @@ class MaeDecoder(Decoder):
 
 
 class AnyTokensDecoder(MaeDecoder):
-    """The MAE decoder for dropped or merged tokens: a mask token for each patch attends to all received tokens.
+    """The MAE decoder for dropped or merged tokens: a learned mask token for each patch attends to all tokens.
 
-    The patch of a token is unknown, so tokens get no position.
+    The adversary does not know to which patch a received token belongs, so received tokens get no position.
 
     Args:
         geometry: the patches to decode, and the size of the released tokens; `of` takes the largest square patches
             whose number is at least the number of tokens.
+        width: as in `MaeDecoder`.
+        depth: as in `MaeDecoder`.
 
     Source: He et al. 2022, "Masked Autoencoders Are Scalable Vision Learners", §3; the omission of positions is
     privkit's.
@@ -123,14 +126,15 @@ class AnyTokensDecoder(MaeDecoder):
 
 
 class ReleasedDecoder(Decoder):
-    """The variant in the patch-shuffling authors' code: the channels of the last block are the pixels of a patch.
+    """The decoder in the patch-shuffling authors' code: the channels of its last block are the pixels of a patch.
 
-    For ViT-B/16 it is an MLP 512→512→768 and the twelve blocks of ViT-B (768 = 16·16·3), with learned positions and
+    For ViT-B/16 it consists of an MLP 512→512→768, learned positions, the twelve blocks of ViT-B (768 = 16·16·3), and
     Tanh.
 
     Args:
-        width: must be None or the patch's pixel count, because there is no prediction head.
-        depth: number of blocks; None for 12 at ViT-B's token size or above, and the MAE decoder's depth below it.
+        geometry: the patches of the image, and the size of the released tokens.
+        width: must be None or the number of values in a patch, because there is no prediction head.
+        depth: number of blocks; None for 12 if tokens have at least 512 numbers, and the MAE decoder's depth otherwise.
 
     Source: the authors' repository of Yao et al., patch shuffling (the text of §V-B.1 calls it an MAE decoder).
     """

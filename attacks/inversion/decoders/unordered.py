@@ -33,21 +33,22 @@ _SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: ne
 
 
 class SetDecoder(Decoder):
-    """Decodes each token to the content of a patch, and places the contents of each image by a learned jigsaw solver.
+    """A decoder for shuffled tokens: it decodes each token to a patch, and finds the patches' places.
 
     A linear map reads each token's patch. Transformer blocks without positions score tokens against places, and pairs
-    of tokens against relations of places (beside, above, and learned ones). Placing is mean-field inference: in each
-    round, a token's scores are updated by the probable places of the other tokens, and Sinkhorn's iteration turns the
-    scores into a soft permutation. The placed contents pass through one more block, which can add details that no
+    of tokens against relations of places (beside, above, and learned relations). Placing is mean-field inference: in
+    each round, a token's scores are updated by the probable places of the other tokens, and Sinkhorn's iteration turns
+    the scores into a soft permutation. The placed patches pass through one more block, which can add details that no
     single token holds.
 
-    Further terms of the objective make a few hundred steps enough. The decoded contents must match the image's patches
+    Further terms of the objective make a few hundred steps enough. The decoded patches must match the image's patches
     in the mean, which needs no order, and under the best soft assignment. Every round is trained towards this
-    assignment, with a weight that grows as the contents explain more of the patches. The true order is not used. An
-    adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
+    assignment, with a weight that grows as the decoded patches explain more of the true ones. The true order is not
+    used. An adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
 
     Args:
-        sample: rows of a release, for `Standardized`.
+        geometry: the patches of the image, and the size of the released tokens.
+        sample: rows of a release, which set the normalization of tokens (`Standardized`).
         width: number of channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
         depth: number of blocks before placing; None for 2.
 
@@ -88,11 +89,11 @@ class SetDecoder(Decoder):
 
     @torch.no_grad()
     def know(self, release: Tensor, patches: Tensor) -> None:
-        """Set the map from tokens to patch contents by ridge regression.
+        """Set the linear map from tokens to patches by ridge regression, from tokens whose patches are known.
 
         Args:
-            release: rows of tokens, in the form for `forward`.
-            patches: the patch behind each token, [N, T, patch_dim].
+            release: N rows of tokens, in the form for `forward`.
+            patches: the patch behind each of T tokens, [N, T, patch_dim].
         """
         fitted = AffineMap.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
         self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
@@ -174,11 +175,13 @@ class SetDecoder(Decoder):
 
 
 class MessageDecoder(SetDecoder):
-    """`SetDecoder` over all tokens of a message: a patch may come from any row, most likely from its own.
+    """A `SetDecoder` that places all tokens of a message together: a patch may come from another image's row.
 
-    It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Placing n tokens
-    takes n³ operations and some 500·n² bytes in training: use it for rounds of up to about a thousand tokens; more than
-    2,560 raise NotApplicable.
+    It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
+    takes n³ operations and some 500·n² bytes: use it for rounds of up to about a thousand tokens.
+
+    Raises:
+        NotApplicable: from `of`, if a round has more than 2,560 tokens.
 
     Source: privkit's own.
     """
@@ -211,14 +214,14 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Tokens [..., D] normalized in two ways, concatenated [..., 2D]: by channel, and by token.
+    """Normalize tokens [..., D] of D numbers in two ways; the results are concatenated to [..., 2D].
 
-    Normalization by channel keeps a token's size, which carries information in identity and spectral releases.
-    Normalization by token handles tokens of very different sizes. Whitening was worse in measurements: decoded contents
-    were matched to wrong patches.
+    The first half is normalized by channel, and so keeps a token's size, which carries information in unchanged and
+    spectral releases. The second half is normalized within each token, for tokens of very different sizes. Whitening
+    was worse in measurements: decoded patches were matched to wrong patches.
 
     Args:
-        sample: rows of a release [N, T, D]; the mean and variance of its channels are kept.
+        sample: a release with N rows of T tokens, [N, T, D], which gives the mean and variance of each channel.
 
     >>> sample = torch.tensor([[[0.0, 5.0], [2.0, 5.0]]])
     >>> Standardized(sample)(sample).round(decimals=2)[0, 0].tolist()
