@@ -13,7 +13,7 @@ _DIGITS = 3
 
 @dataclass(kw_only=True)
 class Spent:
-    """Counts the seconds of training, attack and control experiments while they run.
+    """A stopwatch for one result of an audit: the seconds of training, attack and control experiments.
 
     >>> times = iter([0.0, 5.0, 6.0, 8.0, 9.0])
     >>> spent = Spent(clock=lambda: next(times))
