@@ -23,7 +23,7 @@ _Sampling = Literal["without_replacement", "partition"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRelease(Checked):
-    """One release of a mixing group, with the paper's parameters.
+    """One release of a group of mixed clients, with the parameters of the DP-CutMixSL paper.
 
     Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
     """
@@ -92,9 +92,10 @@ class GroupRelease(Checked):
 
 
 def table_1_value(parameter: str) -> float:
-    """A number of Table 1, looked up by the paper's symbol.
+    """A number of the DP-CutMixSL paper's Table 1, looked up by the paper's symbol.
 
-    The table's values of σ² are read as standard deviations σ, since only this gives the printed k₂* = 28.55.
+    The table's values of σ² are read as standard deviations σ, since only this reading gives the printed best group
+    size k₂* = 28.55.
 
     >>> table_1_value("Δ"), [table_1_value(f"σ·255, value {i}") for i in (1, 2, 3)]
     (0.15, [8.0, 16.0, 32.0])
@@ -103,10 +104,14 @@ def table_1_value(parameter: str) -> float:
 
 
 def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
-    """A release with the paper's parameters: λ = 1/k, noise after mixing, ⌈64λ⌉ patches, k of 10 clients.
+    """A release with the parameters of the paper's Table 1, for a group of k clients.
 
-    The group has k in 1..10 clients, drawn without replacement; the paper's σ, a standard deviation, is 8/255, 16/255
-    or 32/255.
+    The group is drawn without replacement from 10 clients. Each client has the mixing ratio λ = 1/k; in CutMix it fills
+    ⌈64λ⌉ of 64 patches. Noise is added after mixing.
+
+    Args:
+        group: k in 1..10.
+        sigma: standard deviation of the noise; 8/255, 16/255 or 32/255 in the paper.
 
     Source: the DP-CutMixSL paper, Table 1 and Fig. 7.
 
