@@ -40,8 +40,9 @@ class Attacked:
             attack found.
         controls: outcomes of control experiments, in which the attack must succeed on easy data and fail on noise.
             Empty if the attack makes a constant guess, or without auxiliary images.
-        scores: similarity of guesses and true images: alignment ("unaligned" or "matched") -> metric -> value with
-            interval; empty if no truth was given.
+        scores: how close guesses are to the true images, as they are ("unaligned") and after each round's guesses were
+            assigned to its images in the best way ("matched"): alignment -> metric -> value with interval; empty if no
+            truth was given.
         floors: the same scores for constant guesses, such as the mean image, as a baseline: guess -> alignment ->
             metric -> value; empty if no truth was given.
         truth: the true images [N, C, H, W]; None if they are not known.

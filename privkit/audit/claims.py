@@ -46,7 +46,7 @@ def audit_one_run(
 
     Args:
         scores: the attack's scores, [K], one for each of K canaries; a higher score means that the canary was more
-            likely inserted.
+            likely inserted. Ties are broken by canary number.
         inserted: which canaries were inserted, bool [K], drawn by fair coins. For a replace-one claim, a counterpart
             takes the place of an omitted canary; for add-or-remove-one, its place stays empty.
         certificate: certificate of the same run and release; it must protect the unit that a canary is (a record or a
@@ -63,7 +63,7 @@ def audit_one_run(
             and canaries with scores ≥ 0 are guessed "inserted".
 
     Returns:
-        The lower bound on ε and whether it refutes the certificate. Tied scores are ordered by canary number.
+        The lower bound on ε, and whether it refutes the certificate.
 
     Raises:
         ValueError: if shapes differ, if all or no canaries were inserted, if `delta` differs from the certificate's δ,
@@ -112,7 +112,7 @@ def _bounded_below(certificate: Certificate, family: Family) -> bool:
     """Whether the ε of a trade-off curve in the family is also a lower bound on the ε of a mechanism with this curve.
 
     For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε. For
-    other families it suffices that the certificate has a lower bound (`Family.lower`). A certificate may lack it if
+    other families it suffices that the certificate has a lower bound (`Family.lower`). It may lack this bound if
     releases were processed further.
     """
     if certificate.lower is None or not isinstance(family, Gaussian):
@@ -204,8 +204,7 @@ def _claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """Sentences on knowledge of the adversary that the privacy claim does not cover; empty if the claim covers all its
-    knowledge.
+    """Sentences on knowledge of the adversary that the privacy claim does not cover; empty if all of it is covered.
 
     If a client's lower segment is trained on raw data, the claim covers only adversaries who see the releases of
     records and nothing else. A white-box adversary also has the segment, and answers to its queries come from the

@@ -57,10 +57,11 @@ class Declared:
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why it would not speak for the defense if an attack that uses the recorded lower segment or queries fails.
+        """Why the failure of an attack that uses the recorded lower segment (or queries to it) is no evidence for the
+        defense.
 
-        The reason is that the recorded segment does not reproduce the recorded releases. The rounds in the last
-        `passes` passes over the records (each pass sends all records once) are compared. Empty if they are reproduced.
+        Such an attack also fails if the recorded segment does not reproduce the recorded releases. This is tested on
+        the last `passes` passes over the records (a pass sends all records once). Empty if the releases are reproduced.
         """
         if self.quieter is not None:
             return (

@@ -224,7 +224,7 @@ class _RecordedContext(AttackContext):
 def recorded_context(start: AttackContext) -> _RecordedContext:
     """What an attack on a recording gets, for one cell (one defense, attack and seed).
 
-    The context also holds a result row, in which all fields are filled that do not depend on the attack's outcome.
+    It also holds an unfinished result, with all fields that do not depend on the attack's outcome.
     """
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None

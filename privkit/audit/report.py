@@ -39,7 +39,7 @@ def build(
     """Write a run's report (RUN/report) and verdict (RUN/verdict.json); return the path of the report's page.
 
     Args:
-        rows: result rows in the order to show; None for all result rows in `results.jsonl`.
+        rows: the results in the order to show; None for all results in `results.jsonl`.
         gates: the user's pass/fail conditions; None for the conditions of the last command on this run.
         pictures: whether the page shows the first private records and their guesses. If not, RUN/report shows no
             record, but RUN/cells still holds them.

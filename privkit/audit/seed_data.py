@@ -140,7 +140,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     guesses.
 
     Raises:
-        UsageError: if the private, auxiliary or test part is too small for the batch size.
+        UsageError: if a part of the data is too small for the batch size.
         DataError: if files are missing, damaged or too few.
     """
     records = read_records(config, seed, device)
@@ -269,7 +269,8 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
     """Open an audit's data: the private dataset, a separate dataset of the adversary's own images (or None), and the
     parts' sizes.
 
-    The sizes are numbers of private, auxiliary and validation records. Pictures are not decoded yet.
+    The sizes are numbers of private, auxiliary (the adversary's) and test records, and of validation records if there
+    are any. Pictures are not decoded yet.
 
     Args:
         stand_ins: whether random records replace an official dataset if no data root is given.

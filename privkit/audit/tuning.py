@@ -38,8 +38,9 @@ from privkit.wire.queries import Queries
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
-    """Choose the attack's parameters that work best on the adversary's own records; return the changed context and a
-    sentence.
+    """Choose the attack's parameters that work best on the adversary's own records.
+
+    Returns the context (what the attack may use) with the chosen parameters, and a sentence on the choice.
 
     The given parameters are tried first, so the chosen ones are never worse on these records.
 

@@ -133,11 +133,11 @@ _TEMPERATURE = 1 / 30
 
 @dataclass(frozen=True, kw_only=True)
 class Disco(Adversarial):
-    """Zeroes a share of each image's channels, chosen by a filter trained against a simulated attacker.
+    """Zeroes a share of the channels of each image's smashed data, chosen by a filter trained against an attacker.
 
-    The filter is trained to lower the task's loss and to raise the attacker's error; the attacker is trained to lower
-    this error. The client's network is trained on the task's loss alone; if it is frozen, the filter stays untrained.
-    Nothing is proven.
+    The filter is trained to lower the task's loss and to raise the error of a simulated attacker, who inverts the
+    smashed data; the attacker is trained to lower this error. The client's network is trained on the task's loss alone;
+    if it is frozen, the filter stays untrained. Nothing is proven.
 
     Attributes:
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.

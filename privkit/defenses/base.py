@@ -233,11 +233,10 @@ class Defense(Checked, ABC):
         return None
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that follows each client's lower segment and keeps the shape of the smashed data; or None.
-        Arguments as in `companion`.
+        """A network that follows each client's part of the model and keeps the shape of the smashed data; or None.
 
-        The task's gradient trains this network and the segment before it; the gradient of `penalty` trains this network
-        only.
+        The task's gradient trains this network and the client's part before it; the gradient of `penalty` trains this
+        network only. Arguments as in `companion`.
         """
         return None
 
@@ -313,7 +312,7 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
 
     Args:
         tokens: float [M, B, T, D]: M messages of B images of T tokens.
-        rows: int64 [M, B, T], a permutation of 0..M·B·T−1, which number the input tokens.
+        rows: int64 [M, B, T], a permutation of 0..M·B·T−1, the numbers of the input tokens in memory order.
 
     `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers on a CPU (7.6 ms for
     B=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).
@@ -327,7 +326,7 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
 
 
 def is_own(stage: Defense) -> bool:
-    """Whether a stage was written by a user and is not part of privkit.
+    """Whether a defense stage was written by a user and is not part of privkit.
 
     >>> from privkit.defenses.clip import Clip
     >>> from privkit.templates.defense import Template
@@ -338,7 +337,7 @@ def is_own(stage: Defense) -> bool:
 
 
 def stages_with(stages: Iterable[Defense], *effects: Effect) -> list[Defense]:
-    """The stages that declare one of these effects.
+    """The defense stages that declare at least one of these effects (what a stage does, such as "clips" or "noises").
 
     >>> from privkit.defenses.clip import Clip
     >>> stages_with([Clip()], "clips", "noises") == [Clip()], stages_with([Clip()], "noises")

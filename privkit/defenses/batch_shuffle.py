@@ -69,7 +69,7 @@ def message_orders(m: int, n: int, generator: Generator) -> Tensor:
     """One uniform permutation of 0..n−1 for each of m messages, int64 [m, n].
 
     All come from one uniform permutation of all m·n elements, in which the orders of different messages' elements are
-    uniform and independent.
+    uniform and independent of each other.
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)
     if m > 1:

@@ -51,21 +51,20 @@ class Noised(Receipt):
     gradient of one image.
     """
 
-    # the set that held each image's smashed data; None if they were unbounded. It has the number of coordinates of one
-    # image.
+    # the set to which each image's smashed data were clipped, with their number of coordinates; None if unbounded
     clip: ClipSet | None
     noise: Noise  # law, σ (or scale) on smashed data and labels, and whether clients or the mixer added it
     mixing: Mixing  # how the messages of a full group were combined, and by which law ratios or counts were drawn
-    labels: ClipSet | None = None  # the set that held each label; None for labels without noise
-    # "release", the smashed data and labels that clients send, or "labels", those that the server holds
+    labels: ClipSet | None = None  # the set that contained each label; None for labels without noise
+    # what is protected: "release", the smashed data and labels that clients send, or "labels", the server's own labels
     covers: Literal["release", "labels"] = "release"
-    added_by: Place = "client"  # who added the noise
-    mixed_by: Place = "mixer"  # who mixed
+    added_by: Place = "client"  # the party that added the noise
+    mixed_by: Place = "mixer"  # the party that mixed
     at_inference: bool = True  # whether test images pass the defense, too
-    ratios: Tensor | None = None  # float [G, k], the drawn λ_i; None without mixing
-    counts: Tensor | None = None  # int64 [G, k], the kept positions N_i; None without masks
-    present: Tensor | None = None  # bool [G, k], the taken seats; None for all
-    published: bool = True  # whether the server learns the clients' seats, ratios and masks
+    ratios: Tensor | None = None  # drawn mixing ratios of k clients in G groups, float [G, k]; None without mixing
+    counts: Tensor | None = None  # numbers of positions that each client fills, int64 [G, k]; None without masks
+    present: Tensor | None = None  # which places of a group hold a client, bool [G, k]; None if all do
+    published: bool = True  # whether the server learns the clients' places, ratios and masks
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         return (charge if self.covers == "release" else _charge_labels)(self, release_count)
@@ -168,7 +167,7 @@ def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> Spli
 
 
 def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Certificate for one label, which counts all gradients of the run as released from this label.
+    """Privacy certificate for one label, as if every gradient of the run depended on this label.
 
     A label affects more than its own image's gradient: it changes the server's weights, hence all later gradients, and
     through batch normalization also the other gradients of its batch. So each of the rounds·batch·clients gradients is

@@ -123,7 +123,7 @@ class Mixup(_MixedClients):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCutMix(_MixedClients):
-    """Fills each position of a message from one of k clients, chosen at random; nothing is proven.
+    """Fills each position (token or patch) of a message from one of k clients, at random; nothing is proven.
 
     Attributes:
         group: k ≥ 1 clients per group; 1 is the identity.

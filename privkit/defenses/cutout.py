@@ -16,7 +16,7 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCutout(Defense):
-    """Keeps a given share of each client's positions, chosen at random, and zeroes the rest; nothing is proven.
+    """Keeps a random share of each client's positions (tokens or patches) and zeroes the rest; nothing is proven.
 
     Attributes:
         payload: share of positions that are kept and sent, in [0, 1], rounded to whole positions.
@@ -94,7 +94,7 @@ class RandomCutout(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class CutSmashed(RandomCutout):
-    """Sends a random share of each client's positions and drops the rest; nothing is proven.
+    """Sends a random share of each client's positions (tokens or patches) and drops the rest; nothing is proven.
 
     Client and server know the pseudo-random sequence of masks. So no masks are sent, and the server fills in zeros.
     Otherwise this is `random_cutout`, with the same options.

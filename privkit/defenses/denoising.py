@@ -263,7 +263,7 @@ class Masking(Denoising):
         place: the party that masks: "server" removes noise from the arrived data; "client" or "mixer" masks before data
             reach the server.
         variant: how gradients pass (explained at `privkit.defenses.denoising.Variant`); "undone" is refused, since
-            masked values cannot be restored. The released code of accurate_sl uses "straight_through".
+            masked values cannot be restored. The paper's released code uses "straight_through".
         at_inference: whether test images are masked, too. Logits of test images are never masked.
 
     Source: accurate_sl §3, the random masking operator R_p.
@@ -307,9 +307,9 @@ class Scaling(Denoising):
             trains.
         place: the party that scales: "server" removes noise from the arrived data; "client" or "mixer" scales before
             data reach the server.
-        variant: how gradients pass (explained at `privkit.defenses.denoising.Variant`). The released code of
-            accurate_sl uses "undone" for MNIST, "straight_through" for IMDB, and "straight_through_logits" for
-            CIFAR-10, ImageNet and Amazon reviews.
+        variant: how gradients pass (explained at `privkit.defenses.denoising.Variant`). The paper's released code uses
+            "undone" for MNIST, "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and
+            Amazon reviews.
 
     Source: accurate_sl §3, the scaling operator S_α.
 

@@ -97,7 +97,7 @@ class DpSl(_BoundedNoise):
         bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes this range
             and gives no rule for Δ; negative coordinates and their gradients are lost. With None nothing is clamped,
             and nothing is proven.
-        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
+        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
         place: the party that adds the noise: "client", "mixer" (trusted) or "server", whose noise does not protect
             against the server itself.
         at_inference: whether test images get noise, too.
@@ -210,7 +210,7 @@ class DpMixSl(_MixedNoise):
             certificate says so.
         bound: Δ > 0; every coordinate is clamped to [0, Δ] before mixing. Use bound=1 for images, which lie in [0, 1].
             None clamps nothing, and then nothing is proven.
-        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
+        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
         site: the party that adds the noise. "mixer" adds it once, to the mixture (Eq. 15). With "client", each client
             adds noise before mixing (Eq. 5); then the noise in the mixture has the smaller variance σ²·Σλ_i².
         place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
@@ -268,7 +268,7 @@ class DpCutMixSl(_MixedNoise):
             sends labels without noise, and the certificate says so.
         bound: Δ > 0; every coordinate is clamped to [0, Δ] before masking. Use bound=1 for images, which lie in [0, 1].
             None clamps nothing, and then nothing is proven.
-        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
+        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
         site: the party that adds the noise: "client" before masking (Eq. 5-7, Algorithm 1), "mixer" after it (Eq. 16).
             On smashed data both give the same distribution; on labels, noise of the clients has only variance
             σ_y²·Σλ_i². In a table of `privkit epsilon`, an empty noise_site means "mixer".

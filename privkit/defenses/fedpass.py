@@ -37,8 +37,8 @@ class FedPass(OnSmashed[Nothing]):
 
     Source: Gu et al. 2023, "FedPass: Privacy-preserving vertical federated deep learning with adaptive obfuscation"
     (arXiv 2301.12623). The network is an encoder to a quarter of the channels (here at most 256), a leaky ReLU and a
-    decoder. The paper trains this network; here its weights are drawn and fixed, so that training cannot turn passports
-    off. A white-box adversary knows the map for p = μ. The default reach is privkit's.
+    decoder. The paper trains this network; here its weights are drawn and fixed, so that training cannot learn to
+    ignore the passports. A white-box adversary knows the map for p = μ. The default reach is privkit's.
 
     >>> release, _ = FedPass(sigma=0.0).apply(torch.zeros(1, 3, 8), torch.zeros(1, 3), torch.Generator())
     >>> bool(release.smashed.abs().amax() < 1), bool((release.smashed == release.smashed[:, :1]).all())

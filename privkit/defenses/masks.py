@@ -16,6 +16,7 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
     """Number T of positions (tokens, or patches of a feature map or image) in one image's smashed data.
 
     Args:
+        name: name of the defense, for error messages.
         smashed: float [..., T, D] tokens, each of which is a position, or [..., C, H, W] feature maps or images.
         patch: side in pixels of one position of a feature map or image; unused for tokens.
         leading: number of axes before one image's smashed data: 2 for [M, B, ...] (M messages of B images), 3 for [G,

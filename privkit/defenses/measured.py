@@ -1,5 +1,5 @@
 """Measures how much a release changes when records are replaced, and compares this change with the sensitivity that the
-accountant assumes.
+privacy accountant assumes.
 
 Built-in defense stages are compared with their receipts (the claims about their release) in privkit's tests. A user's
 stage is measured when a chain of stages is built, when an audit computes a certificate, and in `privkit check`. A
@@ -66,7 +66,7 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """Test whether replacing a record changes a release by more than the sensitivity that the accountant assumes.
+    """Test whether replacing a record changes a release by more than the sensitivity that the certified ε assumes.
 
     Returns a sentence that says so, or an empty string if no such change was found.
 
@@ -178,7 +178,8 @@ class _Pair:
     """Two batches of artificial data that differ in one record, or in all records of one message.
 
     Args:
-        number: number of the attempt, the seed of the data, the place of the replaced record and the random draws.
+        number: number of the attempt; it is the seed of the data, of the replaced record's place and of the random
+            draws.
         relabels: whether the replaced records also get other labels.
 
     Attributes:

@@ -28,8 +28,7 @@ class _Mapped(Nothing):
 
 @dataclass(frozen=True, kw_only=True)
 class OrthogonalMap(OnSmashed[_Mapped]):
-    """Multiplies the feature vector z of each token or position by a matrix Q with orthonormal columns; nothing is
-    proven.
+    """Multiplies each token (or position) z by a matrix Q with orthonormal columns; nothing is proven.
 
     All clients and rounds use the same Q: a rotation if keep=1, a projection if keep < 1. Queries reveal Q: an
     adversary who knows the lower segment finds Q by least squares from as many of its own tokens as z has dimensions.

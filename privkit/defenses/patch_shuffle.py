@@ -21,8 +21,7 @@ def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchShuffle(OnSmashed[Permuted]):
-    """Shuffles the tokens of each image; all orders are equally likely (σ-private), but there is no differential
-    privacy.
+    """Shuffles the tokens of each image; all orders are equally likely (σ-private); no differential privacy.
 
     The server still sees which tokens an image has.
 

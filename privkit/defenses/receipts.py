@@ -43,8 +43,8 @@ class Nothing(Receipt):
     quantities: Mapping[str, float] = field(default_factory=dict)  # named numbers behind the reason
     assumptions: tuple[str, ...] = ()  # what else a reader should know, one sentence each
     source: str = "by definition"  # paper and equation
-    bound: ClipSet | None = None  # the set that holds each image's smashed data; None if they are unbounded
-    # bool [M, T], the positions that each message kept, or [M·B, T] of each image; None without masks
+    bound: ClipSet | None = None  # the set to which each image's smashed data are clipped; None if unbounded
+    # which of T positions each of M messages kept, bool [M, T], or each of M·B images, [M·B, T]; None without masks
     masks: Tensor | None = None
     stationary: bool = False  # whether every round has these masks
 
@@ -98,7 +98,8 @@ class Permuted(Receipt):
 
     @property
     def multiplicities(self) -> list[int] | None:
-        """How often each different token occurs in the image with the fewest distinguishable orders of its tokens.
+        """How often each different token occurs (one number each), in the image whose tokens have the fewest different
+        orders.
 
         If the shuffle moves tokens between images, the tokens of a whole message count instead of an image's. None if
         the tokens are unknown.

@@ -82,7 +82,7 @@ class Coverage:
         return {name: frozenset(quantities) for name, quantities in found.items()}
 
     def state(self, entry: CoverageEntry, value: PrintedValue | None = None) -> State | None:
-        """The best kind of evidence (such as "run" or "formula") that an entry of the paper's coverage has for one
+        """The best kind of evidence (such as "run" or "formula") that an entry (evidence for some numbers) has for one
         printed number.
 
         None if there is no evidence.
@@ -108,7 +108,8 @@ class Coverage:
         return min(shown, key=STATES.index, default=None)
 
     def covered(self) -> Iterator[Covered]:
-        """All entries of the paper's coverage that have evidence for printed numbers, once for each kind of evidence.
+        """All entries (evidence for some numbers of the paper) that apply, once for each kind of evidence, with the
+        numbers they cover.
 
         If several entries apply to a printed number, it is listed only in the entry with the best evidence, or the
         first such entry.

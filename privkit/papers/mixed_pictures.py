@@ -23,7 +23,7 @@ _PATCH, _CLASSES = 4, 10
 def mixed_pictures(methods: Mapping[str, str]) -> Figure:
     """Draw what mixing defenses release of two images: the two originals, then one picture for each method.
 
-    One row of pictures shows methods that mix images, the other row methods that mix smashed data.
+    In the first row of pictures the methods mix the images themselves, in the second row the images' smashed data.
 
     Images are two digits that ship with privkit. Smashed data are the tokens of an untrained patch embedding with
     positions. A token has as many numbers as a patch has pixels, so it is drawn as pixels at the place of its patch.

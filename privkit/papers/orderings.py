@@ -144,10 +144,10 @@ def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
     """Collect the measured values (accuracy or attack error) of a paper's methods from results of audits.
 
     Args:
-        rows: result rows of audits, as returned by `audit_rows`.
+        rows: results of audits, one dict each, as returned by `audit_rows`.
 
     Raises:
-        UsageError: if two rows of the same method and seed have different values, so that they come from different
+        UsageError: if two results of the same method and seed have different values, so that they come from different
             runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
@@ -183,8 +183,8 @@ def recorded(paper: str) -> dict[Size, list[Measured]]:
 def on_record(paper: str) -> list[Judged]:
     """The verdict on each ordering ("A is more accurate than B") of a paper, from the results that ship with privkit.
 
-    It uses the larger of two experiments, if both methods were run in it with the first three seeds. If these seeds do
-    not decide, only new seeds are judged (`further_seeds.counted`).
+    The verdict uses the larger of two experiments, provided that both methods were run there with the first three
+    seeds. If these seeds do not decide, only new seeds are judged (`further_seeds.counted`).
 
     >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
     True

@@ -93,8 +93,8 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Build clients for a control experiment, who send records themselves through the run's defense with its noise
-        switched off.
+        """Build clients for a control experiment: their smashed data are the records themselves, which pass the run's
+        defense without noise.
 
         Args:
             shape: shape of the records; images may be smaller than those of the data domain.

@@ -30,7 +30,8 @@ def ask(context: TrainedContext) -> Row:
     """Run a canary attack: for each attacked image, send either the image or its counterpart, at random, and let the
     attack guess which.
 
-    It is sent as often as the run sends a record. Returns the result row, with a lower bound on ε from the guesses.
+    The chosen image is sent as often as the run sends a record. Returns the result, with a lower bound on ε that
+    follows from the guesses.
     """
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed

@@ -23,8 +23,8 @@ def best_cut(
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
     """Choose the cut layer of a model at which a label attack works best.
 
-    The best cut has the largest AUC over all epochs. If the attack scores one label only, it has the AUC farthest from
-    1/2, because such scores may have either sign.
+    The best cut has the largest AUC of the scores averaged over epochs. If the attack scores one label only, it has the
+    AUC farthest from 1/2, because such scores may have either sign.
 
     Args:
         found: for each epoch, the attack's scores at each cut.
@@ -51,8 +51,8 @@ def best_cut(
 def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
     """Average a label attack's scores over epochs, for each record of the last epoch.
 
-    Scores are first divided by their standard deviation in the epoch. An epoch whose scores contradict the earlier
-    epochs is negated, because some attacks do not know the sign of their scores.
+    Scores are first standardized in each epoch (mean 0, standard deviation 1). An epoch whose scores contradict the
+    earlier epochs is negated, because some attacks do not know the sign of their scores.
 
     Args:
         records: for each epoch, the ids of the scored records.

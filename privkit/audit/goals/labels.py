@@ -144,7 +144,7 @@ class _Answered:
     truth: Tensor
     answers: dict[str, Interval]
     auc: dict[Cut, float]
-    against: str  # the sentence of `opposed`
+    against: str  # a sentence if the scores point against the true labels, from `opposed`
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:

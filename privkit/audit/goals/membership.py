@@ -30,7 +30,7 @@ def ask(context: TrainedContext) -> Row:
     """Run a membership inference attack: it must tell private images that training released from as many test images.
 
     Both kinds go through the model in one random order, so a defense that mixes a batch mixes both kinds. Returns the
-    result row.
+    result.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size

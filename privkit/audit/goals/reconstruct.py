@@ -251,8 +251,8 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
-    """A sentence that says in which round a client with SplitGuard would have detected the server's hijacking of the
-    training.
+    """A sentence that says in which round a client with the detector SplitGuard would have noticed that the server
+    hijacked the training.
 
     It also says whether the client would raise a false alarm in honest training.
     """

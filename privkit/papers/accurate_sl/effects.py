@@ -190,7 +190,7 @@ def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffe
     Only runs of equal length are compared: the length with the most seeds or, on a tie, the longest.
 
     Args:
-        rows: result rows of audits; None for the results that ship with privkit.
+        rows: results of audits, one dict each; None for the results that ship with privkit.
     """
     given = shipped_rows() if rows is None else rows
     by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))

@@ -85,8 +85,8 @@ def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certifica
     amplification by sampling.
 
     The claim is unsound (not a valid bound) in four cases: mixing ratios λ are random; clients add the noise, so that
-    the theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; or labels can differ by more than the
-    theorem's D_y.
+    the theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; or labels can differ, in squared distance,
+    by more than the theorem's D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
 

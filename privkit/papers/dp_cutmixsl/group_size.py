@@ -38,8 +38,8 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
     1. With the paper's parameters it exceeds 1 for every k, so k₂* and k₃* do not minimize Corollary 1's ε′
     (`exact_group_size` does).
 
-    The result depends only on the setting's σ, D_s, D_y and Δ; the mechanism "dp_sl" is refused, since its ε′ grows
-    with k.
+    The result depends only on the setting's noise σ, dimensions D_s and D_y, and clip width Δ; the mechanism "dp_sl" is
+    refused, since its ε′ grows with k.
 
     Source: the DP-CutMixSL paper, Corollary 1.
 
@@ -61,8 +61,8 @@ def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float
     B/k − 2C/k²) = 1. With p = B/k + 2C/k² and t = −ln(1 − p) this means t = ε_o + B/k + C/k². As 1/k grows, the right
     side grows more slowly than the left, so the root is unique; it lies in [ε_o, ε_o + 1].
 
-    The result depends only on the setting's σ, D_s, D_y and Δ; the mechanism "dp_sl" is refused, since its ε′ grows
-    with k.
+    The result depends only on the setting's noise σ, dimensions D_s and D_y, and clip width Δ; the mechanism "dp_sl" is
+    refused, since its ε′ grows with k.
 
     Source: derived; minimizes Eqs. 23 and 24.
 

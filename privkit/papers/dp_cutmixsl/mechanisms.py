@@ -75,7 +75,7 @@ def specification(
 
     Args:
         mixing: how clients are mixed; None for no mixing.
-        sigma: standard deviation of the noise.
+        sigma: standard deviation of the noise on smashed data and labels.
         chosen: number of clients drawn in each round; None for all n.
         rounds: number of releases of each record.
 

@@ -30,20 +30,20 @@ class GroupRelease(Checked):
 
     mechanism: Mechanism  # "dp_sl", "dp_mixsl" or "dp_cutmixsl"
     sigma: Positive  # σ_s > 0, standard deviation of the noise on each coordinate of the smashed data
-    sigma_labels: Positive | None = None  # σ_y > 0, of the noise on the labels; None: as `sigma`
+    sigma_labels: Positive | None = None  # σ_y > 0, standard deviation of the noise on labels; None: `sigma`
     dimensions: Count  # D_s ≥ 1, numbers in the smashed data of one record
     clip: Positive  # Δ > 0, width of the interval to which every coordinate is clamped before the noise
-    label_dimensions: Count  # D_y ≥ 1 in the formula
+    label_dimensions: Count  # D_y ≥ 1, squared distance of two labels in the paper's formula
     labels: _Labels  # "one_hot", "unit_box" ([0, 1]^L) or "none" (not released: the label term is zero)
     classes: Count | None = None  # L ≥ 1, the labels' real length; None: D_y
     group: Count  # k ≥ 1 clients in a mixing group
-    clients: Count  # n ≥ k
-    mixing_ratio: float | None = None  # λ_max in [1/k, 1]; None: 1/k for everyone
+    clients: Count  # n ≥ k, number of all clients
+    mixing_ratio: float | None = None  # largest mixing ratio λ_max in [1/k, 1]; None: 1/k for every client
     # α_M > 0 if the ratios are drawn from Dir(α_M) each time; None: they are fixed
     concentration: Positive | None = None
-    patches: Count | None = None  # N ≥ 1 if CutMix keeps ⌈λN⌉ whole patches; None: λN is taken to be whole
+    patches: Count | None = None  # N ≥ 1 patches, of which CutMix keeps ⌈λN⌉; None: λN is assumed to be whole
     noise_site: _NoiseSite  # "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
-    # "without_replacement" (a secret uniform k of n) or "partition" (round-robin: everyone, every round)
+    # "without_replacement" (k of n clients, drawn secretly and uniformly) or "partition" (round-robin: all clients)
     sampling: _Sampling
 
     def __post_init__(self) -> None:

@@ -10,7 +10,8 @@ from privkit.shared.certificate import Certificate
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
-    """What Proposition 2 claims about batch shuffling, as a certificate: σ-privacy over all N·B patches of a batch.
+    """What Proposition 2 claims about batch shuffling, as a certificate: σ-privacy (all orders equally likely) over a
+    batch's N·B patches.
 
     The numbers of permutations (Eq. 7 and 8) equal those of `certificates.batch_shuffle`. The proposition holds only if
     no patch stays with its image, or if the batch is one image.
