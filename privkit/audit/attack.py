@@ -91,18 +91,18 @@ def attack(
     """Run an attack that reconstructs images from recorded releases (smashed data), and score its guesses.
 
     Args:
-        views: the releases of each round: tensors [B, T, D], [B, C, H, W] or [B, D] for B images, or `View`s if the
-            adversary sees more than smashed data.
+        views: the releases of each round: tensors [B, T, D] (T tokens each), [B, C, H, W] or [B, D] for B images, or
+            `View`s if the adversary sees more than smashed data.
         mounted: an attack that reconstructs images, as on the command line: "black_box:epochs=20". If it gives no
             number of epochs, the attack trains as long as under the command line's `--budget small`.
-        auxiliary: the adversary's own images [M, C, H, W] in [0, 1].
+        auxiliary: the adversary's M own images, [M, C, H, W] in [0, 1].
         auxiliary_labels: labels of these images, int64 [M].
         query: the defended client as a function: images [B, C, H, W] -> their releases, in the same order.
         lower: the client's segment of the network, for white-box attacks.
         upper: the server's segment of the network.
         image_shape: (C, H, W) of the private images; None takes the shape of `auxiliary` or `truth`.
-        truth: the private images [N, C, H, W] in [0, 1], in the order of the releases; they are used for scores only,
-            not by the attack.
+        truth: the N private images, [N, C, H, W] in [0, 1], in the order of the releases; they are used for scores
+            only, not by the attack.
         controls: whether to run control experiments, in which the attack must succeed on easy data and fail on noise.
 
     Returns:

@@ -34,7 +34,7 @@ def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> 
     for all records. So it also suffices that the AUC of its scores is significantly above 1/2.
 
     Args:
-        labels: labels of the test records, int64 [N].
+        labels: labels of the N test records, int64 [N].
 
     >>> import torch
     >>> from textwrap import fill
@@ -70,10 +70,11 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
     """A finding if, after matching, guesses are not significantly closer to the truth than the adversary's own random
     records.
 
-    Matching assigns the guesses of a round to its records so that they fit best, in both cases.
+    Matching assigns the guesses (or random records) of a round to its attacked records so that they fit best.
 
     Args:
-        matched: closeness of the matched guess to each of N attacked records, [N], in the data domain's first measure.
+        matched: closeness of the matched guess to each of N attacked records, [N], in the first metric for the kind of
+            data (images, tokens or tables).
         own: the same for the adversary's own records, drawn at random and matched, [N].
 
     >>> import numpy as np
@@ -115,9 +116,9 @@ def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[C
     """Findings about one attack: whether it converged, and whether its guesses are better than constant guesses and its
     untrained start.
 
-    Image guesses are compared by their MSE, others by the first metric of their data domain. A failed check is a
-    finding, not a fault of the run: if guesses are no better than constant ones, this attack recovered nothing, but
-    another attack may recover more.
+    Image guesses are compared by their MSE, others by the first metric for their kind of data (tokens or tables). A
+    failed check is a finding, not a fault of the run: if guesses are no better than constant ones, this attack
+    recovered nothing, but another attack may recover more.
     """
     checks, metric = [convergence(converged, row, went)], metric_of(row)
     for name, what in _BEATEN.items():

@@ -65,7 +65,7 @@ def arrangement_scores(
 
     Args:
         guess: the guessed original place of each of T released tokens in N images, int64 [N, T]. Places 0..B·T−1 are
-            counted in a message of B images, and each occurs once in a message.
+            counted in a message (a batch of B images in one round), and each occurs once in it.
         truth: the true places, int64 [N, T], counted in the same way (from `true_arrangement`).
         batch: B, the number of images per message; it divides N.
         kinds: numbers that are equal for equal tokens, int64 [N, T], from `privkit.attacks.scores.order.equal_tokens`.
@@ -145,11 +145,11 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:
-    """The true order of shuffled tokens: the original place of each of T released tokens in M messages of B images,
+    """The true order of shuffled tokens: the original place of each of T released tokens in M batches of B images,
     int64 [M·B, T].
 
-    Places are counted from 0 in each message. None if the receipt (the shuffle's private record of what it did) holds
-    no order.
+    Places are counted from 0 in each batch. None if the receipt (the shuffle's private record of what it did) holds no
+    order.
 
     >>> from privkit.defenses.receipts import Permuted
     >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()

@@ -173,8 +173,7 @@ class _Watch(NoSession):
 
 
 def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
-    """Run an attack and measure its time; if it stops before the last planned epoch, extrapolate the time of the
-    others.
+    """Run an attack and measure its time; if it stops before the last planned epoch, extrapolate to all planned epochs.
 
     On random records an attack often stops early, because more training does not improve its guesses.
     """

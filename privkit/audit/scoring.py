@@ -39,7 +39,8 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Raise `Misbehaved` if an attack's N guesses, [N, *domain.shape], are not valid records of the data domain.
+    """Raise `Misbehaved` if an attack's N guesses, [N, *domain.shape], are not valid records of the domain (images,
+    tokens or tables of a given shape).
 
     Guesses on a wrong scale, such as pixels in 0..255, would otherwise look like a failed attack.
 
@@ -87,7 +88,7 @@ def scored(
         labels: labels of the attacked records, needed if a feature network is a classifier.
 
     Returns:
-        Alignment -> metric -> one value per record.
+        Alignment ("unaligned" or "matched") -> metric -> one value per record.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
@@ -112,8 +113,8 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
     """Assign the guesses of each round to its records in the best way; return the number of each record's guess, int64
     [N].
 
-    The assignment minimizes the total distance in the data domain's first measure. It uses the true records, so scores
-    after it are an upper bound on the attack's success.
+    The assignment minimizes the total distance in the first metric for the kind of data (images, tokens or tables). It
+    uses the true records, so scores after it are an upper bound on the attack's success.
 
     Args:
         truth: the N attacked records.
@@ -132,9 +133,9 @@ def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, see
     """Baseline for matched guesses: how close random records of the adversary are to the N attacked records after
     matching, [N].
 
-    Closeness is the data domain's first measure. Matching assigns the random records of a round to its attacked records
-    in the best way. By chance, a small record resembles some record of a round, so even unrelated records look like
-    good guesses after matching.
+    Closeness is measured by the first metric for the kind of data (images, tokens or tables). Matching assigns the
+    random records of a round to its attacked records in the best way. By chance, a small record resembles some record
+    of a round, so even unrelated records look like good guesses after matching.
 
     Args:
         truth: the attacked records, [N, *shape].

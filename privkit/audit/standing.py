@@ -45,10 +45,10 @@ def held_against_its_releases(
     A claim that relies on a user's own stage is called declared, not proven, because measurements can refute what the
     stage says but not prove it. Some claims also rely on the lower segment: noise on smashed data protects one record
     only if the segment keeps records separate, and a shuffle hides an order only if tokens do not show their places.
-    For a user's own network both are only measured, so the claim is called declared, too.
+    For a user's own network these two properties are only measured, so the claim is called declared, too.
 
     Args:
-        batch: number of records in each message.
+        batch: number of records in each batch.
         own_network: whether the model is a user's own.
         records: some records on which the segment is measured.
 
@@ -186,7 +186,7 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
         edge: the clients. Only the first client's segment is measured, in evaluation mode; this is the mode for which
             claims about one record are made.
         records: N records, [N, ...]; they are repeated if B > N.
-        batch: B, the number of records in a message.
+        batch: B, the number of records in a batch.
 
     Returns:
         The number, 0 to B; None if there are fewer than two different records.

@@ -165,7 +165,8 @@ class Disco(Adversarial):
         return ("disco's filter learns through a sigmoid, since its choice of channels has no derivative",)
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module:
-        """The channel filter: a network that zeroes channels of smashed data [N, *smashed_shape] and keeps the shape.
+        """The channel filter: a network that zeroes channels of N images' smashed data, [N, *smashed_shape]; the shape
+        stays.
 
         >>> released = Disco(ratio=0.25).lower_filter((4, 12), seed=0)(torch.rand(5, 4, 12))
         >>> (released == 0).all(1).sum(1).tolist()

@@ -36,8 +36,8 @@ class Release:
     """What the server gets in one round.
 
     Attributes:
-        smashed: float [M, B, T, D] tokens, [M, B, C, H, W] feature maps or [M, B, D] vectors: M messages (one per
-            client, or per group of mixed clients) of B images each; differentiable in the clients' smashed data.
+        smashed: float [M, B, T, D] tokens, [M, B, C, H, W] feature maps or [M, B, D] vectors: M messages of B images
+            each, one message per client or per group of mixed clients; differentiable in the clients' smashed data.
         labels: labels of these images, int64 [M, B], or float [M, B, L] for L classes if labels were mixed or noised.
             If the server holds the labels, these are its own.
         weights: weights that a mixing or masking defense drew, float [M, k, T]; entry (m, i, t) is the weight of the
@@ -136,19 +136,18 @@ class Defense(Checked, ABC):
         over_batch: whether a permutation may move tokens of one image into another; true unless declared false.
         position_embedding: whether tokens may carry a position embedding when they reach the defense; False if the
             order of tokens is the secret.
-        smallest_batch: the smallest number of images per message for which the defense has an effect.
-        group: k, the number of clients whose smashed data are mixed into one message; 1 without mixing.
-        level: the input of `apply`: "smashed" for smashed data; "input" for images [M, B, C, H, W].
+        smallest_batch: the smallest batch (number of images) for which the defense has an effect.
+        group: k, the number of clients whose smashed data are mixed into one; 1 without mixing.
+        level: the input of `apply`: "smashed" for smashed data; "input" for images.
         images_only: whether the defense also reads the images themselves, as every defense at the input layer does.
-        soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them, or `label_term` reads
-            them.
+        soft_labels: whether `apply` gets one-hot labels because it changes them, or `label_term` reads them.
         at_inference: whether test images pass through the defense, too; False for defenses of training alone, such as
             mixing.
         frozen_block: whether the client runs a frozen transformer block after the defense: true adds a block with
             random weights; "first" moves the server's first block to the client; "auto" is "first" on images if the
             server's segment has a block, and no block otherwise.
         published: whether the server learns `Release.weights`.
-        keeps_positions: whether position t of a message holds position t of the clients' smashed data; False for a
+        keeps_positions: whether position t of a release holds position t of the clients' smashed data; False for a
             shuffle.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its ratio.
         storages: names of the parts into which the defense splits a release; empty if the release stays whole.
@@ -204,16 +203,16 @@ class Defense(Checked, ABC):
         of `smashed` with the same state in every round. If `kept` is None, the ratios are drawn from `generator`.
 
         Args:
-            smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...], for
-                M groups of k clients. Tokens come without their class token.
-            labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], if `soft_labels` is true. For test images and
-                queries, these labels are independent of the images.
+            smashed: float [M, B, ...], the smashed data of M clients for B images each; for a defense with `group` k >
+                1, [M, k, B, ...], for M groups of k clients. Tokens come without their class token.
+            labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L] for L classes, if `soft_labels` is true. For
+                test images and queries, these labels are independent of the images.
             generator: the only source of randomness, on the device of `smashed`.
             present: bool [M, k], which of a group's k places hold a client; None if all do. Data in an empty place are
                 meaningless and must get weight 0. Only mixing defenses read this.
 
         Returns:
-            The release, M messages of B images, differentiable in `smashed`; and the receipt, which states what the
+            The release of M batches of B images, differentiable in `smashed`; and the receipt, which states what the
             defense proves about the release.
 
         Raises:
@@ -244,8 +243,8 @@ class Defense(Checked, ABC):
         """A term that the clients add to the task's loss, float [M], one value for each of M clients; or None.
 
         Args:
-            images: images [M, B, C, H, W] in [0, 1].
-            smashed: smashed data [M, B, ...] before `apply`.
+            images: the B images of each client, [M, B, C, H, W] in [0, 1].
+            smashed: their smashed data before `apply`, [M, B, ...].
             companion: applies the clients' networks from `companion` to all smashed data at once, [M·B, ...]; each
                 client's network gets this client's data. None if there is no such network.
         """
@@ -264,8 +263,8 @@ class Defense(Checked, ABC):
         return None
 
     def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
-        """A term that the label holder adds to the loss of each of M messages, float [M]; or None. Clients get the
-        gradient of the whole loss.
+        """A term that the label holder adds to the loss of each of M batches of B images, float [M]; or None. Clients
+        get the gradient of the whole loss.
 
         Args:
             arrived: smashed data at the server's segment, [M, B, ...].
@@ -307,11 +306,11 @@ def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Permute the tokens of all messages and images: output token (m, n, t) is the input token with number `rows[m, n,
+    """Permute tokens over all batches and images: output token (m, n, t) is the input token with number `rows[m, n,
     t]`.
 
     Args:
-        tokens: float [M, B, T, D]: M messages of B images of T tokens.
+        tokens: float [M, B, T, D]: M batches of B images of T tokens.
         rows: int64 [M, B, T], a permutation of 0..M·B·T−1, the numbers of the input tokens in memory order.
 
     `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers on a CPU (7.6 ms for

@@ -193,7 +193,7 @@ def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
     """Whether training the clients leaks more about a record than the ε of the noised mixture covers.
 
     The gradients that train the clients follow from the mixture before the noise. With raw updates ("trained"), ε
-    covers this leak if one group holds all clients, because ε then counts all messages of a client. With noisy updates
+    covers this leak if one group holds all clients, because ε then counts all that a client sends. With noisy updates
     it never does, because their ε covers a record's own gradient only.
     """
     lower = release_count.lower_model
@@ -208,7 +208,7 @@ def _rank(made: Certificate) -> int:
 
 
 def _bound(steps: Sequence[StageReceipt], level: str) -> ClipSet | None:
-    """The set to which smashed data are still clipped after these steps; None if they are unbounded.
+    """The set to which data are still clipped after these steps of a chain of defenses; None if they are unbounded.
 
     Args:
         level: "input" or "smashed"; only steps at this level count.
@@ -286,11 +286,11 @@ def run(
     groups: Tensor | None = None,
     kept: Generator | None = None,
 ) -> tuple[Release, tuple[StageReceipt, ...]]:
-    """Apply the stages of a chain one after the other.
+    """Apply the stages of a chain of defenses one after the other.
 
     Args:
-        release: M messages of B images, the first stage's input.
-        groups: for a stage that mixes: the numbers of the k messages in each of G groups, int64 [G, k]; −1 marks an
+        release: the first stage's input: M batches of B images, one batch per client.
+        groups: for a stage that mixes: the numbers of the k batches in each of G groups, int64 [G, k]; −1 marks an
             empty place.
         kept: generator of mixing ratios that stay the same in all rounds; None if ratios are drawn in every round.
 
@@ -323,8 +323,7 @@ def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """Gather n messages' values [n, ...] into G groups of k places, [G, k, ...], by `groups` [G, k]; unchanged if k =
-    1.
+    """Gather n batches' values [n, ...] into G groups of k places, [G, k, ...], by `groups` [G, k]; unchanged if k = 1.
 
     Places with number −1 are empty and hold arbitrary values.
     """

@@ -33,7 +33,8 @@ class _MixedClients(Defense):
     weight.
 
     Attributes:
-        shuffled: whether the mixed positions are permuted, so that the release shows the ratios but not the masks.
+        shuffled: whether the mixed positions are permuted, so that the release shows each client's share but not which
+            positions it fills.
         side: side in pixels of the patches that form the positions of a feature map or image; None if positions are
             tokens.
     """
@@ -53,7 +54,7 @@ class _MixedClients(Defense):
         bool [G, k, T], that give each position to one client.
 
         Args:
-            smashed: smashed data [G, k, B, ...].
+            smashed: smashed data of B images of each client, [G, k, B, ...].
             present: which places of a group hold a client, bool [G, k].
             coins: generator of mixing ratios and mask sizes.
             generator: generator of all other random numbers.
@@ -123,7 +124,7 @@ class Mixup(_MixedClients):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCutMix(_MixedClients):
-    """Fills each position (token or patch) of a message from one of k clients, at random; nothing is proven.
+    """Fills each position (token or patch) of a release from one of k clients, at random; nothing is proven.
 
     Attributes:
         group: k ≥ 1 clients per group; 1 is the identity.

@@ -214,7 +214,7 @@ class DpMixSl(_MixedNoise):
         site: the party that adds the noise. "mixer" adds it once, to the mixture (Eq. 15). With "client", each client
             adds noise before mixing (Eq. 5); then the noise in the mixture has the smaller variance σ²·Σλ_i².
         place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
-            message.
+            data.
         level: "smashed", or "input" to mix images.
         published: whether the server learns λ. ε is the same in both cases.
         drawn: "every_round" draws new weights in each round; "once" lets every client keep its weight for the whole
@@ -257,7 +257,7 @@ class DpMixSl(_MixedNoise):
 
 @dataclass(frozen=True, kw_only=True)
 class DpCutMixSl(_MixedNoise):
-    """Differentially private random CutMix: client i fills N_i of a message's N positions; Gaussian noise is added.
+    """Differentially private random CutMix: client i fills N_i of the N positions; Gaussian noise is added.
 
     Attributes:
         group: k ≥ 1 clients per group.
@@ -273,7 +273,7 @@ class DpCutMixSl(_MixedNoise):
             On smashed data both give the same distribution; on labels, noise of the clients has only variance
             σ_y²·Σλ_i². In a table of `privkit epsilon`, an empty noise_site means "mixer".
         place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
-            message.
+            data.
         patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
             position. None means 2 at the input layer.
         level: "smashed", or "input" to mix images.

@@ -120,8 +120,9 @@ class TokenMerging(OnSmashed[Nothing]):
 
 
 def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """Merge the r = `pairs` ≤ T // 2 most similar pairs of an even and an odd token into their means (bipartite soft
-    matching).
+    """Bipartite soft matching: merge the r = `pairs` ≤ T // 2 most similar pairs of tokens into their means.
+
+    A pair has one token at an even and one at an odd place.
 
     Args:
         tokens: tokens of N images, [N, T, D].

@@ -19,8 +19,8 @@ def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) ->
         name: name of the defense, for error messages.
         smashed: float [..., T, D] tokens, each of which is a position, or [..., C, H, W] feature maps or images.
         patch: side in pixels of one position of a feature map or image; unused for tokens.
-        leading: number of axes before one image's smashed data: 2 for [M, B, ...] (M messages of B images), 3 for [G,
-            k, B, ...] (G groups of k messages).
+        leading: number of axes before one image's smashed data: 2 for [M, B, ...] (M clients with B images each), 3 for
+            [G, k, B, ...] (G groups of k clients).
 
     Raises:
         ValueError: if the smashed data have no positions: vectors, feature maps without `patch`, or a `patch` that does
@@ -54,9 +54,10 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
     `smashed`.
 
     Args:
-        weights: float, or bool for a mask: [M, T] for M messages of T positions, or [G, k, T] for G groups of k
-            messages. T = 1 gives all positions one weight.
-        smashed: [M, B, ...] or [G, k, B, ...], where ... is (T, D) for tokens or (C, H, W) for feature maps and images.
+        weights: float, or bool for a mask: [M, T] for M clients and T positions, or [G, k, T] for G groups of k
+            clients. T = 1 gives all positions one weight.
+        smashed: smashed data of B images per client, [M, B, ...] or [G, k, B, ...], where ... is (T, D) for tokens or
+            (C, H, W) for feature maps and images.
         patch: side in pixels of one position of a feature map or image; unused for tokens.
         leading: the number of axes before one image's smashed data, 2 or 3.
 

@@ -45,7 +45,7 @@ def contradiction(
         image: shape (C, H, W) of a record, for stages on images.
         doubted: stages whose receipts (claims about their release) are also measured one by one; None takes the user's
             own stages.
-        batch: number of records per message.
+        batch: number of records that a client sends in a round.
     """
     for number, stage in enumerate(stages):
         if not (is_own(stage) if doubted is None else stage in doubted):
@@ -71,8 +71,9 @@ def exceeds_charge(
     Returns a sentence that says so, or an empty string if no such change was found.
 
     Each attempt compares two releases with the same random numbers and noise, so their distance is what the noise must
-    hide. Attempts use large, small, constant and sparse records at several places of a batch, and replace one record or
-    all records of a message. Gradient ascent then enlarges the two largest distances. Arguments as in `contradiction`.
+    hide. Attempts use large, small, constant and sparse records at several places of a batch, and replace one record,
+    or all records of one client. Gradient ascent then enlarges the two largest distances. Arguments as in
+    `contradiction`.
     """
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]
@@ -175,7 +176,7 @@ def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
 
 
 class _Pair:
-    """Two batches of artificial data that differ in one record, or in all records of one message.
+    """Two batches of artificial data that differ in one record, or in all records of one client.
 
     Args:
         number: number of the attempt; it is the seed of the data, of the replaced record's place and of the random
@@ -183,7 +184,7 @@ class _Pair:
         relabels: whether the replaced records also get other labels.
 
     Attributes:
-        at: message and place (m, b) of the replaced record.
+        at: client and place (m, b) of the replaced record.
         replaced: number of records that differ.
         scale: order of magnitude of the data.
     """

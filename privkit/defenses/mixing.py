@@ -40,8 +40,7 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
 
 
 def dirichlet_counts(present: Tensor, positions: int, concentration: float, generator: Generator) -> Tensor:
-    """Draw how many of a message's N = `positions` each client fills: N_i ~ Dirichlet-multinomial(N, α_M) in each of G
-    groups.
+    """Draw how many of N = `positions` each client of a group fills: N_i ~ Dirichlet-multinomial(N, α_M), for G groups.
 
     Args:
         present: which of a group's k places hold a client, bool [G, k]; at least one in every group.
@@ -109,7 +108,7 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
             coordinate is taken from one client; otherwise float. Data of weight 0 are not read and may be NaN.
 
     Returns:
-        float [G, B, ...]: one message of B mixed images per group, differentiable in `smashed`.
+        float [G, B, ...]: B mixed images per group, differentiable in `smashed`.
 
     Forward and backward on one core, for tokens [5, 2, 128, 64, 192]: bool masks (a gather) take 28 ms and one weight
     per client (a batched product) takes 38 ms, while multiplying and adding takes 69 ms.
@@ -131,7 +130,7 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
 
 
 def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Tensor:
-    """Build messages from the tokens of k clients: token t comes from the client who owns position t.
+    """Build mixed images from the tokens of k clients: token t comes from the client who owns position t.
 
     Args:
         tokens: float [G, k, B, T, D]: B images of T tokens for each of k clients in G groups.

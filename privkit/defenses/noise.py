@@ -42,9 +42,9 @@ def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
 def shrink(smashed: Tensor, radius: float) -> Tensor:
     """Scale each image's smashed data down to an L2 norm of at most `radius` > 0, as DP-SGD clips gradients.
 
-    Takes smashed data [M, B, ...] of M messages of B images; the result has the same shape, in float32 or wider. Norms
-    stay a millionth below `radius`. Squares are summed by `sum`, which adds them pairwise, because `vector_norm` adds
-    them in sequence and underestimates the norm of a million equal coordinates by 0.06 %.
+    Takes smashed data [M, B, ...] of M clients with B images each; the result has the same shape, in float32 or wider.
+    Norms stay a millionth below `radius`. Squares are summed by `sum`, which adds them pairwise, because `vector_norm`
+    adds them in sequence and underestimates the norm of a million equal coordinates by 0.06 %.
 
     >>> shrink(torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]), 1.0)
     tensor([[[0.6000, 0.8000],

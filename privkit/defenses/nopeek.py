@@ -89,9 +89,9 @@ class LabelDecorrelation(Unchanged):
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Distance correlation (V-statistic) of B paired vectors x in R^P and y in R^Q, for each of M messages.
+    """Distance correlation (V-statistic) of B paired vectors x in R^P and y in R^Q, for each of M batches.
 
-    The correlation is 0 if the x or the y of a message are constant. Its gradient is finite everywhere: it is set to 0
+    The correlation is 0 if the x or the y of a batch are constant. Its gradient is finite everywhere: it is set to 0
     where the square root has no derivative, at coinciding vectors and at a correlation of 0.
 
     Args:
@@ -117,7 +117,8 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _centered_distances(samples: Tensor) -> Tensor:
-    """Doubly centered matrices of the Euclidean distances of B samples in each of M messages, [M, B, P] -> [M, B, B].
+    """Doubly centered matrices of the Euclidean distances of B samples in R^P, for each of M batches, [M, B, P] -> [M,
+    B, B].
 
     Samples are first divided by their largest norm, which cancels in the distance correlation. Distances are computed
     by one batched matrix product; those below its rounding error count as zero.

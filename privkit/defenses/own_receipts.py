@@ -28,14 +28,14 @@ BATCH = 4  # records of a message if the run's batch size is unknown
 
 
 class TrialRounds:
-    """Runs defense stages on rounds of artificial data: M messages of B records, or M groups of k messages.
+    """Runs defense stages on rounds of artificial data: M clients with B records each, or M groups of k clients.
 
     Args:
         stages: stages in order, all on images or all on smashed data.
         dtype: type of the data. float64 shows smaller changes, but stages with float32 weights need float32.
 
     Attributes:
-        lead: (M, B), the number of messages and the number of records in each message.
+        lead: (M, B), the number of clients and the number of records of each client.
         size: how many numbers one round's data contain.
     """
 
@@ -90,7 +90,7 @@ def trial_of(
     Args:
         shape: shape of one record's smashed data; None tries tokens, a feature map and a vector.
         image: shape (C, H, W) of a record, for stages on images.
-        batch: number of records per message.
+        batch: number of records per client.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
     for known in shapes:
@@ -312,7 +312,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
 
 
 def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
-    """Noise in K releases of the same data: p coordinates of smashed data and labels from two messages, float [K, p].
+    """Noise in K releases of the same data: p coordinates of two clients' smashed data and labels, float [K, p].
 
     The values are divided by the noise's declared scale. Every second release is computed with gradients, as in
     training.
@@ -357,9 +357,10 @@ def _ends(values: Tensor, releases: int, width: int) -> Tensor:
 
 
 def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
-    """Test a stage that adds noise to the gradients sent back to clients; yields a sentence for each false claim.
+    """Test a defense stage that adds noise to the gradients sent back to clients; yields a sentence for each false
+    claim.
 
-    A claim is false if gradients change by more than the accountant assumes, or if their noise is not as declared.
+    A claim is false if gradients change by more than the certified ε assumes, or if their noise is not as declared.
     """
     order = receipt.noise.distribution.norm
     assert receipt.clip is not None

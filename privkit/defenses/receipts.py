@@ -101,8 +101,8 @@ class Permuted(Receipt):
         """How often each different token occurs (one number each), in the image whose tokens have the fewest different
         orders.
 
-        If the shuffle moves tokens between images, the tokens of a whole message count instead of an image's. None if
-        the tokens are unknown.
+        If the shuffle moves tokens between images, the tokens of a whole batch count instead of an image's. None if the
+        tokens are unknown.
         """
         if self.tokens is None or self.other_tokens:
             return None
@@ -180,7 +180,7 @@ class Mixed(Receipt):
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """A certificate without a guarantee.
 
-        Its quantities are all in [0, 1]: `own_share`, the mean weight of a client in its message; `largest_ratio`, the
+        Its quantities are all in [0, 1]: `own_share`, the mean weight of a client in its mixture; `largest_ratio`, the
         largest weight; `payload_share`, the share of its smashed data that a client sends; and, with masks,
         `positions_seen`, the expected share of a record's positions that the server sees in the whole run.
         """

@@ -16,7 +16,7 @@ def returned(
     release).
 
     Args:
-        lead: (M, B), the required number of messages and of records in each message.
+        lead: (M, B), the required number of batches and of records in each batch.
         given: dtype of the data that the stage got; the release must have this dtype or float32. None allows any dtype.
 
     Raises:

@@ -160,11 +160,11 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
 
 
 def _by_coordinate(stage: Defense) -> bool:
-    """Whether a stage treats each coordinate separately, so that it commutes with a permutation.
+    """Whether a defense stage treats each coordinate separately, so that it commutes with a permutation.
 
-    The stage's receipt (its statement on its release) decides: True if it says that coordinates are clamped or get
-    noise after at most a clamp; otherwise False. A stage that only changes the training leaves data unchanged, so it
-    counts as True.
+    The stage's receipt (its statement on its release) decides: True if coordinates are clamped, or get noise with or
+    without a clamp; otherwise False. A stage that only changes the training leaves data unchanged, so it counts as
+    True.
     """
     if stage.effects == frozenset({"trains"}):
         return True

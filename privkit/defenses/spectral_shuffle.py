@@ -67,10 +67,10 @@ class SpectralShuffle(OnSmashed[Permuted]):
         return "input" if self.where == "image" else "smashed"
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """The server's trainable MLP in front of its segment, which maps tokens [..., T, 2D] to [..., T, D] by layers
-        2D → 2D → D.
+        """The server's trainable MLP in front of its segment, which maps T tokens, [..., T, 2D] -> [..., T, D], by
+        layers 2D → 2D → D.
 
-        None if images are transformed, whose tokens keep their width.
+        None if the defense transforms images instead of tokens.
 
         The input is first divided by the side of the transformed picture, because torch's initial weights expect values
         of about 1.

@@ -82,7 +82,7 @@ def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
     whole records.
 
     Args:
-        rows: the records' tokens [N, T, D], feature maps [N, C, H, W] or vectors [N, D].
+        rows: the records' T tokens, [N, T, D], feature maps [N, C, H, W] or vectors [N, D].
         held: names of the adversary's parts; empty for all parts.
 
     Returns:

@@ -267,7 +267,7 @@ def _no_chain_exceeds_its_charge(defense: Defense) -> str:
     """In every allowed chain with another defense, replacing a record changes the release by at most the sensitivity
     that ε assumes.
 
-    Returns a sentence on a chain that breaks this law; empty if none does.
+    Returns a sentence on a chain that breaks this requirement; empty if none does.
     """
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):

@@ -52,9 +52,9 @@ def fitting(spec: ModelSpec) -> Domain:
 
 
 def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) -> str:
-    """A model's smashed data are finite and have a known shape, and there is one logit for each class.
+    """A model's smashed data are finite tokens, feature maps or vectors, and there is one logit for each class.
 
-    Returns a sentence on how the model breaks this law; empty if it does not.
+    Returns a sentence on how the model breaks this requirement; empty if it does not.
 
     Args:
         classes: the number of classes of the data; None uses a small number.
@@ -95,7 +95,7 @@ def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[st
     """At every cut of a model, its two segments together compute the same function, and a later cut moves weights to
     the client.
 
-    Returns a sentence on how the model breaks this law; empty if it does not.
+    Returns a sentence on how the model breaks this requirement; empty if it does not.
 
     Args:
         cuts: the cuts to test, in order; empty tests all of the model's cuts.

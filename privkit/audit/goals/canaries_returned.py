@@ -26,7 +26,7 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
     reveals.
 
     Args:
-        coins: which of its two labels each attacked image gets, bool [K].
+        coins: which of its two labels each of K attacked images gets, bool [K].
     """
     edge, victims = context.model.edge, context.seed_data.victims
     must_send_labels(context)
@@ -95,14 +95,17 @@ def _returned(
 def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
-    """The returned gradient that is expected for each of a record's two candidate labels, [2, M·B, F], if other labels
-    are unknown.
+    """The gradients that are expected back for each record, under its first and its second candidate label, [2, M·B,
+    F].
+
+    The labels of all other records are assumed unknown.
 
     Args:
-        released: the release that the server received, [M, B, ...]: M messages of B records; F numbers per record.
+        released: the release that the server received, [M, B, ...]: M clients with B records each, F numbers per
+            record.
         pair: the two candidate labels of each record, int64 [2, M, B].
         defense: the defense that changes the gradients before they are returned.
-        averaged: whether all clients get the mean gradient over messages.
+        averaged: whether all clients get the mean of all clients' gradients.
     """
     m, b = released.shape[:2]
     gradients = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b

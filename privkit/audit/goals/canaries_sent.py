@@ -121,7 +121,7 @@ def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batc
     Args:
         present: releases of the canaries, [K, ...], ordered by round, and within a round by client.
         look: maps images to their releases.
-        candidates: candidate images [N, C, H, W]; every client tries all of them.
+        candidates: N candidate images, [N, C, H, W]; every client tries all of them.
         clients: number of clients, or 1 if all have the same lower segment.
         batch: number of images per client and round.
 

@@ -44,7 +44,7 @@ _REVERSED = "of the reversed scores, since the whole interval of the AUC lies be
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """What one attack of an audit may use: recorded messages, and the parts of the model that its adversary knows.
+    """What one attack of an audit may use: what crossed the cut, and the parts of the model that its adversary knows.
 
     It belongs to one cell (one defense, attack and seed). Subclasses override the methods that give access to the
     model; here these return None. The subclass for a trained model can give an adversary everything, the subclass for a

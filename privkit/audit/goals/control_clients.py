@@ -97,7 +97,7 @@ class HonestClients:
         defense without noise.
 
         Args:
-            shape: shape of the records; images may be smaller than those of the data domain.
+            shape: shape of the records; images may be smaller than the run's images.
             marked: whether a mark in each token reveals its record (`Marked`), for a defense that moves or drops
                 tokens.
 

@@ -179,8 +179,10 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """The label of the other client's record that is mixed with each record that a client sends, [clients, N]; −1 if
-    there is none.
+    """For each of N records that a client sends, the label of the other client's record in the same mixture, [clients,
+    N].
+
+    It is −1 if there is no other record.
 
     Either the defense mixes the records of two clients, or two clients get the mean of their gradients. An attack by
     one client then looks for the label of the other client's record.

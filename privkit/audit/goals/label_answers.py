@@ -73,7 +73,7 @@ def _turned(epochs: list[Tensor], records: list[Tensor]) -> list[Tensor]:
     """Negate the scores of each epoch whose correlation with the mean of the earlier epochs is below `_CONTRADICTS`.
 
     Args:
-        epochs: the scores of each epoch, [N] each.
+        epochs: the scores of N records in each epoch, [N] each.
         records: the ids of the scored records of each epoch, [N] each.
 
     >>> scores, same = torch.tensor([0.0, 1.0, 3.0]), [torch.arange(3), torch.arange(3)]

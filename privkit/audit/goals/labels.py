@@ -144,7 +144,7 @@ class _Answered:
     truth: Tensor
     answers: dict[str, Interval]
     auc: dict[Cut, float]
-    against: str  # a sentence if the scores point against the true labels, from `opposed`
+    against: str  # a sentence if rounds leak in opposite directions, from `opposed`
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:
@@ -166,7 +166,7 @@ def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> 
     too many words.
 
     Args:
-        labels: the true labels, int64 [N].
+        labels: the true labels of the N scored records, int64 [N].
     """
     if scores.of_labels is None:
         return {}
@@ -302,7 +302,7 @@ def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) 
 
     Args:
         known: the numbers of these records in the first epoch.
-        records: ids of the records in this epoch, [N].
+        records: ids of the client's N records in this epoch, [N].
         remembered: client -> ids of its records with known labels; the first epoch fills it.
 
     >>> before: Remembered = {}

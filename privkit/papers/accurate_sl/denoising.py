@@ -80,8 +80,9 @@ class LinearLayer(Checked):
 def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
-    R_p keeps each coordinate with probability p in [0, 1]. A = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is
-    `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise Z.
+    M is the layer after the cut, X are the smashed data, and R_p keeps each coordinate with probability p in [0, 1]. A
+    = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the variance
+    of the noise Z.
 
     Source: Xu et al., Eq. 9, regrouped. The error is the same with one mask for all rows of M and with one mask per
     row.
@@ -96,7 +97,8 @@ def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
     """Squared error of scaling by λ in [0, 1]: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
 
-    A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise Z.
+    M is the layer after the cut, and X are the smashed data. A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`,
+    and σ² is the variance of the noise Z.
 
     Source: Xu et al., Eq. 13.
 
@@ -111,7 +113,8 @@ def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """How much larger the error of masking with keep probability p is than the error of scaling by p: p(1−p)(B + σ²F) ≥
     0.
 
-    B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise.
+    B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise, for the layer
+    M = (m_ij) and smashed data X = (x_j).
 
     Source: derived; it proves what Xu et al. (section 4.1) observe in Fig. 2.
     """
@@ -124,7 +127,7 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
     1.
 
     A = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the
-    variance of the noise.
+    variance of the noise, for the layer M = (m_ij) and smashed data X = (x_j).
 
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
@@ -134,7 +137,8 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
 def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
     """Smallest noise variance σ² at which masking with keep probability p does not increase the error: (pB + (1−p)A)/F.
 
-    A = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, and F = ‖M‖² is `layer.weight`.
+    A = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, and F = ‖M‖² is `layer.weight`, for the layer M =
+    (m_ij) and smashed data X = (x_j).
 
     Source: Xu et al., Theorem 3.1 (i), solved for σ². If all entries of M and X are uniform on [−1, 1], the mean is 1/3
     for every p.
@@ -149,7 +153,8 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
     """Whether scaling by 1/α, α > 1, has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
 
-    A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise.
+    A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise, for the layer M and
+    smashed data X.
 
     Source: Xu et al., Theorem 3.1 (ii).
     """
@@ -160,7 +165,8 @@ def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
 def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
     """The scale λ* in [0, 1] that minimizes the error `scale_mse`: A/(A + σ²F); 0 if MX = 0.
 
-    A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise.
+    A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise, for the layer M and
+    smashed data X.
 
     Source: derived from Xu et al., Eq. 13.
 
@@ -174,8 +180,9 @@ def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
     """The keep probability p* in [0, 1] that minimizes the error of masking, `mask_mse`.
 
     A = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the
-    variance of the noise. If A > B, p* is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave
-    in p, so p* is an endpoint: 0 if A < σ²F, otherwise 1 (no masking).
+    variance of the noise, for the layer M = (m_ij) and smashed data X = (x_j). If A > B, p* is (2A − B − σ²F)/(2(A −
+    B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an endpoint: 0 if A < σ²F, otherwise 1 (no
+    masking).
 
     Source: derived from Xu et al., Eq. 9.
     """

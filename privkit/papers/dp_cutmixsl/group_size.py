@@ -57,9 +57,10 @@ def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float
     clients.
 
     The exponent in ε′ is B/k + C/k² + ε_o, where B = 0 and C = ε₁ for Mixup, and B = ε₁,s and C = ε₁,y for CutMix (the
-    Rényi bounds without mixing, for smashed data s and labels y). The derivative vanishes at e^{B/k + C/k² + ε_o}(1 −
-    B/k − 2C/k²) = 1. With p = B/k + 2C/k² and t = −ln(1 − p) this means t = ε_o + B/k + C/k². As 1/k grows, the right
-    side grows more slowly than the left, so the root is unique; it lies in [ε_o, ε_o + 1].
+    Rényi bounds without mixing: for smashed data s, for labels y, and ε₁ for both together); ε_o is the conversion to
+    (ε, δ)-DP. The derivative vanishes at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. With p = B/k + 2C/k² and t = −ln(1
+    − p) this means t = ε_o + B/k + C/k². As 1/k grows, the right side grows more slowly than the left, so the root is
+    unique; it lies in [ε_o, ε_o + 1].
 
     The result depends only on the setting's noise σ, dimensions D_s and D_y, and clip width Δ; the mechanism "dp_sl" is
     refused, since its ε′ grows with k.

@@ -71,7 +71,8 @@ def specification(
     chosen: int | None = None,
     rounds: int = 1,
 ) -> SplitMechanism:
-    """A release mechanism with the labels, smashed data and n clients of Table 1, for the accountants.
+    """A release mechanism with the labels, smashed data and n clients of the paper's Table 1, as input of the privacy
+    accountants.
 
     Args:
         mixing: how clients are mixed; None for no mixing.
