@@ -113,8 +113,7 @@ def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
     """How much larger the error of masking with keep probability p is than the error of scaling by p: p(1−p)(B + σ²F) ≥
     0.
 
-    B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise, for the layer
-    M = (m_ij) and smashed data X = (x_j).
+    B and F are `layer.diagonal` and `layer.weight`; σ² is the noise variance.
 
     Source: derived; it proves what Xu et al. (section 4.1) observe in Fig. 2.
     """
@@ -126,8 +125,7 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
     """Whether masking with keep probability p has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p =
     1.
 
-    A = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the
-    variance of the noise, for the layer M = (m_ij) and smashed data X = (x_j).
+    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`; σ² is the noise variance.
 
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
@@ -137,11 +135,10 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
 def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
     """Smallest noise variance σ² at which masking with keep probability p does not increase the error: (pB + (1−p)A)/F.
 
-    A = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, and F = ‖M‖² is `layer.weight`, for the layer M =
-    (m_ij) and smashed data X = (x_j).
+    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`.
 
-    Source: Xu et al., Theorem 3.1 (i), solved for σ². If all entries of M and X are uniform on [−1, 1], the mean is 1/3
-    for every p.
+    Source: Xu et al., Theorem 3.1 (i), solved for σ². It is 1/3 on average if all entries of the layer and of the
+    smashed data are uniform on [−1, 1], for every p.
 
     >>> round(least_variance_for_masking(LinearLayer.average(rows=3, columns=5), 0.2) ** 0.5, 4)
     0.5774
@@ -153,8 +150,7 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
     """Whether scaling by 1/α, α > 1, has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
 
-    A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise, for the layer M and
-    smashed data X.
+    A and F are `layer.signal` and `layer.weight`; σ² is the noise variance.
 
     Source: Xu et al., Theorem 3.1 (ii).
     """
@@ -163,10 +159,9 @@ def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
 
 
 def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
-    """The scale λ* in [0, 1] that minimizes the error `scale_mse`: A/(A + σ²F); 0 if MX = 0.
+    """The scale λ* in [0, 1] that minimizes the error `scale_mse`: A/(A + σ²F); 0 if A = 0.
 
-    A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`, and σ² is the variance of the noise, for the layer M and
-    smashed data X.
+    A and F are `layer.signal` and `layer.weight`; σ² is the noise variance.
 
     Source: derived from Xu et al., Eq. 13.
 
@@ -179,10 +174,9 @@ def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
 def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
     """The keep probability p* in [0, 1] that minimizes the error of masking, `mask_mse`.
 
-    A = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the
-    variance of the noise, for the layer M = (m_ij) and smashed data X = (x_j). If A > B, p* is (2A − B − σ²F)/(2(A −
-    B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an endpoint: 0 if A < σ²F, otherwise 1 (no
-    masking).
+    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`; σ² is the noise variance. If A > B, p* is (2A −
+    B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an endpoint: 0 if A < σ²F,
+    otherwise 1 (no masking).
 
     Source: derived from Xu et al., Eq. 9.
     """
