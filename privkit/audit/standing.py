@@ -179,8 +179,9 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
     """Number of records in a batch whose smashed data change if other records of the batch are replaced.
 
     Two batches are combined once for each binary digit of the record numbers 0..B−1: the digit of a record says from
-    which batch it comes. Any two numbers differ in some digit, so each record is combined once with the replacement of
-    every other record. This takes 3 + log₂ B evaluations. Each output number is compared on the scale of its range.
+    which batch it comes. Any two numbers differ in some digit, so for each pair of records there is a combination in
+    which one is kept and the other is replaced. This takes 3 + log₂ B evaluations. Each output number is compared on
+    the scale of its range.
 
     Args:
         edge: the clients. Only the first client's segment is measured, in evaluation mode; this is the mode for which

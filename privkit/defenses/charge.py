@@ -286,7 +286,7 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """Restate a certificate for a run that sends labels without noise: it then protects the smashed data, given the
+    """Restate a certificate for a run that sends labels without noise: it protects only the smashed data, given the
     labels.
 
     Args:

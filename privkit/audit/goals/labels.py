@@ -358,7 +358,7 @@ class _Labels(AuditGoal):
         U-shaped model.
 
         An attack that reads gradients learns from all records; any other attack learns from the few records with known
-        labels. The two control experiments use few records.
+        labels. The two control experiments (on easy data and on noise) use few records.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)

@@ -136,7 +136,7 @@ def best_scales(settings: Settings, scale: float) -> Array:
     """The scale λ* in [0, 1] with the smallest error, for each simulated pair of layer M and smashed data X, float
     [draws].
 
-    For comparison with the λ that is best on average. `scale` is the noise's σ or b.
+    For comparison with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise.
 
     >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
     array([0.2 , 0.57])
