@@ -34,14 +34,18 @@ class Attacked:
     """The result of an attack on recorded releases.
 
     Attributes:
-        guess: images [N, C, H, W] in [0, 1], one for each released record, in the order of the views.
-        result: the attack's own output, with its training curve and, for shuffles, the order that it found.
-        controls: control experiments (the attack must succeed on easy data, and fail on noise); empty for constant
-            guesses, or without auxiliary images.
-        scores: alignment of guesses with truth -> metric -> value with interval; empty if no truth was given.
-        floors: the same scores for constant guesses, such as the mean image: guess -> alignment -> metric -> value;
-            empty without truth.
-        truth: the true images, None if they are not known.
+        guess: reconstructed images [N, C, H, W] in [0, 1], one for each of N released records, in the order of the
+            releases.
+        result: the attack's own output, with its training curve and, if a defense shuffles tokens, the order that the
+            attack found.
+        controls: outcomes of control experiments, in which the attack must succeed on easy data and fail on noise.
+            Empty if the attack makes a constant guess, or without auxiliary images.
+        scores: how close guesses are to the true images, as they are ("unaligned") and after each round's guesses were
+            assigned to its images in the best way ("matched"): alignment -> metric -> value with interval; empty if no
+            truth was given.
+        floors: the same scores for constant guesses, such as the mean image, as a baseline: guess -> alignment ->
+            metric -> value; empty if no truth was given.
+        truth: the true images [N, C, H, W]; None if they are not known.
     """
 
     guess: Tensor
@@ -84,21 +88,26 @@ def attack(
     controls: bool = True,
     seed: int = 0,
 ) -> Attacked:
-    """Reconstruct the images behind recorded releases.
+    """Run an attack that reconstructs images from recorded releases (smashed data), and score its guesses.
 
     Args:
-        views: the releases of each round: tensors [B, T, D], [B, C, H, W] or [B, D], or `View`s if the adversary sees
-            more.
-        mounted: an attack that reconstructs images, as on the command line: "black_box:epochs=20". If it names no
-            epochs, the epochs of the budget `small` are used.
-        auxiliary: the adversary's own images [M, C, H, W] in [0, 1].
+        views: the releases of each round: tensors [B, T, D] (T tokens each), [B, C, H, W] or [B, D] for B images, or
+            `View`s if the adversary sees more than smashed data.
+        mounted: an attack that reconstructs images, as on the command line: "black_box:epochs=20". If it gives no
+            number of epochs, the attack trains as long as under the command line's `--budget small`.
+        auxiliary: the adversary's M own images, [M, C, H, W] in [0, 1].
         auxiliary_labels: labels of these images, int64 [M].
-        query: the defended client as a function: images [B, C, H, W] -> their releases in the same order.
-        lower: the client's segment itself, for white-box attacks.
-        upper: the server's segment.
+        query: the defended client as a function: images [B, C, H, W] -> their releases, in the same order.
+        lower: the client's segment of the network, for white-box attacks.
+        upper: the server's segment of the network.
         image_shape: (C, H, W) of the private images; None takes the shape of `auxiliary` or `truth`.
-        truth: the private images [N, C, H, W] in [0, 1], in the order of the releases; only the scores read them.
-        controls: whether to do the attack's control experiments.
+        truth: the N private images, [N, C, H, W] in [0, 1], in the order of the releases; they are used for scores
+            only, not by the attack.
+        controls: whether to run control experiments, in which the attack must succeed on easy data and fail on noise.
+
+    Returns:
+        The guesses, the outcomes of the control experiments and, if `truth` is given, the scores of the guesses and of
+        constant guesses.
 
     Raises:
         UsageError: if the attack does not exist or reconstructs no images, or if shapes do not fit.

@@ -167,8 +167,10 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 
 def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
-    """The fields of a result row that say where the network is cut, whether patches overlap, which block clients run
-    behind the defense, and how often records cross the cut.
+    """Phrases for a result on how the model is split and attacked, such as ("cut after block_1", "one pass").
+
+    They name the cut layer, overlapping patches, a block that clients run after the defense, and the number of passes
+    (how often the attacked records are sent).
     """
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)

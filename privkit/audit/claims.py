@@ -41,31 +41,37 @@ def audit_one_run(
     family: Family | None = None,
     independent: bool = False,
 ) -> EmpiricalBound:
-    """Compare the scores of one run's canaries with the run's certificate.
+    """Test a run's privacy certificate by canaries (records inserted at random): compute a lower bound on ε from an
+    attack's scores.
 
     Args:
-        scores: [K], one per canary; a higher score means that the attack believes more that the canary was inserted.
-        inserted: bool [K], drawn by fair coins: which canaries were inserted. For a replace-one claim, a counterpart
+        scores: the attack's scores, [K], one for each of K canaries; a higher score means that the canary was more
+            likely inserted. Ties are broken by canary number.
+        inserted: which canaries were inserted, bool [K], drawn by fair coins. For a replace-one claim, a counterpart
             takes the place of an omitted canary; for add-or-remove-one, its place stays empty.
-        certificate: certificate of the same run and release; it must protect what one canary is, a record or a client.
-        confidence: confidence of the bound, in (0, 1); at least 1/2 if canaries are independent.
-        guesses: numbers of "in" and "out" guesses fixed beforehand, for canaries that are not independent. None chooses
-            them from the number of canaries and the claimed trade-off curve. Without a claimed curve, several numbers
-            are tried, which makes the bound smaller.
-        delta: the δ of the bound if the certificate claims nothing; otherwise the certificate's δ is used.
+        certificate: certificate of the same run and release; it must protect the unit that a canary is (a record or a
+            client).
+        confidence: confidence of the lower bound, in (0, 1); at least 1/2 if `independent`.
+        guesses: how many canaries with the highest scores are guessed "inserted", and how many with the lowest
+            "omitted", if not `independent`. The numbers must be fixed beforehand. None chooses them from K and the
+            claimed trade-off curve. Without such a curve several numbers are tried, which makes the bound smaller.
+        delta: δ of the bound, if the certificate claims nothing; otherwise the certificate's δ is used.
         family: the family of trade-off curves that contains the claimed curve (`claimed_family`). Testing a whole curve
-            is stronger than testing one (ε, δ). If the certificate has a lower bound, the bound on ε assumes this
-            family and says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism. Tied scores are ordered by
-            canary number.
-        independent: whether each score depends on its own coin and its own noise alone. The bound is then far closer to
-            the truth, and scores ≥ 0 are guessed "in".
+            is stronger than testing one (ε, δ). If the certificate has a lower bound on ε, the result assumes this
+            family and says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism.
+        independent: whether each score depends only on its own coin and its own noise. The bound is then much tighter,
+            and canaries with scores ≥ 0 are guessed "inserted".
+
+    Returns:
+        The lower bound on ε, and whether it refutes the certificate.
 
     Raises:
         ValueError: if shapes differ, if all or no canaries were inserted, if `delta` differs from the certificate's δ,
             or if `family` is Gaussian but the certificate claims no Gaussian curve.
 
-    Source: `epsilon_independent`; else Steinke, Nasr and Jagielski 2023, Theorem 5.2; Mahloujifar, Melis and Chaudhuri
-    2025. Their proofs flip one coin at a time, so they hold for any two inputs that the claim calls neighbors.
+    Source: `epsilon_independent` if `independent`; otherwise Steinke, Nasr and Jagielski 2023, Theorem 5.2;
+    Mahloujifar, Melis and Chaudhuri 2025. Their proofs flip one coin at a time, so they hold for every pair of
+    neighboring inputs.
 
     >>> claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
     >>> coins = np.arange(200) % 2 == 0
@@ -103,11 +109,11 @@ def audit_one_run(
 
 
 def _bounded_below(certificate: Certificate, family: Family) -> bool:
-    """Whether the ε of the family's curves is a lower bound on the ε of the claimed mechanism.
+    """Whether the ε of a trade-off curve in the family is also a lower bound on the ε of a mechanism with this curve.
 
-    For a Gaussian, the claimed ε must be attained, because μ is computed from it. Any other mechanism with a lower
-    bound has one at every strength (`Family.lower`). Processing after the release may remove the certificate's lower
-    bound.
+    For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε. For
+    other families it suffices that the certificate has a lower bound (`Family.lower`). It may lack this bound if
+    releases were processed further.
     """
     if certificate.lower is None or not isinstance(family, Gaussian):
         return certificate.lower is not None
@@ -158,7 +164,8 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
 
 
 def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -> Family | None:
-    """The family that contains the claimed trade-off curve; None if no whole curve is claimed.
+    """The family of trade-off curves that contains the certificate's curve; None if the certificate claims no whole
+    curve.
 
     >>> from privkit.accountants.base import no_protection
     >>> claimed_family(no_protection(), None) is None
@@ -173,7 +180,8 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
 
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
-    """The limits that the claimed trade-off curve sets to any attack; None if no whole curve is claimed.
+    """Upper limits on the success of any attack, from the mechanism's trade-off curve; None if no whole curve is
+    claimed.
 
     >>> from privkit.accountants.base import no_protection
     >>> limits_of(no_protection(), None) is None
@@ -184,7 +192,8 @@ def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Lim
 
 
 def _claims_a_curve(certificate: Certificate) -> bool:
-    """Whether a certificate claims the whole trade-off curve of a Gaussian; its ε and δ then determine μ.
+    """Whether a certificate claims the whole trade-off curve of the Gaussian mechanism; then ε and δ determine its
+    parameter μ.
 
     >>> from privkit.accountants.base import no_protection
     >>> _claims_a_curve(no_protection())
@@ -195,10 +204,15 @@ def _claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """A sentence on knowledge of the adversary that the claim does not cover; empty if the claim covers all of it.
+    """Sentences on knowledge of the adversary that the privacy claim does not cover; empty if all of it is covered.
 
-    If a client's lower segment trains on raw data, the claim covers only adversaries who see nothing but its releases.
-    A white-box adversary also has the segment, and query answers also come from the segment.
+    If a client's lower segment is trained on raw data, the claim covers only adversaries who see the releases of
+    records and nothing else. A white-box adversary also has the segment, and answers to its queries come from the
+    segment.
+
+    Args:
+        lower_model: how the lower segment is trained, for example "trained" (on raw data).
+        known: names of what the adversary knows, such as "lower" or "query".
 
     >>> uncovered(Certificate(kind="nothing", statement=""), "trained", frozenset({"lower"}))
     ()

@@ -61,10 +61,10 @@ class _Run:
 
 
 def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comparison:
-    """Compare run B with run A.
+    """Compare the results of audit run B with those of audit run A.
 
-    Result rows are paired by defense, attack and seed. If each run has exactly one defense (or attack) without a
-    counterpart, these two are paired. Metrics of guesses are paired record by record.
+    Results of the same defense, attack and seed are compared. If each run has exactly one defense (or attack) that the
+    other run lacks, these two are compared. Metrics of an attack's guesses are compared record by record.
 
     Args:
         first: A, a finished run or its folder.
@@ -74,8 +74,8 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
         The differences B − A, and the settings in which the runs differ.
 
     Raises:
-        RunFolderError: if one is not a run folder.
-        UsageError: if the runs have different private or test records, or no result row in common.
+        RunFolderError: if `first` or `second` is not a run folder.
+        UsageError: if the runs have different private or test records, or no result in common.
         DamagedFile: if a file is damaged.
     """
     a, b = _read(first), _read(second)
@@ -264,16 +264,20 @@ class _Paired:
 
 
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
-    """Compare two measurements of the same records.
+    """Compare two measurements of the same N records, by Wilcoxon's signed-rank test.
 
-    The test counts each record once; for a record measured with several seeds, it takes the mean change. So the test
-    applies to these trained models only. Only an interval over seeds shows the variation between trainings, which may
-    be larger.
+    The test counts each record once; if a record was measured with several seeds, its mean change counts. So the
+    p-value holds for the given trained models; only an interval over seeds shows the variation between trainings, which
+    may be larger.
 
     Args:
-        first: finite values [N] for each seed.
-        second: values [N] of the same records in the same order, for each seed.
+        first: the first measurement: finite values [N] for each seed.
+        second: the second measurement: values [N] of the same records in the same order, for each seed.
         ids: ids of these records, for each seed; None if all records differ.
+
+    Returns:
+        The mean change (second − first) with its interval, the p-value, and the effect size (rank-biserial correlation)
+        in [−1, 1].
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Student 1908
     (intervals).
@@ -305,12 +309,12 @@ def _over(changes: Sequence[Values], together: Values) -> Interval:
 
 
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
-    """The difference of two measurements with one value per seed, without values of single records.
+    """The difference of two measurements (second − first) that have one value per seed and none per record.
 
-    Several seeds give Student's interval of the paired differences. With one seed, the limits of two independent
-    estimates are combined; this is too wide if both use the same records.
+    With several seeds, the interval is Student's for the differences of each seed. With one seed, it combines the
+    limits of both measurements as if they were independent; it is too wide if both use the same records.
 
-    Source: Zou and Donner 2008 (limits of a difference from those of its parts).
+    Source: Zou and Donner 2008 (limits of a difference from the limits of its two terms).
 
     >>> one = [Interval(value=0.5, low=0.4, high=0.6, n=9, method="m")]
     >>> found = unpaired(one, [Interval(value=0.8, low=0.7, high=0.9, n=9, method="m")])
@@ -329,7 +333,7 @@ def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
 
 
 def _holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for several tests, so that the probability of any false rejection is at most the level.
+    """p-values in [0, 1], adjusted so that the probability of any false rejection in all tests is at most the level.
 
     Source: Holm 1979.
 

@@ -19,7 +19,7 @@ from privkit.torch_utils.undisturbed import undisturbed
 
 
 def is_own_part(spec: object) -> bool:
-    """Whether a part runs code from outside privkit.
+    """Whether a part (a model, dataset, defense or attack) runs a user's code from outside privkit.
 
     >>> from privkit.models.imported import FromFunction
     >>> from privkit.models.convolutional import LENET5
@@ -44,10 +44,10 @@ def runs_own_code(config: AuditConfig) -> bool:
 
 @contextmanager
 def contained() -> Iterator[None]:
-    """Run a user's own code in a block as `undisturbed` does; an attempt to end the process raises an error in it.
+    """A context in which a user's code can neither end the process nor disturb its settings (`undisturbed`).
 
-    Threads started in it are daemons, so none keeps the process alive after the run. C code that ends the process
-    cannot be caught.
+    An attempt to end the process raises `Misbehaved`, unless C code makes it. Threads that the code starts are daemons,
+    so they do not keep the process alive after the run.
 
     >>> with contained():
     ...     os._exit(0)

@@ -57,8 +57,11 @@ class Declared:
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why the failure of an attack that uses the lower segment or queries is no evidence for the defense, judged on
-        the last `passes` passes over the records; empty if the failure is evidence.
+        """Why the failure of an attack that uses the recorded lower segment (or queries to it) is no evidence for the
+        defense.
+
+        Such an attack also fails if the recorded segment does not reproduce the recorded releases. This is tested on
+        the last `passes` passes over the records (a pass sends all records once). Empty if the releases are reproduced.
         """
         if self.quieter is not None:
             return (
@@ -243,13 +246,16 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
 
 
 def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
-    """A sentence "the recording declares …, but …" if more tokens stayed in place than a shuffle allows; else empty.
+    """Test whether a recording that declares a shuffle of tokens really shuffled them; returns a sentence if too many
+    tokens stayed.
 
-    A token is in place if, of all outputs of the lower segment for its record, it is nearest to the output at its own
-    place. A shuffle does not look at tokens, so each of T tokens reaches this place with probability 1/T. So one token
-    of a shuffled record stays in place on average, with exponential moments at most those of a Poisson variable. A
-    correct recording is refuted at most once in a million (`residual.LEVEL`), and never if half of its tokens moved,
-    since class tokens may stay.
+    Empty if the test finds nothing.
+
+    A released token is in place if the nearest output of the lower segment for its record is the output at the token's
+    own place. A shuffle moves each of T tokens to a given place with probability 1/T, so on average one token of a
+    record is in place. Their number is tested by a Poisson bound, so a correct recording is refuted with probability at
+    most 10⁻⁶ (`residual.LEVEL`). Recordings in which half of the tokens moved are never refuted, since class tokens may
+    stay.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:
@@ -276,7 +282,12 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
 
 
 def in_place(clean: Tensor, released: Tensor) -> int:
-    """Number of tokens of a release [N, T, D] that are nearest to the segment's output [N, T, D] at their own place.
+    """Number of released tokens whose nearest token in the lower segment's output, for the same record, is at their own
+    place.
+
+    Args:
+        clean: outputs of the lower segment for N records of T tokens, [N, T, D].
+        released: the releases of these records, [N, T, D].
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
     >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
@@ -287,8 +298,8 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each record, how many tokens a shuffle keeps in place on purpose, and a bound on the mean number of
-    others.
+    """For each record: how many tokens a shuffle leaves in place by design, and a bound on the mean number of other
+    tokens that stay.
     """
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
@@ -297,7 +308,8 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
 
 
 def _unlikely(stayed: int, mean: int) -> bool:
-    """Whether a Poisson variable of this mean is ≥ `stayed` with probability at most 10⁻⁶, by Chernoff's bound.
+    """Whether a Poisson variable with mean `mean` is at least `stayed` with probability at most 10⁻⁶, by Chernoff's
+    bound.
 
     >>> _unlikely(3200, 50), _unlikely(60, 50), _unlikely(0, 1)
     (True, False, False)

@@ -62,8 +62,10 @@ def defended_model(
     log: Callable[[str], None],
     note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
-    """The trained model for the defense and seed in `cell`, read from the run folder if its training was finished.
-    `note` is called before the model is stored.
+    """Train the defended model for the defense and seed in `cell`, or read it from the run folder if its training was
+    finished.
+
+    `note` is called before the trained model is stored.
     """
     splits, seed = seed_data.splits, cell.seed
     edge, upper, places = untrained(config, cell, seed_data)
@@ -132,10 +134,11 @@ def defended_model(
 
 
 def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Test accuracy of the last epoch and of the epoch that is best on validation images, with and without the noise.
+    """Test accuracies with intervals, after the last epoch and after the epoch that is best on validation images.
 
-    A name such as `accuracy_last_noisy` -> interval; empty if there is neither noise nor a best epoch. The networks
-    hold the last epoch's weights before and after the call.
+    The keys are names such as "accuracy_last_noisy". If the defense adds noise to test images, each accuracy is
+    measured with the noise and without it. Empty if there is neither noise nor a best epoch. The networks hold the last
+    epoch's weights before and after the call.
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))
@@ -191,8 +194,9 @@ def _stored(home: Path, trained: Trained, keep: str) -> dict[str, str]:
 
 
 def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
-    """Sentences for the result row on: several servers, gradients that are not derivatives, estimated settings, an
-    epoch chosen on test images, and networks whose copies cannot be evaluated together.
+    """Remarks on a trained model for its results: whether there are several servers, gradients that are not the
+    derivative of the release, settings estimated during training, an epoch chosen on test images, or networks whose
+    copies for each client cannot be evaluated together.
     """
     servers = edge.protocol.servers
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
@@ -269,7 +273,11 @@ def another(
 ) -> DefendedModel:
     """A shadow model: the same architecture and defense, trained on other private images with other random numbers.
 
-    Untrained weights (a frozen lower segment, the frozen block) are public, so the shadow model has the same ones.
+    Weights that are not trained (of a frozen lower segment or block) are public, so the shadow model has the same
+    weights there.
+
+    Args:
+        shares: which client holds which of the private images.
     """
     edge, upper, _ = untrained(config, replace(cell, seed=seed), seed_data)
     real, server, _ = untrained(config, cell, seed_data)

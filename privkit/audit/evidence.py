@@ -17,11 +17,13 @@ from privkit.run.verify import examine
 
 
 def write_evidence(run: Path) -> Evidence:
-    """Write RUN/evidence.json and RUN/evidence.html; the same run folder gives the same bytes.
+    """Summarize a finished audit as evidence for security standards: write RUN/evidence.json and RUN/evidence.html.
+
+    The same run folder always gives the same bytes.
 
     Raises:
         RunFolderError: if `run` is not a run folder.
-        UnfinishedRun: if no cell (one defense, attack and seed) is finished.
+        UnfinishedRun: if no result (of one defense, attack and seed) is finished.
         DamagedFile: if `privkit verify` finds a damaged or missing file.
     """
     home = root(run)

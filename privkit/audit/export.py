@@ -38,12 +38,15 @@ _BUILDER = "privkit.audit.export"
 def export(
     run: Path, folder: Path, *, defense: str | None = None, seed: int | None = None, data_root: Path | None = None
 ) -> Recording:
-    """Send the attacked images of a run through its model again; record the messages, the weights and the true images.
+    """Make a recording of a finished run: send its attacked images through its model again, and store all data in a
+    folder.
+
+    The recording contains the smashed data that the server receives, the weights and the true images.
 
     Args:
         folder: folder for the recording, new or empty.
-        defense: a defense of the run, written as in its table; None for the last one.
-        seed: a seed of the run; None for the first.
+        defense: a defense of the run, written as in the run's table; None for the last defense.
+        seed: a seed of the run; None for the first seed.
 
     Raises:
         UsageError: if the run has no such defense or seed.

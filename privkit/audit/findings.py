@@ -28,10 +28,13 @@ _BEATEN[START] = "the attack's own untrained start"
 
 
 def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> Check:
-    """Checks that the model is significantly better at its task than one constant answer.
+    """Check that the model's accuracy is significantly higher than the share of the most frequent label.
 
-    If more than half of the records have one label, a model that ranks records well may still name this label for each.
-    So an `auc` of its scores above 1/2 counts, too.
+    If more than half of the records have the same label, a model that ranks records well may still predict this label
+    for all records. So it also suffices that the AUC of its scores is significantly above 1/2.
+
+    Args:
+        labels: labels of the N test records, int64 [N].
 
     >>> import torch
     >>> from textwrap import fill
@@ -64,11 +67,15 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if matched guesses are not significantly closer to the truth than matched records of the adversary.
+    """A finding if, after matching, guesses are not significantly closer to the truth than the adversary's own random
+    records.
+
+    Matching assigns the guesses (or random records) of a round to its attacked records so that they fit best.
 
     Args:
-        matched: [N], the first measure of each attacked record after matching.
-        own: [N], the same measure for the adversary's own records, drawn without the release.
+        matched: closeness of the matched guess to each of N attacked records, [N], in the first metric for the kind of
+            data (images, tokens or tables).
+        own: the same for the adversary's own records, drawn at random and matched, [N].
 
     >>> import numpy as np
     >>> [check.detail for check in own_match(np.array([0.8, 0.9]), np.array([0.9, 0.8]), True)]
@@ -85,12 +92,13 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
 
 
 def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast or sign") -> tuple[Check, ...]:
-    """A finding if guesses identify more images by correlation than any guess from the label alone could.
+    """A finding if guesses identify more images by correlation than is possible from the images' labels alone.
 
     Args:
-        chances: [N], of `identified_by_pattern` or `identified_when_moved`.
-        how: how the guesses show the images.
-        labels: number of different labels of the attacked images; 0 if they are unknown, and then nothing is found.
+        chances: probability in [0, 1] that the guess for each of N images identifies it, [N], from
+            `identified_by_pattern` or `identified_when_moved`.
+        how: how the guesses show the images, for the finding's text.
+        labels: number of different labels of the attacked images; 0 if they are unknown; then there is no finding.
 
     >>> import numpy as np
     >>> [check.detail for check in by_pattern(np.ones(20), 10)]
@@ -105,12 +113,12 @@ def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast o
 
 
 def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[Check, ...]:
-    """Findings about an attack: did it converge, and does it beat constant guesses and its own untrained start?
+    """Findings about one attack: whether it converged, and whether its guesses are better than constant guesses and its
+    untrained start.
 
-    Images are compared by their MSE with the mean image; other records by the first metric of their domain.
-
-    A failed check here is a finding, not a fault of the run. A result no better than constant guesses says that this
-    attack recovered nothing; another attack may recover more.
+    Image guesses are compared by their MSE, others by the first metric for their kind of data (tokens or tables). A
+    failed check is a finding, not a fault of the run: if guesses are no better than constant ones, this attack
+    recovered nothing, but another attack may recover more.
     """
     checks, metric = [convergence(converged, row, went)], metric_of(row)
     for name, what in _BEATEN.items():

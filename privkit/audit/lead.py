@@ -70,10 +70,11 @@ class Leader:
         return self._lost[cell]
 
     def open(self, *, again: bool = False) -> None:
-        """Repair the run folder, compare its provenance (data, code, versions, device) with the current one, and begin.
+        """Begin or continue a run: repair its folder, and compare the stored provenance (data, code, versions, device)
+        with the current one.
 
-        Models and results whose provenance changed are computed anew if `again`; otherwise a `RunFolderError` is
-        raised.
+        If the provenance of models or results changed, they are computed anew if `again` is true; otherwise a
+        `RunFolderError` is raised.
         """
         worker = self.worker
         self.ledger.recover()
@@ -148,10 +149,11 @@ class Leader:
 
 
 class Dispatch:
-    """Computes the cells (defense, attack, seed) of a run on an engine's workers, at most `ahead` at once.
+    """Computes the cells (one defense, attack and seed each) of a run on the workers of an engine, at most `ahead` at
+    once.
 
-    An exception from a future means that a worker was lost. Its cell goes to another worker, which continues from the
-    saved state. After `LIVES` lost workers the cell ends as an error.
+    If a worker is lost (its future raises an exception), another worker continues its cell from the saved state. A cell
+    that lost `LIVES` workers ends as an error.
     """
 
     def __init__(

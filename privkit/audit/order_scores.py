@@ -61,25 +61,29 @@ def arrangement_scores(
     confidence: float = 0.95,
     most_bits: float | None = None,
 ) -> _ArrangementScores:
-    """Score a guessed order against the true one.
+    """Score an attack's guess of the order in which a defense shuffled tokens, against the true order.
 
     Args:
-        guess: int64 [N, T], the guessed place of each released token among the B·T places of its message; each place of
-            a message occurs once.
-        truth: int64 [N, T], the true places, counted in the same way; see `true_arrangement`.
-        batch: B, images per message; it divides N.
-        kinds: int64 [N, T] from `privkit.attacks.scores.order.equal_tokens`: equal tokens count as interchangeable, in
-            accuracies and in bits. With None, all tokens count as different.
+        guess: the guessed original place of each of T released tokens in N images, int64 [N, T]. Places 0..B·T−1 are
+            counted in a message (a batch of B images in one round), and each occurs once in it.
+        truth: the true places, int64 [N, T], counted in the same way (from `true_arrangement`).
+        batch: B, the number of images per message; it divides N.
+        kinds: numbers that are equal for equal tokens, int64 [N, T], from `privkit.attacks.scores.order.equal_tokens`.
+            Equal tokens count as interchangeable. With None, all tokens count as different.
         confidence: confidence of all limits, in (0, 1).
-        most_bits: an upper bound on the entropy of one secret order before the release, if the shuffle has less entropy
-            than a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
+        most_bits: an upper bound, in bits, on the entropy of one secret order before the release, if it is below the
+            entropy of a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
+
+    Returns:
+        The share of correct places with its limits (`direct.share`), and bounds on the order's entropy in bits, before
+        the attack and after it (`bits_before`, `bits_left`).
 
     Raises:
         ValueError: if shapes differ, an order is not a permutation, or N is not a multiple of B.
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
-    numbers (`patch_entropy_bits`). It holds for any distribution of the order, any guess, and equal tokens, because at
-    most (T − j)! distinguishable orders agree with a guess on j given places.
+    numbers (`patch_entropy_bits`). The entropy bound holds for any distribution of the order, any guess, and equal
+    tokens, because at most (T − j)! distinguishable orders agree with a guess on j given places.
 
     >>> truth = torch.arange(16).repeat(40, 1)
     >>> guess = truth.clone()
@@ -141,7 +145,11 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:
-    """The true order from a shuffle's receipt, int64 [M·B, T], places counted from 0 in each message; None without one.
+    """The true order of shuffled tokens: the original place of each of T released tokens in M batches of B images,
+    int64 [M·B, T].
+
+    Places are counted from 0 in each batch. None if the receipt (the shuffle's private record of what it did) holds no
+    order.
 
     >>> from privkit.defenses.receipts import Permuted
     >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()

@@ -1,7 +1,7 @@
-"""Checks that a user's own stage or network behaves in training as it does afterwards, when it is attacked.
+"""Checks that a user's own defense stage or network behaves in training as it does afterwards, when it is attacked.
 
-It must send the same data in both (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and keep
-no state between calls (`must_keep_no_state`).
+It must send the same data in both phases (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and
+keep no state between calls (`must_keep_no_state`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ _CURE = "so attacks on what is sent after training say nothing about training; l
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse a user's own stage or network that sends other data if gradients are computed, or in training mode.
+    """Refuse a user's own defense stage or network that sends different data in training (with gradients, in training
+    mode).
 
-    Attacks read data sent after training, so their results would say nothing about different data sent in training. The
-    first round of the `records` is sent with the same random draws. privkit's own parts are not measured here.
+    Attacks read data that are sent after training, so their results would not hold for different data sent in training.
+    The test sends the first round of `records` in both ways with the same random draws. Parts of privkit itself are not
+    tested here.
+
+    Raises:
+        Misbehaved: if the data differ.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):
@@ -68,11 +73,11 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
 
 @torch.no_grad()
 def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
-    """Refuse a user's own network whose code sends other data in training mode, record by record.
+    """Raise `Misbehaved` if a user's own lower network `lower` sends different data for a record in training mode.
 
-    torch's own layers draw random numbers or keep statistics in training mode on purpose, so they stay in evaluation
-    mode. Two kinds of differences are allowed: those from random draws, as in a hand-written dropout, and those from
-    other records of the batch, as in a hand-written batch normalization.
+    torch's own layers, such as dropout, differ in training mode on purpose, so they stay in evaluation mode here.
+    Differences that come from random draws (a hand-written dropout) or from the other records of a batch (a
+    hand-written batch normalization) are allowed.
     """
 
     def sent(x: Tensor, seed: int = 0) -> Tensor:
@@ -101,14 +106,15 @@ def _computes(kind: type) -> bool:
 
 @torch.no_grad()
 def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
-    """Refuse a user's own stage that adds the same noise in each round, such as noise from a seed of its own.
+    """Raise `Misbehaved` if a user's own defense stage adds the same noise in each round, for example from a fixed
+    seed.
 
     An adversary who has the code, or queries twice, can subtract such noise. privkit's attacks expect fresh noise, so
-    their failure would show nothing.
+    they might fail although a better attack succeeds.
 
     Args:
-        shape: shape of one record's smashed data, for stages that take only this shape.
-        image: shape of one record, for stages on images.
+        shape: shape of one record's smashed data, for stages that accept no other shape.
+        image: shape (C, H, W) of one image, for stages on images.
     """
     for stage in stages:
         if not (is_own(stage) and stage.noise_fields):
@@ -131,8 +137,9 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """The releases of the user's own stages for fixed records and random draws; None if a stage cannot read the
-    records.
+    """The release of each of the user's own defense stages for fixed artificial records and random draws.
+
+    None in place of a release if the stage does not accept the records.
     """
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
@@ -143,10 +150,14 @@ def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor 
 
 
 def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
-    """Refuse a user's own stage whose release changed since `made_by` returned `before`, for example by counting calls.
+    """Raise `Misbehaved` if the release of a user's own defense stage changed during training, for example since it
+    counts calls.
 
-    Attacks and measurements use the stage after the training. If it has changed, they say nothing about the training,
-    and the last round's receipt does not describe earlier rounds.
+    Attacks and measurements use the stage after training; if it has changed, their results do not hold for the data
+    sent in training.
+
+    Args:
+        before: the stages' releases before training, from `made_by`.
     """
     for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
         if first is None or after is None:

@@ -22,14 +22,15 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
 
 
 def placed(run: Path) -> tuple[list[Place], list[str]]:
-    """The ranks of a run's defenses among the registered ones.
+    """Rank a run's defenses among the defenses in privkit's registry of measured results.
 
     Returns:
-        A rank for each setting and adversary, and a sentence for each difference between this run and the registry's.
+        A rank for each defense setting and adversary; and a sentence for each respect in which this run differs from
+        the registered runs.
 
     Raises:
         RunFolderError: if `run` is not a run folder.
-        UnfinishedRun: if no result is finished.
+        UnfinishedRun: if no result of the run is finished.
         UsageError: if no defended model was attacked, or no comparable run is registered.
     """
     _, rows = finished_rows(run)

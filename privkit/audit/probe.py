@@ -49,13 +49,14 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
 def training_step(
     config: AuditConfig, defense: Component, pools: Pools, device: torch.device
 ) -> tuple[Rehearsal, float]:
-    """Time of a training step, measured on as many records as a short time allows and scaled to the whole batch.
+    """Measure the time of one training step on a small batch, and scale it to the whole batch.
 
-    The first step takes the smallest batch: it shows that shapes fit, and warms up. Later steps take more records,
-    until one is long enough to be timed or takes the whole batch. If that is still short, a few steps are timed.
+    The first step uses the smallest batch; it shows that shapes fit, and warms up. Later steps use more records, until
+    a step is long enough to be timed, or uses the whole batch. If a step of the whole batch is still short, several
+    steps are timed.
 
     Returns:
-        The untrained model with the batch size that was timed, and seconds of a step of the whole batch.
+        The untrained model with the timed batch size; and the seconds of one step on the whole batch.
     """
     whole, seconds = config.training.batch_size, 0.0
     domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
@@ -80,10 +81,10 @@ def seconds_of_training(cell: Rehearsal, steps: int = 1) -> float:
 
 
 def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
-    """Time of an attack, measured on an untrained model.
+    """Estimate the time of an attack by running it on an untrained model.
 
-    The attack is stopped after `limit` seconds, and its time is extrapolated from the epochs done. If no epoch finishes
-    in that time, it starts again with smaller rounds.
+    The attack is stopped after `limit` seconds, and its total time is extrapolated from the finished epochs. If no
+    epoch finishes within the limit, the attack starts again with fewer records per round.
     """
     goal, smallest = audit_goal(attack.spec), max(2, cell.cell.defense.spec.smallest_batch)
     domain = cell.seed_data.splits.domain
@@ -172,9 +173,9 @@ class _Watch(NoSession):
 
 
 def _timed(attack: Any, given: Any, watch: _Watch) -> Timed:
-    """Run an attack and measure its time. If it stops before its last epoch, the rest is extrapolated.
+    """Run an attack and measure its time; if it stops before the last planned epoch, extrapolate to all planned epochs.
 
-    On random records an attack often stops early, because a doubled budget does not improve it.
+    On random records an attack often stops early, because more training does not improve its guesses.
     """
     idle = ""
     try:

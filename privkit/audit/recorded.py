@@ -52,8 +52,10 @@ class _RecordedContext(AttackContext):
     declared: Declared  # whether the recording's data agree with its declarations
 
     def refuse(self) -> None:
-        """Refuse an attack if its goal refuses the recording, if the server's loss differs, or if it needs more passes
-        over the records than were recorded.
+        """Raise `NotApplicable` if the attack cannot be run on this recording.
+
+        Reasons are the attack's goal, a server's loss that the attack does not know, or too few recorded passes (how
+        often all records were sent).
         """
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
@@ -68,8 +70,10 @@ class _RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """A check whether the recorded data refute the declarations; empty if only a defense is declared and nothing
-        refutes it.
+        """A check whether the recorded data contradict what the recording declares about itself, such as its defense or
+        noise.
+
+        Empty if only a defense is declared and nothing contradicts it.
         """
         compared = self.declared.compared
         if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
@@ -218,8 +222,9 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """The data of one cell (defense, attack, seed) on a recording; the result row has all fields that need no
-    attack.
+    """What an attack on a recording gets, for one cell (one defense, attack and seed).
+
+    It also holds an unfinished result, with all fields that do not depend on the attack's outcome.
     """
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None

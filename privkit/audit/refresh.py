@@ -28,9 +28,11 @@ def refresh(
     *,
     again: bool,
 ) -> str:
-    """Compare the stored provenance of a plan with that of the current command.
+    """Compare the stored provenance (data, code, versions, device) of a run's models and results with the current
+    provenance.
 
-    Changed models and results are moved to RUN/superseded and computed anew (`again`), or a `RunFolderError` is raised.
+    If `again`, models and results with a changed provenance are moved to RUN/superseded, so that they are computed
+    anew. Otherwise a change raises a `RunFolderError`.
 
     Returns:
         A sentence on the moved models and results; empty if nothing changed.

@@ -36,17 +36,17 @@ value."""
 def build(
     run: Path, rows: list[Row] | None = None, gates: Sequence[Gate] | None = None, *, pictures: bool = True
 ) -> Path:
-    """Write RUN/report and RUN/verdict.json and return the report's page.
+    """Write a run's report (RUN/report) and verdict (RUN/verdict.json); return the path of the report's page.
 
     Args:
-        rows: result rows in the order to show; None for all rows of `results.jsonl`.
+        rows: the results in the order to show; None for all results in `results.jsonl`.
         gates: the user's pass/fail conditions; None for the conditions of the last command on this run.
         pictures: whether the page shows the first private records and their guesses. If not, RUN/report shows no
             record, but RUN/cells still holds them.
 
     Raises:
         RunFolderError: if `run` is not a run folder.
-        UnfinishedRun: if no result is finished.
+        UnfinishedRun: if no result of the run is finished.
         DamagedFile: if a file of the folder is damaged.
     """
     run = root(run)
@@ -140,7 +140,12 @@ def _arrays(
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
-    """A command that computes one result and the undefended baseline; empty if the run was started from Python.
+    """The command line that computes one result of a run alone, with its undefended baseline; empty if the run was
+    started from Python.
+
+    Args:
+        argv: the command line that started the run.
+        row: the result.
 
     >>> from privkit.reports.schema import Row
     >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")

@@ -50,7 +50,7 @@ class AuditRun:
     """A finished audit.
 
     Attributes:
-        rows: one result row per defense, attack and seed, in the order of the plan.
+        rows: the results, one for each defense, attack and seed, in the order of the plan.
         folder: the run folder.
         report: the HTML page of the report.
         verdict: the verdict on results, checks and gates (the user's pass/fail conditions), as in `verdict.json`.
@@ -84,8 +84,9 @@ class AuditRun:
         return answers.run_tables(self.rows)[0][0]
 
     def to_pandas(self) -> DataFrame:
-        """All numbers as a data frame: one line per result row, with the columns of `report/tables/audit.csv`; absent
-        values are missing.
+        """All numbers as a data frame, with one line for each defense, attack and seed.
+
+        The columns are those of `report/tables/audit.csv`; a number that a result lacks is NaN.
 
         Raises:
             UsageError: if pandas is not installed.
@@ -115,15 +116,15 @@ def run_audit(
     Args:
         config: the configuration; None if its settings are given as keywords, as in a configuration file
             (`defense="batch_shuffle"`).
-        out: the run folder; None for one named after the configuration under ./privkit-runs.
+        out: the run folder; None for a folder under ./privkit-runs that is named after the configuration.
         progress: an object that shows the progress; None shows nothing.
         again: whether to recompute models and results whose data, code, versions or device changed; False raises an
             error instead.
         workers: the number of local processes that share the work, the threads and the devices; None lets `shared_out`
-            choose. With an engine, the number of results submitted to it at once; 1 for no limit.
-        engine: a name in `privkit.run.engines.ENGINES`, which says where results are computed; None for this machine.
-        **settings: keys of `privkit.settings.resolve.KEYS`, and `trust`: modules from which a recording may build its
-            segments.
+            choose. With an engine, the number of results that are submitted at once; 1 means no limit.
+        engine: where results are computed, as a name in `privkit.run.engines.ENGINES`; None for this machine.
+        **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, the modules from which a recording may build
+            its networks.
 
     Raises:
         PrivkitError: if the configuration, the data or the folder is faulty; the message is one sentence.
@@ -173,7 +174,7 @@ def plan_audit(
 ) -> Path:
     """Check the settings of an audit and create its run folder, without computing results.
 
-    `run_audit` continues from it, and has the same arguments and errors.
+    `run_audit` then computes the results in this folder; its arguments and errors are the same.
     """
     with _led(_given(config, settings), out, None, again, workers, engine) as (leader, _):
         return leader.ledger.path
@@ -196,9 +197,9 @@ def _led(
     workers: int | None,
     engine: str | None,
 ) -> Iterator[tuple[Leader, int]]:
-    """A block with the leader of a run in this process, and the number of workers.
+    """Context manager that opens a run; yields its leader (which plans and collects results) and the number of workers.
 
-    The run folder is created or repaired, the plan is written, and the data are checked.
+    At entry the run folder is created or repaired, the plan is written, and the data are checked.
     """
     use_own_caches()  # before anything that may compile
     keep_freed_memory()
@@ -226,11 +227,11 @@ def _led(
 
 
 def shared_out(config: AuditConfig, device: torch.device, workers: int | None, engine: str | None) -> tuple[int, int]:
-    """The number of workers of a run, and of the CPU threads of each.
+    """Choose the number of worker processes of a run, and the number of CPU threads of each.
 
-    By default each result gets its own process, up to the number of CPUs, since small models gain little from a second
-    thread. A single process is used on a GPU, under torchrun, with an explicit number of threads, and with the user's
-    own code, which may need a terminal.
+    If `workers` is None, there are as many processes as results, up to the number of CPUs, since small models gain
+    little from a second thread. But a single process is used on a GPU, under torchrun, with an explicit number of
+    threads, or if a user's own code runs, which may need a terminal.
     """
     threads = config.threads or default_threads()
     if workers is None:

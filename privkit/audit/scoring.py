@@ -39,7 +39,10 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Refuse guesses [N, *domain.shape] that are no valid records: another scale would look like a failed attack.
+    """Raise `Misbehaved` if an attack's N guesses, [N, *domain.shape], are not valid records of the domain (images,
+    tokens or tables of a given shape).
+
+    Guesses on a wrong scale, such as pixels in 0..255, would otherwise look like a failed attack.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -73,12 +76,19 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Scores of guesses: unaligned, and after matching, which undoes a wrong order. Feature networks add metrics.
+    """Score an attack's N guesses against the N attacked records, as they are ("unaligned") and after matching
+    ("matched").
+
+    Matching assigns the guesses of each round to its records in the best way, which undoes a wrong order.
 
     Args:
-        truth: [N, ...], the attacked records, shaped like `guess`.
-        batch_size: records of a round, within which guesses are matched.
-        labels: labels of the attacked records, needed if one of the networks is a classifier.
+        truth: the attacked records, [N, ...], shaped like `guess`.
+        batch_size: number of records in a round, within which guesses are matched.
+        perception: feature networks, which add perceptual metrics; None for none.
+        labels: labels of the attacked records, needed if a feature network is a classifier.
+
+    Returns:
+        Alignment ("unaligned" or "matched") -> metric -> one value per record.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
@@ -100,10 +110,15 @@ def scored(
 
 
 def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> NDArray[np.int64]:
-    """For each record, the number of the guess that the best assignment inside its round pairs with it, int64 [N].
+    """Assign the guesses of each round to its records in the best way; return the number of each record's guess, int64
+    [N].
 
-    The assignment minimizes the total distance by the domain's first measure. It uses the truth, so scores after it are
-    an upper bound.
+    The assignment minimizes the total distance in the first metric for the kind of data (images, tokens or tables). It
+    uses the true records, so scores after it are an upper bound on the attack's success.
+
+    Args:
+        truth: the N attacked records.
+        batch_size: number of records in a round.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """
@@ -115,16 +130,18 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
-    """The domain's first measure [N] for the adversary's own random records, matched to the attacked records.
+    """Baseline for matched guesses: how close random records of the adversary are to the N attacked records after
+    matching, [N].
 
-    A small record resembles some record of a message by chance, so after matching even unrelated records look like good
-    guesses.
+    Closeness is measured by the first metric for the kind of data (images, tokens or tables). Matching assigns the
+    random records of a round to its attacked records in the best way. By chance, a small record resembles some record
+    of a round, so even unrelated records look like good guesses after matching.
 
     Args:
         truth: the attacked records, [N, *shape].
-        own: the adversary's own records, [M, *shape], M ≥ 1.
-        batch_size: records of a round, within which guesses are matched.
-        seed: seed of the draw.
+        own: the adversary's M ≥ 1 own records, [M, *shape].
+        batch_size: number of records in a round.
+        seed: seed for the choice of random records.
     """
     places = np.random.default_rng(derive(seed, "matched own")).integers(0, len(own), len(truth))
     drawn = own[places.tolist()].to(truth.device)
@@ -144,11 +161,12 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """A sentence on the attacked records that equal another attacked record, or nearly do; empty if there are none.
+    """A sentence that says how many attacked records equal, or nearly equal, another attacked record; empty if none
+    does.
 
-    No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k.
-    Images are nearly equal if their distance is below a hundredth of the mean distance; then a good guess may find the
-    other one.
+    No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k. Two
+    images are nearly equal if their distance is below a hundredth of the mean distance; a good guess of one may then be
+    taken for the other.
     """
     times = Counter(record.tobytes() for record in truth.cpu().numpy()).values()
     count, most = sum(number for number in times if number > 1), len(times) / max(1, len(truth))
@@ -181,15 +199,16 @@ def _chunks(records: int) -> list[slice]:
 
 
 def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
-    """The probability [N] that each guess finds its own image if its contrast is free: by correlation, not by distance.
+    """Whether each of N guesses correlates most with its own image among all images: probabilities [N] (below 1 for
+    ties).
 
-    A pale or inverted guess is far from its image, but shows it. All guesses are compared with the same sign: the sign
-    that finds more images.
+    Unlike a distance, a correlation also recognizes a pale or inverted guess. All guesses are compared with the same
+    sign, the sign that identifies more images.
 
     Args:
-        truth: [N, C, H, W].
-        guess: the same shape.
-        middle: [C, H, W], a public mean image, from which differences are taken.
+        truth: the attacked images, [N, C, H, W].
+        guess: the guesses, [N, C, H, W].
+        middle: a public mean image, [C, H, W], which is subtracted from images and guesses first.
 
     >>> import torch
     >>> images = torch.eye(4).view(4, 1, 2, 2)
@@ -204,10 +223,16 @@ def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 
 
 def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
-    """As `identified_by_pattern`, for guesses that are mirrored, turned or moved, and in one sign.
+    """Whether each of N guesses, mirrored, rotated or shifted, correlates most with its own image: probabilities [N].
 
-    Each pair of guess and image is compared in the place that makes them most alike: each of the seven other symmetries
-    of a square (three of a rectangle), and moves by at most three pixels. Images above 32 pixels are first shrunk.
+    Each guess is compared with each image in the position in which they are most alike. The positions are the
+    symmetries of a square (or rectangle) and shifts by at most three pixels. Images of more than 32 pixels per side are
+    first shrunk. Unlike in `identified_by_pattern`, inverted guesses are not recognized.
+
+    Args:
+        truth: the attacked images, [N, C, H, W].
+        guess: the guesses, [N, C, H, W].
+        middle: a public mean image, [C, H, W], which is subtracted first.
 
     >>> import torch
     >>> images = torch.rand(9, 1, 12, 12, generator=torch.Generator().manual_seed(0))
@@ -234,9 +259,11 @@ def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 
 
 def share(chances: Values) -> Metric:
-    """The share of identified records with its binomial interval.
+    """The share of identified records, in [0, 1], with its binomial interval.
 
-    A tie counts as a fraction, 1/2 for two records; the interval rounds the number of hits outwards.
+    Args:
+        chances: for each record the probability that its guess identifies it: 1, 0, or a fraction for a tie (1/2 for
+            two records). The interval rounds their sum outwards.
 
     >>> found = share(np.array([1.0, 0.5, 0.0, 0.0]))
     >>> found.value, round(found.low, 3), round(found.high, 3)
@@ -249,10 +276,10 @@ def share(chances: Values) -> Metric:
 def mean_over(
     values: Values, *, higher_is_closer: bool, within: tuple[float, float] = UNBOUNDED, confidence: float = 0.95
 ) -> Metric:
-    """Mean with its interval over records (`over_records`), and the value of the record that came closest.
+    """Mean of a metric over records, with its interval (`over_records`) and the value of the closest guess.
 
     Args:
-        values: [N], N ≥ 1, one per record.
+        values: the metric's values for N ≥ 1 records, [N].
         within: the range (low, high) of the values.
         confidence: confidence of the interval, in (0, 1).
 
@@ -266,7 +293,9 @@ def mean_over(
 
 
 def few(records: int) -> tuple[str, ...]:
-    """A warning if there are few records: intervals then cover the mean of skewed values less often than stated.
+    """A warning if few records were attacked; empty otherwise.
+
+    With few records, intervals cover the mean of skewed values less often than their confidence says.
 
     >>> few(50), few(5)[0][:38]
     ((), 'the intervals rest on 5 attacked recor')
@@ -294,14 +323,15 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """How much closer an attack's guesses are to the records than each constant guess: the mean difference.
+    """How much closer an attack's guesses are to the records than constant guesses (the mean image, for example).
 
-    Intervals have 99 % confidence, since a run makes many comparisons: for every attack, seed and doubling of the
-    budget.
+    Returns, for each constant guess and metric, the mean difference, positive if the attack is closer. Intervals have
+    99 % confidence, since a run makes many comparisons: for every attack, seed and budget.
 
     Args:
-        guesses: name of a guess -> its scores of the same records.
-        closer: whether higher values are closer, for each metric.
+        guesses: name of a constant guess -> its scores for the same records.
+        scores: the attack's scores, metric -> one value per record.
+        closer: metric -> whether higher values are closer.
 
     >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}
     >>> ahead({"mse": np.array([0.25, 0.125])}, guess, directions())["mean_image"]["mse"].value

@@ -136,10 +136,11 @@ def _wished(config: AuditConfig) -> dict[str, int]:
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
-    """Prepare everything that all defenses and attacks with one seed share.
+    """Prepare what all defenses and attacks of one seed share: the data splits, the attacked records and the baseline
+    guesses.
 
     Raises:
-        UsageError: if the parts are too small for the batch size.
+        UsageError: if a part of the data is too small for the batch size.
         DataError: if files are missing, damaged or too few.
     """
     records = read_records(config, seed, device)
@@ -166,14 +167,15 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
 
 
 def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
-    """The guesses that need no release, [N, *shape] for N attacked records.
+    """Baseline guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked
+    records.
 
-    Constant guesses come first; without own records, only those that need none. The class mean knows each record's true
-    label. It is the mean of the adversary's own records with this label (for tokens and categories the most frequent
-    value), or of all own records if none has it.
+    Constant guesses come first; if the adversary has no own records, these are only mid-grey images. The class mean is
+    a guess that knows each record's true label. It is the mean of the adversary's own records with this label (for
+    tokens and categories the most frequent value), or of all own records if none has this label.
 
     Args:
-        classes: whether the adversary's own records and the attacked ones have labels of the same classes.
+        classes: whether the adversary's own records and the attacked records have labels of the same classes.
     """
     domain, count = victims.domain, len(victims)
     if not count:
@@ -215,10 +217,13 @@ def _without(own: Batch, victims: Batch) -> str:
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """The shares of records that guesses without the release identify; upper limits hold for any such guess.
+    """Replace the upper limits of the share of identified records, for baseline guesses that do not use the release.
 
-    A constant guess identifies one record on average, and a guess for each class one record per class; ties are broken
-    at random.
+    The new limits hold for any such guess: of N records, a constant guess identifies one on average, and a guess for
+    each class identifies one per class, since ties are broken at random.
+
+    Args:
+        floors: baseline guess -> alignment -> metric; it is changed in place and returned.
     """
     for name, found in floors.items():
         if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
@@ -261,16 +266,18 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
 
 
 def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, Pool | None, dict[str, int]]:
-    """The private dataset, a separate dataset of auxiliary images or None, and the sizes of the three parts.
+    """Open an audit's data: the private dataset, a separate dataset of the adversary's own images (or None), and the
+    parts' sizes.
 
-    Pictures are not decoded yet.
+    The sizes are numbers of private, auxiliary (the adversary's) and test records, and of validation records if there
+    are any. Pictures are not decoded yet.
 
     Args:
         stand_ins: whether random records replace an official dataset if no data root is given.
 
     Raises:
-        UsageError: if the parts are too small for the batch size, or the training augments colors of gray images.
-        DataError: if files are missing or damaged, or there is only one class.
+        UsageError: if a part is too small for the batch size, or the training augments colors of gray images.
+        DataError: if files are missing or damaged, or the dataset has one class only.
     """
     budget, other = config.budget, None
     wished = budget.private + budget.auxiliary + budget.validation
@@ -330,9 +337,10 @@ def _takes_controls(attack: AnyAttack) -> bool:
 def _auxiliary(
     config: AuditConfig, splits: Splits, victims: Batch, pools: Pools, other: Pool | None, seed: int
 ) -> tuple[Batch, int, str]:
-    """The adversary's records, the number of those left out as private or attacked, and a sentence on this.
+    """The adversary's own records, how many records were left out of them, and a sentence on this.
 
-    Other records of the dataset replace the left-out ones if the control experiments would have too few.
+    Records that are private or attacked are left out. If too few are left for the control experiments (in which the
+    attack must win on known data), other records of the dataset are added.
     """
     if config.auxiliary == "training":
         return splits.private, 0, ""

@@ -13,7 +13,7 @@ _DIGITS = 3
 
 @dataclass(kw_only=True)
 class Spent:
-    """Counts the seconds of training, attack and control experiments while they run.
+    """A stopwatch for one result of an audit: the seconds of training, attack and control experiments.
 
     >>> times = iter([0.0, 5.0, 6.0, 8.0, 9.0])
     >>> spent = Spent(clock=lambda: next(times))
@@ -24,10 +24,10 @@ class Spent:
     Seconds(training=3.5, attack=2.0, controls=2.0)
     """
 
-    clock: Callable[[], float]  # `privkit.torch_utils.clock`
-    training: float | None = None  # seconds of the cell's model, even if another cell trained it; None for a recording
-    controls: float = 0.0  # seconds of the attack's control experiments, even if another cell ran them
-    earlier: float = 0.0  # seconds of the attack in earlier starts of an interrupted cell
+    clock: Callable[[], float]  # returns the time in seconds, as `privkit.torch_utils.clock`
+    training: float | None = None  # seconds of training the model, even for another result; None for a recording
+    controls: float = 0.0  # seconds of the attack's control experiments, even for another result
+    earlier: float = 0.0  # seconds of the attack before interruptions of the run
     _since: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -40,18 +40,21 @@ _OF_NETWORK = {
 def held_against_its_releases(
     certificate: Certificate, edge: Clients, records: Tensor, *, batch: int, own_network: bool = False
 ) -> Certificate:
-    """A run's certificate after measurements of its stages and its lower segment, which may refute it.
+    """Test a run's privacy certificate by measurements of its defense stages and of the clients' lower segment.
 
-    A claim that rests on a user's own stage is declared, not proven, because a measurement can only refute its receipt.
-    A claim for one record after the lower segment also needs a segment that keeps records separate, and a count of
-    orders needs tokens that hide their places. For a user's own network both are only measured, so the claim is
-    declared, too.
+    A claim that relies on a user's own stage is called declared, not proven, because measurements can refute what the
+    stage says but not prove it. Some claims also rely on the lower segment: noise on smashed data protects one record
+    only if the segment keeps records separate, and a shuffle hides an order only if tokens do not show their places.
+    For a user's own network these two properties are only measured, so the claim is called declared, too.
 
     Args:
-        batch: number of records in each message that was sent.
+        batch: number of records in each batch.
+        own_network: whether the model is a user's own.
+        records: some records on which the segment is measured.
 
     Returns:
-        The same certificate, a declared one, or one without a claim that states the measurement.
+        The same certificate; or the certificate, called declared; or, if refuted, a certificate without a claim that
+        states the measurement.
     """
     if certificate.kind == "nothing":
         return certificate
@@ -75,9 +78,10 @@ def held_against_its_releases(
 
 
 def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
-    """Whether a claim requires that each record's smashed data depend on this record alone.
+    """Whether a privacy claim requires that each record's smashed data depend on this record alone.
 
-    A claim for a whole client, for labels, or for noise on the records themselves does not require this.
+    This is required if noise on smashed data protects single records. It is not required for a claim about a whole
+    client, about labels, or about noise on the records themselves.
     """
     if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
         return False
@@ -108,14 +112,17 @@ def fewest_orders(receipts: Sequence[Receipt]) -> Receipt:
 def certified(
     config: AuditConfig, edge: Clients, seed_data: SeedData, receipt: Receipt, passes: int
 ) -> tuple[ReleaseCount, Certificate]:
-    """How often a run released data of one record, and the run's certificate after comparison with its releases.
+    """Count how often a run released data of one record, and compute the run's privacy certificate.
+
+    The certificate is compared with the run's releases, which may refute it.
 
     Args:
         passes: how often the attacked records are sent after training.
+        receipt: what the defense states about one round.
 
     Raises:
-        Misbehaved: if a user's own stage or network sends other data in training than afterwards, or a stage adds the
-            same noise in each round.
+        Misbehaved: if a user's own stage or network sends other data in training than afterwards, or if a stage adds
+            the same noise in each round.
     """
     must_send_alike(config, edge, seed_data.victims)
     records = seed_data.auxiliary.x
@@ -169,21 +176,21 @@ def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
 
 @torch.no_grad()
 def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
-    """Number of records of a batch whose smashed data change when other records of the batch are replaced.
+    """Number of records in a batch whose smashed data change if other records of the batch are replaced.
 
-    Two batches are combined once for each binary digit of the record numbers: the digit says from which batch a record
-    comes. Any two numbers differ in some digit, so for each pair one record stays in some combination while the other
-    is replaced. This takes 3 + log₂ B evaluations. A record's output is compared with its output in its own batch, each
-    number on the scale of its own range.
+    Two batches are combined once for each binary digit of the record numbers 0..B−1: the digit of a record says from
+    which batch it comes. Any two numbers differ in some digit, so for each pair of records there is a combination in
+    which one is kept and the other is replaced. This takes 3 + log₂ B evaluations. Each output number is compared on
+    the scale of its range.
 
     Args:
-        edge: the clients. Only the first client's segment is measured, in evaluation mode: a segment trained on raw
-            data has no claim for one record, and private training evaluates records one by one.
-        records: some records, [N, ...]; a larger batch repeats them.
-        batch: B, the records of a message.
+        edge: the clients. Only the first client's segment is measured, in evaluation mode; this is the mode for which
+            claims about one record are made.
+        records: N records, [N, ...]; they are repeated if B > N.
+        batch: B, the number of records in a batch.
 
     Returns:
-        The number, at most B; None if there are fewer than two different records.
+        The number, 0 to B; None if there are fewer than two different records.
     """
     if batch == 1:
         return 0
@@ -208,9 +215,11 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
 
 @torch.no_grad()
 def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> list[str]:
-    """Sentences for the result row if a user's own lower segment draws random numbers, or moves or mixes records.
+    """Remarks for a result if a user's own lower segment draws random numbers, or moves or mixes the records of a
+    batch.
 
-    Such a segment is part of the undefended model, too, so no defense is compared with a client without it.
+    Such a segment acts like a defense, but it is part of the undefended model, too. So no comparison shows what it
+    protects.
     """
     if not is_own_part(config.model.spec):
         return []

@@ -1,7 +1,7 @@
 """Tunes an attack's parameters on the adversary's own records: it attacks some of them and trains on the others.
 
-The records that the audit attacks are not read here. Each trial is a line of a file. The next trial follows from the
-seed and the lines before it, so an interrupted study continues with the same trials.
+The records that the audit attacks are not read here. Each trial of parameter values is stored as a line of a file. The
+next trial follows from the seed and the previous lines, so an interrupted search continues with the same trials.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from privkit.wire.queries import Queries
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
-    """The context with the attack's best parameters on the adversary's own records, and a sentence on the choice.
+    """Choose the attack's parameters that work best on the adversary's own records.
 
-    The first trial is the attack as given, so the choice is never weaker on these records.
+    Returns the context (what the attack may use) with the chosen parameters, and a sentence on the choice.
+
+    The given parameters are tried first, so the chosen ones are never worse on these records.
 
     Raises:
-        NotApplicable: if the attack as given cannot be run, the adversary has too few records, or the queries that the
-            threat model allows are used up.
+        NotApplicable: if the attack cannot be run with the given parameters, the adversary has too few records, or the
+            queries that the threat model allows are used up.
     """
     plan, attack = context.config.tune, context.cell.attack
     if plan is None:
@@ -199,11 +201,11 @@ def _read(path: Path, cell: str) -> list[Trial]:
 
 
 def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """The values to try next.
+    """The attack parameters to try next.
 
     Args:
-        space: for each parameter, the values to search.
-        past: every trial so far; values outside `space` are left out.
+        space: parameter -> the values to search.
+        past: all trials so far; values outside `space` are ignored.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
     """

@@ -76,9 +76,9 @@ class CellWorker:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A block in which torch uses the run's number of threads, and a user's code cannot end the process.
+        """A context in which torch uses the run's number of threads, and a user's code cannot end the process.
 
-        After the block, a thread that this code left running can end the process.
+        The protection stops at the end of the context, even for threads that the user's code left running.
         """
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # on resume, the manifest's number: other numbers round differently
@@ -170,9 +170,10 @@ _opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:
-    """Compute a task in its own folder. A process computes one task at a time, since threads share random generators.
+    """Compute one task of a run (one defense, attack and seed) in a folder of its own, and return its result.
 
-    Errors of the run are in the returned result. An exception raised here is an error of the engine.
+    A process computes one task at a time, since threads share random generators. Errors in the task are part of the
+    returned result; an exception that is raised here comes from the engine that distributes tasks.
     """
     with _one:
         try:
@@ -217,9 +218,10 @@ def _computed(job: Job, task: Task) -> TaskResult:
 
 @contextmanager
 def _folder(wanted: Path | None) -> Iterator[Path]:
-    """A folder for one task: `wanted`, or a new folder if another process uses it.
+    """A context that yields a folder for one task: `wanted`, or a new temporary folder if `wanted` is None or in use.
 
-    The folder is removed at the end. If the task fails, `wanted` stays, and the command takes over its files.
+    The folder is removed at the end. But if the task fails in `wanted`, the folder stays, so that its files can be used
+    to continue.
     """
     lock = None
     if wanted is not None:
@@ -264,9 +266,13 @@ def _open(job: Job) -> CellWorker:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a worker: "auto" takes a GPU if there is one, "cuda:1" makes the second GPU the current one.
+    """Choose the torch device of a worker from its name, such as "cpu", "cuda", "cuda:1" or "auto" (a GPU if there is
+    one).
 
-    A device that does not exist raises a `UsageError`.
+    "cuda:1" also makes the second GPU torch's current GPU.
+
+    Raises:
+        UsageError: if the device does not exist.
     """
     kind, _, number = as_device(name).partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
@@ -290,7 +296,9 @@ def check_precision(config: AuditConfig, device: torch.device) -> None:
 
 
 def devices(kind: str, workers: int) -> Sequence[str]:
-    """One device for each worker. If there are fewer GPUs than workers, several workers share a GPU.
+    """Device names for `workers` worker processes of the given kind, "cpu" or "cuda".
+
+    If there are fewer GPUs than workers, several workers share a GPU.
 
     >>> devices("cpu", 2)
     ['cpu', 'cpu']

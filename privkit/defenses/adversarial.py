@@ -24,18 +24,18 @@ _NORMALIZES_TRANSPOSED = torch.__version__ >= "2.15"
 
 @dataclass(frozen=True, kw_only=True)
 class Adversarial(Unchanged):
-    """Min–max training against a simulated attacker, who inverts the smashed data; nothing is proven.
+    """Trains the client against a simulated attacker who inverts its smashed data; nothing is proven.
 
-    Attacker and client share one loss; its gradient is reversed at the smashed data. Two rules keep the client from
-    gaining by a mere change of scale or a weak attacker. The attacker normalizes its input, so larger smashed data gain
-    nothing. And the gradient of an image is reversed only while the attacker's error on it is below that of the mean
-    image of its message.
+    The attacker minimizes its reconstruction error, and the client maximizes this error: the error's gradient is
+    reversed at the smashed data. Two rules exclude trivial gains of the client. The attacker normalizes its input, so a
+    larger scale of the smashed data does not help. And an image's gradient is reversed only while the attacker's error
+    on this image is below the error of the batch's mean image.
 
     Attributes:
-        strength: weight of the reversed gradient, ≥ 0; 1 is Eq. 9.
+        strength: weight of the reversed gradient, ≥ 0; 1 as in Eq. 9.
         width: channels of the simulated attacker, ≥ 1.
-        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
-            server's first block.
+        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
+            weights, "first" takes the server's first block, false adds none.
 
     Source: Yao et al., patch shuffling, Eq. 9, after Xiao et al. 2020, "Adversarial learning of privacy-preserving and
     task-oriented representations". Gradient reversal (Ganin and Lempitsky 2015) trains both sides in one backward pass.
@@ -63,10 +63,13 @@ class Adversarial(Unchanged):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The attacker's mean squared error on each message's images, [M]; its gradient is reversed at the smashed
-        data.
+        """The simulated attacker's mean squared error on each of M batches of images, float [M].
 
-        A ValueError if `companion` is None, or if a message has one image, because it then equals its mean image.
+        Its gradient is reversed at the smashed data.
+
+        Raises:
+            ValueError: if `companion`, the attacker's network, is None, or if a batch has one image, which then equals
+                the batch's mean image.
         """
         if companion is None:
             raise ValueError("adv trains against a simulated attacker: pass what companion() made")
@@ -83,10 +86,11 @@ class Adversarial(Unchanged):
 
 
 class SimulatedAttacker(nn.Module):
-    """Two convolutions and a pixel shuffle on smashed data as a feature map; dense layers if they are vectors.
+    """Reconstructs images [N, C, H, W] from the smashed data of N images.
 
-    One image's smashed data are (T, D), (C', H', W') or (D,); the hidden layer has `width` channels. The design follows
-    DP-CutMixSL's attacker.
+    Feature maps (C', H', W') and square grids of tokens (T, D) pass two convolutions and a pixel shuffle; vectors (D,)
+    and other tokens pass two dense layers. The hidden layer has `width` channels. The design follows the attacker of
+    DP-CutMixSL.
     """
 
     def __init__(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], width: Count) -> None:
@@ -129,22 +133,22 @@ _TEMPERATURE = 1 / 30
 
 @dataclass(frozen=True, kw_only=True)
 class Disco(Adversarial):
-    """Zeroes a share of each image's channels, chosen by a filter trained against a simulated attacker.
+    """Zeroes a share of the channels of each image's smashed data, chosen by a filter trained against an attacker.
 
-    The filter learns to lower the task's loss and to raise the attacker's error. The attacker learns to lower its own
-    error, and the lower segment only the task's loss. Nothing is proven. Behind a frozen lower segment the filter stays
-    untrained.
+    The filter is trained to lower the task's loss and to raise the error of a simulated attacker, who inverts the
+    smashed data; the attacker is trained to lower this error. The client's network is trained on the task's loss alone;
+    if it is frozen, the filter stays untrained. Nothing is proven.
 
     Attributes:
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.
         strength: weight of the attacker's error in the filter's loss, ≥ 0; α/(1 − α) in the authors' code.
         width: channels inside the simulated attacker, and of the filter's hidden layer, ≥ 1.
-        frozen_block: append a frozen transformer block behind the filter: true draws one, "first" takes the server's
-            first block.
+        frozen_block: a frozen transformer block that clients run after the filter: true adds one with random weights,
+            "first" takes the server's first block, false adds none.
 
     Source: Singh et al. 2021, "DISCO: Dynamic and invariant sensitive channel obfuscation for deep neural networks",
-    §3; the attacker is the one of the defense `adv`. The authors' filter consists of further ResNet layers; ours reads
-    each channel's mean and root mean square. Pruned channels still count as transmitted data.
+    §3; the attacker is the same as in the defense `adv`. The authors' filter consists of further ResNet layers; ours
+    reads each channel's mean and root mean square. Pruned channels still count as transmitted data.
     """
 
     name: ClassVar[str] = "disco"
@@ -161,7 +165,8 @@ class Disco(Adversarial):
         return ("disco's filter learns through a sigmoid, since its choice of channels has no derivative",)
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module:
-        """The channel filter, which maps [N, *smashed_shape] to the same shape.
+        """The channel filter: a network that zeroes channels of N images' smashed data, [N, *smashed_shape]; the shape
+        stays.
 
         >>> released = Disco(ratio=0.25).lower_filter((4, 12), seed=0)(torch.rand(5, 4, 12))
         >>> (released == 0).all(1).sum(1).tolist()

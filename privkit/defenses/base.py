@@ -37,13 +37,16 @@ class Release:
 
     Attributes:
         smashed: float [M, B, T, D] tokens, [M, B, C, H, W] feature maps or [M, B, D] vectors: M messages of B images
-            each, differentiable in the clients' smashed data.
-        labels: labels of these images, int64 [M, B], or float [M, B, L] if they were mixed or noised; the server's own
-            labels if the server holds them.
-        weights: weights that a mixing defense drew, float [M, k, T]; entry (m, i, t) is the weight of the i-th client
-            at position t of message m. T is 1 if all positions have one weight. None without mixing and masks.
-        apart: float [G, k, B, ...], each client's message before mixing; None if that is the raw smashed data.
-        apart_labels: float [G, k, B, L], the labels of these messages; None if they are the clients' labels, unchanged.
+            each, one message per client or per group of mixed clients; differentiable in the clients' smashed data.
+        labels: labels of these images, int64 [M, B], or float [M, B, L] for L classes if labels were mixed or noised.
+            If the server holds the labels, these are its own.
+        weights: weights that a mixing or masking defense drew, float [M, k, T]; entry (m, i, t) is the weight of the
+            i-th of k mixed clients at position t (a token or patch) of message m. T is 1 if all positions share one
+            weight. None without mixing and masks.
+        apart: the messages before mixing, for each client of G groups of k, float [G, k, B, ...]; None if they are the
+            raw smashed data.
+        apart_labels: the labels of the messages in `apart`, float [G, k, B, L]; None if they are the clients' unchanged
+            labels.
     """
 
     smashed: Tensor
@@ -115,42 +118,45 @@ _NEGLIGIBLE = 1e-12
 
 
 class Defense(Checked, ABC):
-    """One defense: a frozen dataclass. `apply` defends smashed data; the other methods are hooks.
+    """One defense of split learning, as a frozen dataclass. `apply` defends one round's smashed data; the other methods
+    are optional hooks.
 
-    A field's annotation gives its range, which is checked at construction (`privkit.constraints`).
+    The range in a field's annotation is checked at construction (`privkit.constraints`).
 
     Attributes:
         name: name in the registry.
-        place: the party that runs it. A stage at the server protects nothing against the server.
-        effects: what the defense does, from which the claims of a chain are derived: "trains" (adds a term to the
-            clients' loss and leaves the release unchanged), "maps" (applies a fixed function to each image, without
-            position information), "scales" (like "maps", but one factor for each channel, so that parts of a release
-            stay separate), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises" (smashed data), "answers"
-            (changes the gradient that goes back), "splits" (into parts), "shortens" (leaves fewer tokens of each
-            image). A defense without declared effects (None) cannot join a chain.
-        over_batch: whether a stage that permutes may move tokens of one image into another; true unless declared false.
-        position_embedding: whether tokens may carry a position embedding when they reach it; False if their order is
-            the secret.
-        smallest_batch: the smallest number of images per message for which the defense has an effect.
-        group: k, the number of clients whose smashed data are mixed into one message; 1 without mixing.
-        level: the input of `apply`: "smashed" for smashed data; "input" for images [M, B, C, H, W].
-        images_only: whether it also reads the images themselves, as every defense at the input layer does.
-        soft_labels: whether `apply` gets one-hot labels, float [..., L], because it changes them, or `label_term` reads
-            them.
-        at_inference: whether test images pass through it, too; False for defenses of training alone, such as mixing.
-        frozen_block: whether the client appends a frozen transformer block to the release: an extra one with drawn
-            weights, or the "first" block of the model above the cut, which then leaves the server's segment. "auto" is
-            "first" on images if the model has a block there, and no block otherwise.
+        place: the party that runs the defense. A defense at the server does not protect against the server.
+        effects: what the defense does; the privacy claims of a chain of defenses are derived from it: "trains" (adds a
+            term to the clients' loss and leaves the release unchanged), "maps" (applies a fixed function to each image,
+            without position information), "scales" (like "maps", but with one factor per channel, so that channels do
+            not mix), "clips", "masks", "permutes" (tokens), "mixes" (clients), "noises" (smashed data), "answers"
+            (changes the gradient that is sent back to clients), "splits" (cuts the release into parts for several
+            storages), "shortens" (leaves fewer tokens of each image). A defense without declared effects (None) cannot
+            join a chain.
+        over_batch: whether a permutation may move tokens of one image into another; true unless declared false.
+        position_embedding: whether tokens may carry a position embedding when they reach the defense; False if the
+            order of tokens is the secret.
+        smallest_batch: the smallest batch (number of images) for which the defense has an effect.
+        group: k, the number of clients whose smashed data are mixed into one; 1 without mixing.
+        level: the input of `apply`: "smashed" for smashed data; "input" for images.
+        images_only: whether the defense also reads the images themselves, as every defense at the input layer does.
+        soft_labels: whether `apply` gets one-hot labels because it changes them, or `label_term` reads them.
+        at_inference: whether test images pass through the defense, too; False for defenses of training alone, such as
+            mixing.
+        frozen_block: whether the client runs a frozen transformer block after the defense: true adds a block with
+            random weights; "first" moves the server's first block to the client; "auto" is "first" on images if the
+            server's segment has a block, and no block otherwise.
         published: whether the server learns `Release.weights`.
-        keeps_positions: whether position t of a message holds position t of the clients' smashed data; False for a
+        keeps_positions: whether position t of a release holds position t of the clients' smashed data; False for a
             shuffle.
         drawn: when a mixing defense draws its ratios: "every_round", or "once", so that every client keeps its ratio.
-        storages: names of the parts into which it splits a release; empty if the release stays whole.
+        storages: names of the parts into which the defense splits a release; empty if the release stays whole.
         parts_by: whether a part consists of channels or of places.
-        noise_fields: names of the fields that scale noise on what this defense releases.
-        denoises: whether it only removes noise; accuracy without noise is then measured without this defense.
-        straight_through: whether its gradient differs from the derivative of its release on purpose, as for a quantizer
-            that the gradient skips. Result rows report this, and `privkit check` does not test the derivative.
+        noise_fields: names of the fields that set the scale of the defense's noise.
+        denoises: whether the defense only removes noise; it is then left out when accuracy without noise is measured.
+        straight_through: whether the gradient differs from the derivative of the release on purpose, as in a quantizer
+            with a straight-through gradient. The audit's results report this, and `privkit check` does not test the
+            derivative.
     """
 
     name: ClassVar[str]
@@ -191,22 +197,23 @@ class Defense(Checked, ABC):
     def apply(
         self, smashed: Tensor, labels: Tensor, generator: Generator, present: Tensor | None = None
     ) -> tuple[Release, Receipt]:
-        """Defend one round.
+        """Defend the smashed data of one round.
 
-        A defense that can draw its mixing ratios once per run also takes `kept`, a generator on the device of `smashed`
-        that has the same state in every round. If `kept` is None, ratios are drawn from `generator`.
+        A defense that can draw its mixing ratios once per run has one more argument, `kept`: a generator on the device
+        of `smashed` with the same state in every round. If `kept` is None, the ratios are drawn from `generator`.
 
         Args:
-            smashed: float [M, B, ...], the messages of M clients; for a defense with `group` k > 1, [M, k, B, ...], for
-                M groups of k clients. Tokens come without their class token.
-            labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L], with `soft_labels`. Test images and queries
-                come with labels that are independent of them.
+            smashed: float [M, B, ...], the smashed data of M clients for B images each; for a defense with `group` k >
+                1, [M, k, B, ...], for M groups of k clients. Tokens come without their class token.
+            labels: int64 [M, B] (or [M, k, B]); one-hot, float [..., L] for L classes, if `soft_labels` is true. For
+                test images and queries, these labels are independent of the images.
             generator: the only source of randomness, on the device of `smashed`.
-            present: bool [M, k], which of a group's k places are taken by a client; None for all. Data in an empty
-                place are meaningless and must get weight 0. Only mixing defenses read this.
+            present: bool [M, k], which of a group's k places hold a client; None if all do. Data in an empty place are
+                meaningless and must get weight 0. Only mixing defenses read this.
 
         Returns:
-            The release, M messages of B images, differentiable in `smashed`, and the receipt.
+            The release of M batches of B images, differentiable in `smashed`; and the receipt, which states what the
+            defense proves about the release.
 
         Raises:
             ValueError: if the smashed data or labels have a shape or type that the defense cannot take.
@@ -215,35 +222,37 @@ class Defense(Checked, ABC):
     def companion(
         self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], seed: int
     ) -> nn.Module | None:
-        """A network that the client trains beside the task (a simulated attacker), or None.
+        """An extra network that the client trains (a simulated attacker, for example), or None.
 
         Args:
             smashed_shape: shape of one image's smashed data, without the batch.
-            image_shape: (C, H, W).
-            seed: seed of its weights; the global generator stays as it is.
+            image_shape: shape (C, H, W) of an image.
+            seed: seed of the network's weights; torch's global generator is not used.
         """
         return None
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that ends each client's lower segment and keeps the shape, or None; arguments as in `companion`.
+        """A network that follows each client's part of the model and keeps the shape of the smashed data; or None.
 
-        The task's gradient passes through this network; the gradient of `penalty` trains it and goes no further.
+        The task's gradient trains this network and the client's part before it; the gradient of `penalty` trains this
+        network only. Arguments as in `companion`.
         """
         return None
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor | None:
-        """A term that the clients add to the task's loss, [M], one value per client; or None.
+        """A term that the clients add to the task's loss, float [M], one value for each of M clients; or None.
 
         Args:
-            images: images [M, B, C, H, W] in [0, 1].
-            smashed: smashed data [M, B, ...] before `apply`.
-            companion: applies each client's network from `companion` to this client's smashed data, for all messages at
-                once, [M·B, ...].
+            images: the B images of each client, [M, B, C, H, W] in [0, 1].
+            smashed: their smashed data before `apply`, [M, B, ...].
+            companion: applies the clients' networks from `companion` to all smashed data at once, [M·B, ...]; each
+                client's network gets this client's data. None if there is no such network.
         """
         return None
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """A network that the server trains in front of its segment to undo a release's change of width; or None.
+        """A network that the server trains in front of its segment, if the defense changes the width of the smashed
+        data; or None.
 
         Arguments as in `companion`.
         """
@@ -254,11 +263,12 @@ class Defense(Checked, ABC):
         return None
 
     def label_term(self, arrived: Tensor, labels: Tensor) -> Tensor | None:
-        """A term that the label holder adds to each message's loss, [M], or None. Clients get the sum's gradient.
+        """A term that the label holder adds to the loss of each of M batches of B images, float [M]; or None. Clients
+        get the gradient of the whole loss.
 
         Args:
             arrived: smashed data at the server's segment, [M, B, ...].
-            labels: labels, float [M, B, L], with `soft_labels`.
+            labels: one-hot labels of L classes, float [M, B, L]; the defense must set `soft_labels`.
         """
         return None
 
@@ -296,11 +306,12 @@ def require_tokens(name: str, smashed: Tensor) -> tuple[int, int, int, int]:
 
 
 def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
-    """Rearrange tokens by one gather: output token (m, n, t) is input token number `rows[m, n, t]`.
+    """Permute tokens over all batches and images: output token (m, n, t) is the input token with number `rows[m, n,
+    t]`.
 
     Args:
-        tokens: float [M, B, T, D].
-        rows: int64 [M, B, T], a permutation of 0..M·B·T−1, the numbers of all input tokens.
+        tokens: float [M, B, T, D]: M batches of B images of T tokens.
+        rows: int64 [M, B, T], a permutation of 0..M·B·T−1, the numbers of the input tokens in memory order.
 
     `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers on a CPU (7.6 ms for
     B=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).
@@ -314,7 +325,7 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
 
 
 def is_own(stage: Defense) -> bool:
-    """Whether a stage was written by a user and is not part of privkit.
+    """Whether a defense stage was written by a user and is not part of privkit.
 
     >>> from privkit.defenses.clip import Clip
     >>> from privkit.templates.defense import Template
@@ -325,7 +336,7 @@ def is_own(stage: Defense) -> bool:
 
 
 def stages_with(stages: Iterable[Defense], *effects: Effect) -> list[Defense]:
-    """The stages that declare one of these effects.
+    """The defense stages that declare at least one of these effects (what a stage does, such as "clips" or "noises").
 
     >>> from privkit.defenses.clip import Clip
     >>> stages_with([Clip()], "clips", "noises") == [Clip()], stages_with([Clip()], "noises")

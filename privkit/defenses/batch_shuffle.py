@@ -22,13 +22,14 @@ class BatchShuffle(OnSmashed[Permuted]):
     """Exchanges tokens among the images of a batch at random; no differential privacy.
 
     Attributes:
-        keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. 1 is patch shuffling.
-        variant: "final_shuffle" adds the shuffle inside each image of §IV-C. "algorithm_2" is as printed: kept tokens
-            come first, which reveals their image. "kept_in_place" does not move kept tokens, as in §IV-C's first
-            sentence on k, so their order is public.
-        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" moves the
-            model's first block above the cut (a checkpoint's, for example) from the server to the clients; true draws
-            an extra block. "auto" is "first" on images if the model has a block there; otherwise there is no block.
+        keep: k in [0, 1]; each image keeps ⌊k·N⌋ of its N tokens. With 1, tokens are only shuffled inside each image
+            (patch shuffling).
+        variant: "final_shuffle" also shuffles the tokens inside each image at the end, as in §IV-C. "algorithm_2"
+            follows the printed algorithm: kept tokens come first, so the server knows their image. "kept_in_place" does
+            not move kept tokens, as in §IV-C's first sentence on k, so their order is public.
+        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle. "first" moves the
+            server's first block (of a checkpoint, for example) to the clients; true adds a block with random weights.
+            "auto" is "first" on images if the server's segment has a block, and no block otherwise.
 
     Source: Yao et al., patch shuffling, Algorithm 2 and §IV-C.
 
@@ -65,10 +66,10 @@ class BatchShuffle(OnSmashed[Permuted]):
 
 
 def message_orders(m: int, n: int, generator: Generator) -> Tensor:
-    """A uniform permutation of 0..n−1 for each of m messages, int64 [m, n], from one permutation of all m·n elements.
+    """One uniform permutation of 0..n−1 for each of m batches, int64 [m, n].
 
-    In a uniform permutation, the order of one message's elements is uniform and independent of the other messages'
-    orders.
+    All come from one uniform permutation of all m·n elements, in which the orders of different batches' elements are
+    uniform and independent of each other.
     """
     order = torch.randperm(m * n, generator=generator, device=generator.device)
     if m > 1:

@@ -15,14 +15,15 @@ from privkit.defenses.receipts import Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Blur(OnSmashed[Nothing]):
-    """Averages images down to 1/factor of their side and enlarges them to the model's input; nothing is proven.
+    """Shrinks images by averaging and enlarges them again to the model's input size; nothing is proven.
 
-    The low-resolution image is all that the client holds, so test images pass through it as well.
+    It simulates a client with a low-resolution camera, so test images are blurred as well.
 
     Attributes:
-        factor: factor by which the side shrinks, ≥ 1; 14 leaves 16 of 224 pixels. If it does not divide the side,
-            ⌊side/factor⌋ pixels are left, each the average of the pixels that it touches. 1 leaves the image unchanged.
-        enlarge: "bilinear" or "nearest".
+        factor: factor by which an image's side shrinks, ≥ 1; 14 leaves 16 of 224 pixels. If it does not divide the
+            side, ⌊side/factor⌋ pixels are left, each the average of the pixels that it touches. 1 leaves the image
+            unchanged.
+        enlarge: the interpolation that enlarges the image, "bilinear" or "nearest".
 
     Source: Ryoo et al. 2018, "Extreme low resolution activity recognition"; factor 14 from Yao et al., patch shuffling,
     §V-A.2.

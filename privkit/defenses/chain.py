@@ -35,7 +35,8 @@ class Chain(Defense):
             server.
 
     Raises:
-        ValueError: if the stages cannot run in this order, or if no proof covers it (`rules.check_chain`).
+        ValueError: if the stages cannot run in this order, or if no certificate was derived for this order
+            (`rules.check_chain`).
 
     >>> from privkit.defenses.noise import GaussianNoise
     >>> from privkit.defenses.denoising import Scaling

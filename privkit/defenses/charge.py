@@ -45,27 +45,26 @@ _SERVER_MIXES = "the server mixes and so gets each client's own noisy message: n
 
 @dataclass(frozen=True, kw_only=True)
 class Noised(Receipt):
-    """Receipt of data that were bounded, noised and possibly mixed.
+    """Receipt (what a defense stage proves about its release) of data that were bounded, noised and possibly mixed.
 
-    If a server adds noise to its gradients, the noise protects its labels (`covers="labels"`), and `clip` bounds the
+    A server that adds noise to its gradients protects its own labels; then `covers` is "labels", and `clip` bounds the
     gradient of one image.
     """
 
-    # the set that held each image's smashed data; None if they were unbounded. It has the number of coordinates of one
-    # image.
+    # the set to which each image's smashed data were clipped, with their number of coordinates; None if unbounded
     clip: ClipSet | None
     noise: Noise  # law, σ (or scale) on smashed data and labels, and whether clients or the mixer added it
     mixing: Mixing  # how the messages of a full group were combined, and by which law ratios or counts were drawn
-    labels: ClipSet | None = None  # the set that held each label; None for labels without noise
-    # "release", the smashed data and labels that clients send, or "labels", those that the server holds
+    labels: ClipSet | None = None  # the set that contained each label; None for labels without noise
+    # what is protected: "release", the smashed data and labels that clients send, or "labels", the server's own labels
     covers: Literal["release", "labels"] = "release"
-    added_by: Place = "client"  # who added the noise
-    mixed_by: Place = "mixer"  # who mixed
+    added_by: Place = "client"  # the party that added the noise
+    mixed_by: Place = "mixer"  # the party that mixed
     at_inference: bool = True  # whether test images pass the defense, too
-    ratios: Tensor | None = None  # float [G, k], the drawn λ_i; None without mixing
-    counts: Tensor | None = None  # int64 [G, k], the kept positions N_i; None without masks
-    present: Tensor | None = None  # bool [G, k], the taken seats; None for all
-    published: bool = True  # whether the server learns the clients' seats, ratios and masks
+    ratios: Tensor | None = None  # drawn mixing ratios of k clients in G groups, float [G, k]; None without mixing
+    counts: Tensor | None = None  # numbers of positions that each client fills, int64 [G, k]; None without masks
+    present: Tensor | None = None  # which places of a group hold a client, bool [G, k]; None if all do
+    published: bool = True  # whether the server learns the clients' places, ratios and masks
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         return (charge if self.covers == "release" else _charge_labels)(self, release_count)
@@ -88,17 +87,23 @@ class Noised(Receipt):
 
 
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Certificate of a run in which every round follows the receipt.
+    """Privacy certificate of a run whose every round follows the receipt (the record of one round's clipping, noise and
+    mixing).
 
-    The charge uses the distribution of the mixing ratios, drawn in every round or once; the certificate's quantities
-    hold the drawn ratios.
+    ε is computed from the distribution of the mixing ratios; the ratios that were drawn are only reported.
+
+    Args:
+        release_count: how often the run releases each record, and how the lower segment is trained.
 
     Returns:
-        Replace-one differential privacy: of one record if the lower segment is frozen or trained by noisy updates,
-        which are charged, too; of one client if it is trained on raw data. Or "nothing", with the reason.
+        Replace-one differential privacy. It protects one record if the lower segment is frozen, or trained by noisy
+        updates, whose privacy loss is then included. It protects one client if the lower segment is trained on raw
+        data. If nothing can be proven, a certificate of kind "nothing" with the reason.
 
-    Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the place of the noise corrected. A lower segment
-    trained on raw data carries records from round to round, so the guarantee then covers the whole client.
+    A lower segment trained on raw data carries records from round to round, so the guarantee then covers the whole
+    client.
+
+    Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the place of the noise corrected.
     """
     try:
         mechanism, said = _charged(receipt, release_count)
@@ -144,10 +149,10 @@ def _charged(receipt: Noised, release_count: ReleaseCount) -> tuple[SplitMechani
 
 
 def _every_round_as_charged(receipt: Noised, mechanism: SplitMechanism) -> bool:
-    """Whether each round is mixed exactly as charged, and the server learns the weights.
+    """Whether each round is mixed exactly as the computed ε assumes, and the server learns the mixing weights.
 
-    This fails if a group is larger than the charged group, or if leftover positions go to random clients, so that no
-    client always has the largest share.
+    False if a group is larger than assumed. False, too, if positions that are left over after an equal division go to
+    random clients, because then no client has the largest share in every round.
     """
     if isinstance(receipt.mixing, NoMixing) or receipt.mixed_by == "server":
         return True
@@ -162,14 +167,14 @@ def _of_labels(clip: ClipSet, noise: Noise, release_count: ReleaseCount) -> Spli
 
 
 def _charge_labels(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Certificate of one label that charges all gradients of the run to it.
+    """Privacy certificate for one label, as if every gradient of the run depended on this label.
 
-    A label affects more than the gradient of its own image. It changes the server's weights and so all later gradients,
-    and batch normalization carries it to its neighbors at once. So every gradient is assumed to change by as much as
-    the clipping allows: R = rounds·batch·clients gradients, each of the clip set's sensitivity. This bound holds for
-    anything that the server computes, even if all labels change.
+    A label affects more than its own image's gradient: it changes the server's weights, hence all later gradients, and
+    through batch normalization also the other gradients of its batch. So each of the rounds·batch·clients gradients is
+    assumed to change by as much as the clipping allows. The bound holds for anything that the server computes, even if
+    all labels change.
 
-    Source: the Gaussian or Laplace mechanism, adaptively composed (accountants); derived for this release.
+    Source: the Gaussian or Laplace mechanism, adaptively composed (accountants); derived here for gradients.
     """
     if receipt.clip is None:
         return nothing(f"no clip= bounds a gradient; {_NOT_COVERED}", ends="")
@@ -256,7 +261,7 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
 
 
 def equal_counts(positions: int, members: int) -> tuple[int, ...]:
-    """Numbers of positions per client that differ by at most one, the larger numbers first.
+    """Divide `positions` among `members` clients: numbers that differ by at most one, the larger ones first.
 
     >>> equal_counts(10, 4)
     (3, 3, 2, 2)
@@ -281,10 +286,11 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """The certificate if labels are sent without noise: the claim then holds given the labels, as it says.
+    """Restate a certificate for a run that sends labels without noise: it protects only the smashed data, given the
+    labels.
 
     Args:
-        certificate: differential privacy of the smashed data, computed for neighbors with equal labels.
+        certificate: differential privacy of the smashed data, computed for neighboring data sets with equal labels.
     """
     updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"
     rest = [line for line in certificate.assumptions if not line.startswith("labels stay with the client")]

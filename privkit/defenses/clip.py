@@ -21,11 +21,11 @@ class Clip(OnSmashed[Nothing]):
     """Bounds the smashed data of each image. Alone it proves nothing; in front of noise it bounds the sensitivity.
 
     Attributes:
-        bound: c > 0.
+        bound: the bound c > 0.
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
-        place: "client", "mixer" or "server".
+        place: the party that clips, "client", "mixer" or "server".
 
-    Source: privkit's own; the two clip sets are those of `gaussian_noise`.
+    Source: privkit's own; `gaussian_noise` clips in the same two ways.
 
     >>> Clip(bound=0.5).apply(torch.ones(1, 1, 2), torch.zeros(1, 1), Generator())[0].smashed.tolist()
     [[[0.5, 0.5]]]
@@ -53,9 +53,9 @@ class Bounded(OnSmashed[Nothing]):
     """Bounds smashed data to [−1, 1]. Alone it proves nothing; in front of noise it bounds the sensitivity.
 
     Attributes:
-        bound: "tanh" passes every number through tanh. "cut" says that the model's cut ends in a tanh already; each
-            release is checked, and a number outside [−1, 1] stops the run with a `UsageError`.
-        place: "client" or "mixer".
+        bound: "tanh" passes every number through tanh. "cut" declares that the model already ends in a tanh at the cut;
+            each release is checked, and a number outside [−1, 1] stops the run with a `UsageError`.
+        place: the party that bounds the data, "client" or "mixer".
 
     Source: accurate_sl §3: "To bound the magnitude of X, we use tanh as the activation function."
 

@@ -70,13 +70,21 @@ class ChainReceipt(Receipt):
 
 
 def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Certificate:
-    """The certificate of a chain whose steps, in order, passed `rules.check_chain`.
+    """The privacy certificate of a chain of defense stages that passed `rules.check_chain`.
 
-    A noise stage in a chain claims the same ε as the stage alone. Two kinds of stages may precede it: a random map of
-    each image, and a permutation, because it commutes with iid noise and coordinate-wise clipping. Later stages are
-    post-processing. The bound of an earlier clip stage counts if only permutations lie between the two. Mixing lowers
-    the ε only if the stage that mixes adds the noise itself. The count of a shuffle's orders is reported beside the ε.
-    Stages at the server prove nothing.
+    A noise stage gives the chain the same ε as it has alone:
+
+    - Before it, a random function of each single image is allowed, and so is a permutation, since permutations commute
+      with iid noise and coordinate-wise clipping. A clip stage before the noise bounds the sensitivity if only
+      permutations lie between the two.
+    - Stages after the noise are post-processing.
+    - Mixing lowers ε only if the mixing stage itself adds the noise.
+
+    The number of orders that a shuffle hides is reported beside ε. Stages at the server prove nothing.
+
+    Args:
+        steps: each stage of the chain in order, with its receipt (what the stage proves about its release).
+        release_count: how often the run releases each record.
 
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
@@ -123,11 +131,16 @@ def _parts(step: StageReceipt) -> dict[str, int]:
 
 
 def _of_parts(steps: Sequence[StageReceipt], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
-    """ε against the holder of each part. It charges this part's coordinates only, because their noise is independent.
+    """ε against an adversary who holds one part of a release that is split into parts, for each part: name -> ε.
 
-    Clipping must be by coordinate, so that the sensitivity does not depend on other coordinates. Behind the noise, no
-    stage, lower segment or server may carry one part into another; a server does so if it teaches other clients what it
-    learned from all parts. If these conditions fail, the result is empty, and the ε of the whole release holds.
+    The noise is independent in every coordinate, so only this part's coordinates count. This requires clipping by
+    coordinate. It also requires that nothing after the noise carries one part's data into another: no stage, no lower
+    segment, and no server that trains several clients on all parts. Otherwise the result is empty, and the ε of the
+    whole release holds.
+
+    Args:
+        noise: number of the step that adds the noise.
+        split: number of the step that splits the release.
     """
     receipt, lower = steps[noise].receipt, release_count.lower_model
     if steps[noise].stage.level == "input" or (lower != "frozen" and (lower != "trained" or release_count.clients > 1)):
@@ -177,10 +190,11 @@ def bounded(steps: Sequence[StageReceipt], number: int) -> Receipt:
 
 
 def _teaches_others(mixing: Defense, release_count: ReleaseCount) -> bool:
-    """Whether clients learn from the mix before its noise, which the mixed release's privacy charge does not cover.
+    """Whether training the clients leaks more about a record than the ε of the noised mixture covers.
 
-    The charge covers raw updates of the lower segment if one group holds all clients: it counts all messages of a
-    client. It does not cover noisy updates, which charge a record for its own gradient alone.
+    The gradients that train the clients follow from the mixture before the noise. With raw updates ("trained"), ε
+    covers this leak if one group holds all clients, because ε then counts all that a client sends. With noisy updates
+    it never does, because their ε covers a record's own gradient only.
     """
     lower = release_count.lower_model
     return isinstance(lower, PrivateUpdates) or (lower == "trained" and mixing.group < release_count.clients)
@@ -194,8 +208,13 @@ def _rank(made: Certificate) -> int:
 
 
 def _bound(steps: Sequence[StageReceipt], level: str) -> ClipSet | None:
-    """The clip set that still holds behind the stages of one level. Only permutations preserve it; a bound on an
-    image's norm is preserved only by permutations inside an image.
+    """The set to which data are still clipped after these steps of a chain of defenses; None if they are unbounded.
+
+    Args:
+        level: "input" or "smashed"; only steps at this level count.
+
+    Permutations preserve a bound on coordinates. A bound on an image's norm is preserved only by permutations inside an
+    image. Any other stage removes a bound.
     """
     bound: ClipSet | None = None
     for step in steps:
@@ -267,15 +286,17 @@ def run(
     groups: Tensor | None = None,
     kept: Generator | None = None,
 ) -> tuple[Release, tuple[StageReceipt, ...]]:
-    """Apply stages one after the other.
+    """Apply the stages of a chain of defenses one after the other.
 
     Args:
-        release: M messages of B images, the first stage's input.
-        groups: int64 [M', k], for the stage that mixes, the numbers of the messages in each group, with −1 for an empty
-            place.
+        release: the first stage's input: M batches of B images, one batch per client.
+        groups: for a stage that mixes: the numbers of the k batches in each of G groups, int64 [G, k]; −1 marks an
+            empty place.
+        kept: generator of mixing ratios that stay the same in all rounds; None if ratios are drawn in every round.
 
     Returns:
-        The last release with the product of all published weights, and the receipt of each stage.
+        The last stage's release, whose weights are the product of all published mixing weights; and each stage with its
+        receipt (what it proves about the release).
     """
     steps = []
     for stage in stages:
@@ -302,7 +323,8 @@ def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """Values [n, ...] gathered into groups [M, k, ...]; unchanged without mixing. Empty places hold arbitrary
-    values.
+    """Gather n batches' values [n, ...] into G groups of k places, [G, k, ...], by `groups` [G, k]; unchanged if k = 1.
+
+    Places with number −1 are empty and hold arbitrary values.
     """
     return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

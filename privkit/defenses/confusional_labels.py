@@ -20,19 +20,21 @@ from privkit.errors import UsageError
 class ConfusionalLabels(Defense):
     """The label holder replaces label y by row y of a secret matrix C of soft labels; nothing is proven.
 
-    The loss is the cross-entropy with C[y], so gradients look as if they belonged to other labels. Predictions p of
-    soft labels are decoded by p·C⁻¹. All records of a label still share one soft label, and their gradients share a
-    direction: C renames labels but does not mix their records.
+    The loss is the cross-entropy with C[y], so gradients look as if records had other labels. The label holder decodes
+    a prediction p by p·C⁻¹. C only renames labels: all records of one label still have the same soft label and
+    gradients of similar direction.
 
     Attributes:
-        spread: share of a soft label that is spread evenly over all labels; the rest lies on one wrong label.
-        seed: seed of the wrong labels, one for each label.
-        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
-            server's first block.
+        spread: probability, in [0, 1), that a soft label spreads evenly over all labels; the rest lies on one wrong
+            label.
+        seed: seed that determines the wrong label of each label.
+        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
+            weights, "first" takes the server's first block, false adds none.
 
     Source: Zou et al. 2022, "Defending batch-level label inference and replacement attacks in vertical federated
-    learning", §4 (CAE): a confusional autoencoder with C as encoder and its inverse as decoder. The paper trains it to
-    give wrong labels of high entropy; here C is drawn with this property and inverted, so decoding is exact.
+    learning", §4 (CAE): a confusional autoencoder with C as encoder and C⁻¹ as decoder. The paper trains the
+    autoencoder to give wrong labels of high entropy; here C is drawn with this property and inverted, so decoding is
+    exact.
     """
 
     name: ClassVar[str] = "confusional_labels"
@@ -46,7 +48,7 @@ class ConfusionalLabels(Defense):
     frozen_block: FrozenBlock = False
 
     def matrix(self, classes: int) -> Tensor:
-        """The matrix C, float64 [classes, classes]; rows sum to 1.
+        """The matrix C, float64 [classes, classes]: row y is the soft label that replaces label y, and sums to 1.
 
         >>> ConfusionalLabels().matrix(3).argmax(1)
         tensor([2, 0, 1])

@@ -29,11 +29,14 @@ from privkit.torch_utils.patches import patchify, unpatchify
 
 
 class _MixedClients(Defense):
-    """Mixes the smashed data and labels of every group of clients. All images of a group get the same weights.
+    """Mixes the smashed data and labels of each group of clients. In a round, a client's images all get the same
+    weight.
 
     Attributes:
-        shuffled: whether the mixed positions are permuted, so that the release shows the ratios but not the masks.
-        side: pixels per side of a position of a feature map or an image; None if tokens are positions.
+        shuffled: whether the mixed positions are permuted, so that the release shows each client's share but not which
+            positions it fills.
+        side: side in pixels of the patches that form the positions of a feature map or image; None if positions are
+            tokens.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"mixes"})
@@ -47,12 +50,13 @@ class _MixedClients(Defense):
 
     @abstractmethod
     def draw(self, smashed: Tensor, present: Tensor, coins: Generator, generator: Generator) -> Tensor:
-        """The weights of a round: float [G, k, 1], or exclusive masks, bool [G, k, T].
+        """Draw the mixing weights of a round for G groups of k clients: float [G, k, 1], or masks over T positions,
+        bool [G, k, T], that give each position to one client.
 
         Args:
-            smashed: smashed data [G, k, B, ...].
-            present: which places of a group are taken by a client, bool [G, k].
-            coins: generator of ratios and sizes.
+            smashed: smashed data of B images of each client, [G, k, B, ...].
+            present: which places of a group hold a client, bool [G, k].
+            coins: generator of mixing ratios and mask sizes.
             generator: generator of all other random numbers.
         """
 
@@ -89,12 +93,12 @@ class Mixup(_MixedClients):
     """Releases a weighted sum of the smashed data of k clients, with Dirichlet weights; nothing is proven.
 
     Attributes:
-        group: k ≥ 1.
-        concentration: α_M ≥ 1e-6 of the Dirichlet distribution of the ratios; inf for 1/k each.
+        group: k ≥ 1 clients per group.
+        concentration: parameter α_M ≥ 1e-6 of the Dirichlet distribution of the weights; inf gives each client 1/k.
         level: "smashed" (Manifold Mixup), or "input" to mix images (the original Mixup).
-        published: whether the server learns the ratios.
-        drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
-            run. "once" needs a protocol with grouping=fixed.
+        published: whether the server learns the weights.
+        drawn: "every_round" draws new weights in each round; "once" lets every client keep its weight for the whole
+            run, and needs a protocol with grouping=fixed.
 
     Source: DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup") and appendix C; CutMixSL appendix B, Eq. 6
     to 8.
@@ -120,20 +124,21 @@ class Mixup(_MixedClients):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCutMix(_MixedClients):
-    """Fills each message from k clients by exclusive masks of Dirichlet-multinomial sizes; nothing is proven.
+    """Fills each position (token or patch) of a release from one of k clients, at random; nothing is proven.
 
     Attributes:
-        group: k ≥ 1; 1 is the identity.
-        concentration: α_M ≥ 1e-6 of the Dirichlet-multinomial law; inf for equal numbers of positions. DP-CutMixSL uses
-            2, CutMixSL 6.
+        group: k ≥ 1 clients per group; 1 is the identity.
+        concentration: parameter α_M ≥ 1e-6 of the Dirichlet-multinomial law of the clients' numbers of positions; inf
+            for equal numbers. DP-CutMixSL uses 2, CutMixSL 6.
         level: "smashed", or "input" to mix images.
-        patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
-        published: whether the server learns the masks. In CutMixSL the server knows their pseudo-random sequence, in
-            order to send each client its own part of the gradient.
-        drawn: "every_round" for fresh numbers of positions in each round; "once" for numbers that every client keeps
-            for the whole run, at fresh places. "once" needs a protocol with grouping=fixed.
+        patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
+            position. None means 2 at the input layer.
+        published: whether the server learns the masks. In CutMixSL the server knows their pseudo-random sequence, so
+            that it can send each client its own part of the gradient.
+        drawn: "every_round" draws new numbers of positions in each round; "once" lets every client keep its number for
+            the whole run, at new places in each round, and needs a protocol with grouping=fixed.
 
-    Labels are mixed with λ_i = N_i/N, if client i fills N_i of N positions.
+    Labels are mixed with weight λ_i = N_i/N if client i fills N_i of N positions.
 
     Source: CutMixSL §3.2, Eq. 2 (Smashed Patch CutMix); DP-CutMixSL §3.C and, for images, appendix C.
 
@@ -165,17 +170,17 @@ class RandomCutMix(_MixedClients):
 
 @dataclass(frozen=True, kw_only=True)
 class VanillaCutMix(RandomCutMix):
-    """CutMix with boxes; nothing is proven.
+    """CutMix of k clients' smashed data with boxes; nothing is proven.
 
-    A random client fills the background, a second client a box, and each further client a box inside the box before.
-    For k = 2 this is CutMix. For larger k the masks stay exclusive, and the ratios follow the Dirichlet law up to whole
-    positions. Labels are mixed by the positions that were really filled.
+    A random client fills the background, a second client a box, and each further client a box inside the previous one.
+    For k = 2 this is CutMix. Every position belongs to one client, and the clients' shares follow the Dirichlet law up
+    to rounding to whole positions. Labels are mixed by the shares of positions that each client fills.
 
     Attributes:
-        patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
-            square grid. At the input layer, None is 1.
-        drawn: with "once" each client keeps its area, up to whole positions, at fresh places. The other fields are
-            those of `RandomCutMix`.
+        patch: side in pixels of one position of a feature map or an image; 1 cuts between any two pixels. Unused for
+            tokens, each of which is a position; they must form a square grid. None means 1 at the input layer.
+        drawn: "every_round" or "once"; with "once" each client keeps its box's area for the whole run, up to rounding,
+            at new places in each round. The other fields are documented in `RandomCutMix`.
 
     Source: CutMixSL appendix B, Eq. 10; DP-CutMixSL §3.D ("Random CutMix vs. Vanilla CutMix and Mixup"). The papers
     have two clients; boxes inside boxes are ours.
@@ -199,11 +204,12 @@ class VanillaCutMix(RandomCutMix):
 class ShuffledCutMix(RandomCutMix):
     """Random CutMix with the positions of every mixed image shuffled; nothing is proven.
 
-    Tokens keep the client's position embedding, as in the paper, whose cut layer lies behind it. So each token reveals
-    its place, which undoes the shuffle, and the certificate counts no permutation.
+    As in the paper, the model is cut after the position embedding, so each token reveals its position. Hence the
+    shuffle adds no privacy in the certificate.
 
-    The release's `weights` holds the ratios λ_i, [G, k, 1], not the masks, because the shuffle hides the places of a
-    client's positions. The receipt, which the server never gets, has the masks before the shuffle.
+    The release's `weights` are each client's share λ_i of the positions, float [G, k, 1] for G groups of k clients.
+    They are not the masks, because the shuffle moves the positions. The receipt (what the defense proves; the server
+    does not get it) holds the masks before the shuffle.
 
     Source: CutMixSL appendix B, Eq. 12 (positions of feature maps, too) and appendix C, "Shuffling".
 

@@ -16,17 +16,18 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class RandomCutout(Defense):
-    """Keeps a given share of each client's positions, chosen at random, and zeroes the rest; nothing is proven.
+    """Keeps a random share of each client's positions (tokens or patches) and zeroes the rest; nothing is proven.
 
     Attributes:
         payload: share of positions that are kept and sent, in [0, 1], rounded to whole positions.
-        stationary: whether a client has the same mask in every round (message m of M always has mask m).
+        stationary: whether a client has the same mask in every round.
         mask_seed: seed of stationary masks; fresh masks come from the round's generator.
         level: "smashed", or "input" to mask images.
-        place: "client", "mixer" or "server"; the server then masks data that it has already seen.
-        patch: side of a position of a feature map or an image; a token is a position. At the input layer, None is 2.
+        place: the party that masks: "client", "mixer" or "server". A server masks data that it has already seen.
+        patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
+            position. None means 2 at the input layer.
 
-    The release's `weights`, [M, 1, T], are the masks.
+    The release's `weights` are the masks, [M, 1, T] for M clients and T positions: 1 for a kept position, otherwise 0.
 
     Source: DP-CutMixSL §3.B, Eq. 4 (patch-wise), "Impact of Mask Stationarity" and, for images, appendix C.
 
@@ -93,12 +94,12 @@ class RandomCutout(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class CutSmashed(RandomCutout):
-    """Like `random_cutout`, but only kept positions are sent; the server knows their places from a seed.
+    """Sends a random share of each client's positions (tokens or patches) and drops the rest; nothing is proven.
 
-    Client and server both know the sequence of masks, so no masks are sent, and the server fills in zeros. Nothing is
-    proven.
+    Client and server know the pseudo-random sequence of masks. So no masks are sent, and the server fills in zeros.
+    Otherwise this is `random_cutout`, with the same options.
 
-    Source: CutMixSL §3.1, Eq. 1 and Figure 2 (masks fixed for all rounds, or drawn in every one).
+    Source: CutMixSL §3.1, Eq. 1 and Figure 2 (masks fixed for all rounds, or drawn in every round).
     """
 
     name: ClassVar[str] = "cutsmashed"
@@ -107,13 +108,14 @@ class CutSmashed(RandomCutout):
 
 @dataclass(frozen=True, kw_only=True)
 class VanillaCutout(RandomCutout):
-    """Zeroes one random box of each client's smashed data, whose size follows from the payload; nothing is proven.
+    """Zeroes one random box in the smashed data of each client; nothing is proven.
 
     Attributes:
-        payload: share of positions that are kept and sent, in [0, 1]; the box covers the rest, up to half of the box's
-            height.
-        patch: side of a position of a feature map; 1 cuts between any two pixels. Tokens are positions, and must form a
-            square grid. At the input layer, None is 1. Other fields are those of `RandomCutout`.
+        payload: share of positions outside the box, which are kept and sent, in [0, 1]. The box covers the rest, up to
+            a rounding error of half its height in positions.
+        patch: side in pixels of one position of a feature map or an image; 1 cuts between any two pixels. Unused for
+            tokens, each of which is a position; they must form a square grid. None means 1 at the input layer. The
+            other fields are documented in `RandomCutout`.
 
     Source: DeVries and Taylor 2017; DP-CutMixSL §3.B, Eq. 4; CutMixSL appendix B, Eq. 9.
 

@@ -31,12 +31,12 @@ _Automatic = Literal["auto"]
 
 
 class Denoising(OnSmashed[Nothing]):
-    """A stage that removes noise together with some of the signal.
+    """A defense stage after noise that removes part of the noise, and some of the signal with it.
 
     Attributes:
-        variant: how gradients pass through the stage, see `Variant`.
-        setting: name of the field that may be "auto", which means that it is estimated.
-        receipt: the receipt, which says why nothing is proven.
+        variant: how gradients pass through the stage (the values are explained at `Variant`).
+        setting: name of the field whose value may be "auto", which means that the server estimates it.
+        receipt: the stage's receipt, which says why nothing is proven.
     """
 
     denoises: ClassVar[bool] = True
@@ -131,10 +131,12 @@ _SMALLEST = 1e-3  # smallest λ: with λ = 0, a server without a signal would ne
 
 
 def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
-    """A module for each stage that estimates its setting, in order; they run in front of the server's segment `upper`.
+    """One module for each denoising stage of a defense whose strength is "auto", in order.
+
+    The modules run in front of the server's segment `upper` and estimate the strength.
 
     Raises:
-        UsageError: if no noise lies directly before such a stage, or the server's first layer is not linear.
+        UsageError: if no noise stage lies directly before such a stage, or the server's first layer is not linear.
     """
     found: list[Denoiser] = []
     for before, stage in zip((None, *stages), stages, strict=False):
@@ -150,14 +152,15 @@ def denoisers(stages: Sequence[Defense], upper: nn.Module) -> list[Denoiser]:
 
 
 class Denoiser(_ServerStage):
-    """Estimates the best scale λ* or keep probability p* in every round of training, and applies it.
+    """Scales or masks noisy smashed data by the best scale λ* or keep probability p*, estimated anew in every round of
+    training.
 
-    X̃ = X + Z are the smashed data that arrive, and M is the server's first layer. Let A = ‖MX‖², B = Σ m_ij² x_j² and
-    F = Σ m_ij². Then E‖MX̃‖² = A + σ²F and E Σ m_ij² x̃_j² = B + σ²F, so the server, who knows σ and M, estimates A and
-    B without seeing X. Both are averaged over records and rounds. A + σ²F, B + σ²F and σ²F are buffers, so they are
-    saved with the server's weights.
+    X̃ = X + Z are the arriving smashed data, with noise Z of variance σ², and M = (m_ij) is the matrix of the server's
+    first layer. λ* and p* follow from A = ‖MX‖², B = Σ m_ij² x_j² and F = Σ m_ij². Since E‖MX̃‖² = A + σ²F and E Σ
+    m_ij² x̃_j² = B + σ²F, the server, who knows σ and M, estimates A and B without seeing X, as averages over records
+    and rounds. The averages are buffers, so they are saved with the server's weights.
 
-    Source: accurate_sl, Theorem 3.1; the minimizers are derived (`privkit.papers.accurate_sl.denoising`).
+    Source: accurate_sl, Theorem 3.1; λ* and p* are derived in `privkit.papers.accurate_sl.denoising`.
     """
 
     rounds: Tensor
@@ -251,15 +254,17 @@ def _leaves(module: nn.Module) -> list[nn.Module]:
 
 @dataclass(frozen=True, kw_only=True)
 class Masking(Denoising):
-    """Keeps each coordinate with probability `keep`, drawn independently; after noise, it removes some of the noise.
+    """Keeps each coordinate with probability `keep` and zeroes the others; after noise, this removes some of the noise.
 
     Unlike dropout, it does not divide the kept values by `keep`.
 
     Attributes:
-        keep: p in [0, 1], or "auto" for the p of smallest error, estimated while the server trains.
-        place: "server" denoises what arrived; "client" or "mixer" masks before it arrives.
-        variant: how gradients pass, see `privkit.defenses.denoising.Variant`; "undone" is refused, since masked values
-            cannot be restored. accurate_sl released "straight_through".
+        keep: the probability p in [0, 1], or "auto" for the p with the smallest mean squared error, estimated while the
+            server trains.
+        place: the party that masks: "server" removes noise from the arrived data; "client" or "mixer" masks before data
+            reach the server.
+        variant: how gradients pass (explained at `privkit.defenses.denoising.Variant`); "undone" is refused, since
+            masked values cannot be restored. The paper's released code uses "straight_through".
         at_inference: whether test images are masked, too. Logits of test images are never masked.
 
     Source: accurate_sl §3, the random masking operator R_p.
@@ -299,10 +304,13 @@ class Scaling(Denoising):
     """Multiplies the smashed data by λ; after noise, λ < 1 shrinks both the noise and the signal.
 
     Attributes:
-        factor: λ = 1/α > 0, or "auto" for the λ of smallest error, estimated while the server trains.
-        place: "server" denoises what arrived; "client" or "mixer" scales before it arrives.
-        variant: how gradients pass, see `privkit.defenses.denoising.Variant`. accurate_sl released "undone" for MNIST,
-            "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and Amazon reviews.
+        factor: λ = 1/α > 0, or "auto" for the λ with the smallest mean squared error, estimated while the server
+            trains.
+        place: the party that scales: "server" removes noise from the arrived data; "client" or "mixer" scales before
+            data reach the server.
+        variant: how gradients pass (explained at `privkit.defenses.denoising.Variant`). The paper's released code uses
+            "undone" for MNIST, "straight_through" for IMDB, and "straight_through_logits" for CIFAR-10, ImageNet and
+            Amazon reviews.
 
     Source: accurate_sl §3, the scaling operator S_α.
 

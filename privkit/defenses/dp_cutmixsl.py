@@ -23,17 +23,19 @@ _Site = Literal["client", "mixer"]  # who adds the noise: each client before mix
 
 
 class _BoundedNoise(Defense):
-    """The Gaussian mechanism of DP-CutMixSL: Eq. 14 without mixing, Eq. 5 before mixing, Eq. 15 and 16 after it.
+    """Base class of DP-CutMixSL's defenses: clamps smashed data and adds Gaussian noise (Eq. 14 without mixing, Eq. 5
+    before mixing, Eq. 15 and 16 after mixing).
 
     Attributes:
-        sigma: σ_s > 0.
-        sigma_labels: σ_y > 0; None for labels without noise.
+        sigma: standard deviation σ_s > 0 of the noise on smashed data.
+        sigma_labels: standard deviation σ_y > 0 of the noise on labels; None for labels without noise.
         bound: Δ > 0; every coordinate is clamped to [0, Δ]. None leaves smashed data unbounded, and then nothing is
             proven.
-        signed: whether the interval is [−Δ/2, Δ/2], which keeps negative coordinates and has the same width and ε.
+        signed: whether coordinates are clamped to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the
+            same ε.
 
-    Source: DP-CutMixSL §4 assumes [0, Δ] and gives no rule. `signed` and bound=none are privkit's: embeddings have both
-    signs, and a clamp to [0, Δ] loses the negative half with its gradient.
+    Source: DP-CutMixSL §4 assumes [0, Δ] and gives no rule for Δ. `signed` and bound=none are privkit's: embeddings
+    have both signs, and a clamp to [0, Δ] loses negative values and their gradients.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises"})
@@ -89,14 +91,15 @@ class DpSl(_BoundedNoise):
     """Differentially private split learning: clamps smashed data, then adds Gaussian noise to them and the labels.
 
     Attributes:
-        sigma: standard deviation σ_s > 0 on smashed data.
-        sigma_labels: standard deviation σ_y > 0 on one-hot labels; None sends them as they are, and the certificate
-            says so.
+        sigma: standard deviation σ_s > 0 of the noise on smashed data.
+        sigma_labels: standard deviation σ_y > 0 of the noise on one-hot labels; None sends labels without noise, and
+            the certificate says so.
         bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes this range
             and gives no rule for Δ; negative coordinates and their gradients are lost. With None nothing is clamped,
             and nothing is proven.
-        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
-        place: "client", "mixer" (trusted) or "server", whose noise gives no protection against the server itself.
+        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
+        place: the party that adds the noise: "client", "mixer" (trusted) or "server", whose noise does not protect
+            against the server itself.
         at_inference: whether test images get noise, too.
 
     Source: DP-CutMixSL Eq. 14, Table 1 (whose "variance" 16/255 is a standard deviation).
@@ -125,12 +128,14 @@ class DpSl(_BoundedNoise):
 
 
 class _MixedNoise(_BoundedNoise):
-    """Bounded smashed data of a group, mixed by random weights, with noise of the clients or of the mixer.
+    """Base class: clamps a group's smashed data, mixes them by random weights, and adds noise before or after the
+    mixing.
 
     Attributes:
-        concentration: α_M > 0 of the distribution of the weights.
-        site: "client" or "mixer", who adds the noise.
-        side: pixels per side of a position of a feature map or an image; None if tokens are positions.
+        concentration: parameter α_M > 0 of the Dirichlet (or Dirichlet-multinomial) law of the weights.
+        site: the party that adds the noise, "client" (before mixing) or "mixer" (after it).
+        side: side in pixels of the patches that form the positions of a feature map or image; None if positions are
+            tokens.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
@@ -199,20 +204,21 @@ class DpMixSl(_MixedNoise):
 
     Attributes:
         group: k ≥ 1 clients per group.
-        concentration: α_M > 0 of the symmetric Dirichlet law; infinite for λ_i = 1/k.
-        sigma: standard deviation σ_s > 0 on smashed data, in their units.
-        sigma_labels: standard deviation σ_y > 0 on mixed labels; None sends them without noise, and the certificate
-            says so.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is mixed (images lie in [0, 1]: give bound=1 at
-            the input layer). None clamps nothing, and then nothing is proven.
-        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
-        site: "mixer" adds the noise once, to the mix (Eq. 15). With "client", each client adds noise before mixing (Eq.
-            5), and the mix has the smaller variance σ²·Σλ_i².
-        place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
+        concentration: parameter α_M > 0 of the symmetric Dirichlet law of the weights λ_i; infinite for λ_i = 1/k.
+        sigma: standard deviation σ_s > 0 of the noise on smashed data, in their units.
+        sigma_labels: standard deviation σ_y > 0 of the noise on mixed labels; None sends them without noise, and the
+            certificate says so.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before mixing. Use bound=1 for images, which lie in [0, 1].
+            None clamps nothing, and then nothing is proven.
+        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
+        site: the party that adds the noise. "mixer" adds it once, to the mixture (Eq. 15). With "client", each client
+            adds noise before mixing (Eq. 5); then the noise in the mixture has the smaller variance σ²·Σλ_i².
+        place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
+            data.
         level: "smashed", or "input" to mix images.
-        published: whether the server learns λ. ε is the same either way.
-        drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for the whole
-            run. "once" has a larger ε, and needs a protocol with grouping=fixed.
+        published: whether the server learns λ. ε is the same in both cases.
+        drawn: "every_round" draws new weights in each round; "once" lets every client keep its weight for the whole
+            run, has a larger ε, and needs a protocol with grouping=fixed.
 
     Source: DP-CutMixSL Eq. 15 and §3.C; its Theorem 1 holds for fixed λ and noise at the mixer.
 
@@ -255,24 +261,27 @@ class DpCutMixSl(_MixedNoise):
 
     Attributes:
         group: k ≥ 1 clients per group.
-        concentration: α_M > 0 of the Dirichlet-multinomial law of the counts; infinite for counts as equal as can be.
-        sigma: standard deviation σ_s > 0 on smashed data, in their units.
-        sigma_labels: standard deviation σ_y > 0 on labels mixed with λ_i = N_i/N; None sends them without noise, and
-            the certificate says so.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ] before it is masked (images lie in [0, 1]: give bound=1 at
-            the input layer). None clamps nothing, and then nothing is proven.
-        signed: clamp to [−Δ/2, Δ/2] instead: negative coordinates stay, and ε is the same.
-        site: "client" adds the noise before masks (Eq. 5-7, Algorithm 1), "mixer" after them (Eq. 16). On smashed data
-            both sites give the same distribution; on labels the clients' noise has only variance σ_y²·Σλ_i². In a table
-            of `privkit epsilon`, an empty noise_site means "mixer".
-        place: "mixer", whom the clients trust, or "server", which then gets each client's own message.
-        patch: side of a position of a feature map or an image; tokens are positions. None is 2 at the input layer.
+        concentration: parameter α_M > 0 of the Dirichlet-multinomial law of the counts N_i; infinite for counts as
+            equal as possible.
+        sigma: standard deviation σ_s > 0 of the noise on smashed data, in their units.
+        sigma_labels: standard deviation σ_y > 0 of the noise on labels, which are mixed with weights λ_i = N_i/N; None
+            sends labels without noise, and the certificate says so.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ] before masking. Use bound=1 for images, which lie in [0, 1].
+            None clamps nothing, and then nothing is proven.
+        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
+        site: the party that adds the noise: "client" before masking (Eq. 5-7, Algorithm 1), "mixer" after it (Eq. 16).
+            On smashed data both give the same distribution; on labels, noise of the clients has only variance
+            σ_y²·Σλ_i². In a table of `privkit epsilon`, an empty noise_site means "mixer".
+        place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
+            data.
+        patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
+            position. None means 2 at the input layer.
         level: "smashed", or "input" to mix images.
-        published: whether the server learns masks and λ. ε is the same either way.
-        drawn: "every_round" for fresh counts in each round; "once" for counts that every client keeps for the whole
-            run, in fresh masks. "once" has a larger ε, and needs a protocol with grouping=fixed.
+        published: whether the server learns masks and λ. ε is the same in both cases.
+        drawn: "every_round" draws new counts in each round; "once" lets every client keep its count for the whole run,
+            with new masks in each round. "once" has a larger ε, and needs a protocol with grouping=fixed.
 
-    Source: DP-CutMixSL Eq. 5-7 and 16; counts of CutMixSL §3.2, since ⌈λ_i·N⌉ positions for each would overlap.
+    Source: DP-CutMixSL Eq. 5-7 and 16; counts as in CutMixSL §3.2, since masks of ⌈λ_i·N⌉ positions would overlap.
 
     >>> z, y = torch.zeros(1, 2, 1, 10, 1), torch.eye(2).view(1, 2, 1, 2)
     >>> fixed = DpCutMixSl(concentration=float("inf"), site="mixer")

@@ -23,22 +23,22 @@ _WIDEST = 256
 
 @dataclass(frozen=True, kw_only=True)
 class FedPass(OnSmashed[Nothing]):
-    """Channel x becomes tanh(s)·x + tanh(b), where s and b are a network's outputs for secret passports.
+    """Replaces each channel x by tanh(s)·x + tanh(b), where a network computes s and b from secret random passports.
 
-    Each record has its own passports for s and for b, p ~ N(μ, σ²) in each channel; μ is secret and fixed for the run.
-    Nothing is proven. With σ = 0 all records share one map, which a decoder learns from queries. With σ > 0 the map
-    adds noise that grows with the smashed data.
+    Passports are vectors of random numbers p ~ N(μ, σ²), one per channel, drawn for each record; μ is secret and fixed
+    for the run. Nothing is proven. With σ = 0 all records share one map, which an attacker learns from queries. With σ
+    > 0 the map adds noise that grows with the smashed data.
 
     Attributes:
-        reach: > 0; the means μ are uniform in (−reach, 0). With a larger reach the tanh saturates at ±1 and removes the
-            noise.
-        sigma: σ of a record's passports, ≥ 0; with 0 all records have the same passports.
-        seed: seed of the means and of the network's weights.
+        reach: width > 0 of the interval (−reach, 0), from which the means μ are drawn. If it is large, tanh saturates
+            at ±1 and removes the noise.
+        sigma: standard deviation σ ≥ 0 of the passports; with 0 all records have the same passports.
+        seed: seed of the means μ and of the network's weights.
 
     Source: Gu et al. 2023, "FedPass: Privacy-preserving vertical federated deep learning with adaptive obfuscation"
     (arXiv 2301.12623). The network is an encoder to a quarter of the channels (here at most 256), a leaky ReLU and a
-    decoder. The paper trains it; here its weights are drawn and fixed, so that training cannot turn passports off. A
-    white-box adversary knows the map for p = μ. The default reach is privkit's.
+    decoder. The paper trains this network; here its weights are drawn and fixed, so that training cannot learn to
+    ignore the passports. A white-box adversary knows the map for p = μ. The default reach is privkit's.
 
     >>> release, _ = FedPass(sigma=0.0).apply(torch.zeros(1, 3, 8), torch.zeros(1, 3), torch.Generator())
     >>> bool(release.smashed.abs().amax() < 1), bool((release.smashed == release.smashed[:, :1]).all())
@@ -87,8 +87,10 @@ def _constants(channels: int, reach: float, seed: int, dtype: torch.dtype, devic
 def _drawn(
     channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Means [2, C] of the passports for s and b, encoder [C, h] and decoder [h, C], scaled so that values keep their
-    size.
+    """The secret numbers of FedPass for C = `channels`: means [2, C] of the passports for s and b, encoder weights [C,
+    h] and decoder weights [h, C].
+
+    The weights are scaled so that the network keeps the size of its inputs.
     """
     draws, hidden = Generator().manual_seed(seed), min(max(1, channels // 4), _WIDEST)
     means = -reach * torch.rand(2, channels, generator=draws, dtype=torch.float64)

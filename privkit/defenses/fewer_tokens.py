@@ -22,14 +22,14 @@ def tokens_left(keep: float, tokens: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDropping(OnSmashed[Nothing]):
-    """Sends a random part of each image's tokens, in their order; nothing is proven.
+    """Sends a random part of each image's tokens in the original order; nothing is proven.
 
-    Tokens are drawn anew for every image and round. Their places are not sent, since transformer blocks read any number
-    of tokens. But a token with a position embedding reveals its place.
+    The tokens are drawn anew for every image and round. Their places are not sent, since transformer blocks accept any
+    number of tokens. But a token with a position embedding reveals its place.
 
     Attributes:
         keep: share of the tokens that are sent, in (0, 1], rounded to whole tokens and at least one; 1 drops none.
-        at_inference: whether test images drop tokens, too; PatchDropout drops in training alone.
+        at_inference: whether tokens of test images are dropped, too; PatchDropout drops tokens in training only.
 
     Source: Liu et al. 2023, "PatchDropout: Economizing vision transformers using patch dropout", §3, applied at the
     cut. The default share is privkit's.
@@ -73,14 +73,14 @@ class TokenDropping(OnSmashed[Nothing]):
 class TokenMerging(OnSmashed[Nothing]):
     """Merges the most similar tokens of each image into means, by bipartite soft matching; nothing is proven.
 
-    Tokens at even places are matched with their most similar ones at odd places, and the most similar pairs merge. A
-    merged token is the mean over all the original tokens merged into it. A step merges at most half of the tokens, so
-    keep < 0.5 takes several steps. Nothing is random. Sizes and places are not sent, so the server's attention gives
-    every token the same weight.
+    Each token at an even place is matched with the most similar token at an odd place, and the most similar pairs
+    merge. A merged token is the mean of all original tokens in it. A step merges at most half of the tokens, so keep <
+    0.5 takes several steps. Nothing is random. The server learns neither the places of tokens nor how many were merged,
+    so its attention gives every token the same weight.
 
     Attributes:
         keep: share of the tokens that are left, in (0, 1], rounded to whole tokens and at least one; 1 merges none.
-        at_inference: whether test images are merged, too.
+        at_inference: whether tokens of test images are merged, too.
 
     Source: Bolya et al. 2023, "Token merging: your ViT but faster" (ToMe), §3, applied at the cut only. The authors
     compare attention keys by their cosine; here the cosines of the tokens are compared, since keys are unknown at the
@@ -120,14 +120,17 @@ class TokenMerging(OnSmashed[Nothing]):
 
 
 def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """One step of bipartite soft matching, in which r = `pairs` ≤ T // 2 tokens vanish.
+    """Bipartite soft matching: merge the r = `pairs` ≤ T // 2 most similar pairs of tokens into their means.
+
+    A pair has one token at an even and one at an odd place.
 
     Args:
-        tokens: [N, T, D].
+        tokens: tokens of N images, [N, T, D].
         sizes: [N, T, 1], the number of original tokens merged into each token.
 
     Returns:
-        Tokens [N, T − r, D] and their sizes: first the tokens left at even places, then the tokens at odd places.
+        Tokens [N, T − r, D] and their sizes [N, T − r, 1]: first the unmerged tokens of even places, then the tokens of
+        odd places.
     """
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         directions = normalize(tokens if tokens.dtype == torch.float64 else tokens.float(), dim=2)

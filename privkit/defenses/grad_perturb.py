@@ -18,21 +18,21 @@ from privkit.defenses.none import require_messages
 
 @dataclass(frozen=True, kw_only=True)
 class GradPerturb(OnSmashed[Noised]):
-    """Noise on the cut-layer gradient against label inference; with `clip`, (ε, δ)-DP of the labels.
+    """Adds noise to the cut-layer gradient against label inference; with `clip`, labels get (ε, δ)-DP.
 
     The server's noise protects its own labels; it does not protect the clients' data.
 
     Attributes:
-        law: "gaussian" or "laplace".
-        noise: standard deviation σ (or scale b) on every coordinate, > 0, in units of the gradient that is sent; if the
-            loss is a mean over a batch, this gradient shrinks with the batch size.
+        law: the distribution of the noise, "gaussian" or "laplace".
+        noise: standard deviation σ (or scale b) on every coordinate, > 0, in units of the gradient that is sent. If the
+            loss is a mean over the batch, this gradient is smaller for larger batches.
         clip: largest L2 norm (L1 for Laplace) of one image's gradient, > 0; longer gradients are shortened before the
             noise. None does not clip.
-        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
-            server's first block.
+        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
+            weights, "first" takes the server's first block, false adds none.
 
-    Source: Yang et al. 2022, "Differentially private label protection in split learning", the plain perturbation of
-    gradients; the accounting is privkit's, because the server's weights here learn from unperturbed labels.
+    Source: Yang et al. 2022, "Differentially private label protection in split learning", simple gradient perturbation.
+    The accounting is privkit's, because here the server's weights learn from unperturbed labels.
     """
 
     name: ClassVar[str] = "grad_perturb"

@@ -16,18 +16,18 @@ from privkit.defenses.noise import AddedNoise, widened
 
 @dataclass(frozen=True, kw_only=True)
 class InformationBottleneck(AddedNoise):
-    """The release is z = h + σ·ε, and the clients add weight · KL(N(h, σ²I) ‖ N(0, I)) to the task's loss.
+    """Adds noise to the lower segment's output h, and weight · KL(N(h, σ²I) ‖ N(0, I)) to the clients' loss.
 
-    The mean KL divergence over records is an upper bound on the mutual information of records and releases, in nats,
-    for this lower segment and these records. It is not differential privacy, because h has no bound: a record that
-    training did not see may be far from all others. The penalty is computed on the lower segment's output before any
-    clip.
+    The release is z ~ N(h, σ²I). The mean KL divergence over the records is an upper bound, in nats, on the mutual
+    information of records and releases. The bound holds for this lower segment and these records. Without `clip` it
+    implies no differential privacy, since the h of a new record may be far from all others. The KL divergence is
+    computed before clipping.
 
     Attributes:
-        weight: weight of the KL divergence, ≥ 0; the divergence is a sum over all coordinates of a record.
+        weight: weight of the KL divergence in the loss, ≥ 0; the divergence is a sum over all coordinates of a record.
         sigma: standard deviation of the noise, > 0, in units of the smashed data.
-        clip: each coordinate is clamped to [−c, c] before the noise, so that an ε holds; None leaves coordinates
-            unbounded.
+        clip: bound c > 0: each coordinate is clamped to [−c, c] before the noise, so that an ε can be proven. None
+            leaves coordinates unbounded.
 
     Source: Alemi et al. 2017, "Deep variational information bottleneck", Eq. 17; Zou, Liu and Zhang 2023, "Mutual
     information regularization for vertical federated learning" (arXiv 2301.01142). The papers learn a σ for each

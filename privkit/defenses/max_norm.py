@@ -17,14 +17,15 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 class MaxNorm(OnSmashed[Nothing]):
     """Stretches each image's cut-layer gradient at random, so that norms do not reveal labels; nothing is proven.
 
-    The gradient g of an image becomes (1 + s·ε)·g with ε ~ N(0, 1) and s² = max‖g‖²/‖g‖² − 1 over the message. Its
-    expected squared norm is then that of the longest gradient. The longest gradient is unchanged, and every other
-    gradient keeps its line (its direction up to the sign). With several classes the line reveals the label. With two
-    classes both labels share a line; then short gradients have nearly random signs, but long gradients do not.
+    An image's gradient g becomes (1 + s·ε)·g with ε ~ N(0, 1) and s² = ‖g_max‖²/‖g‖² − 1, where g_max is the batch's
+    longest gradient. Then all gradients have the same expected squared norm. g_max is unchanged, and every other
+    gradient keeps its direction up to the sign. With more than two classes this direction reveals the label. With two
+    classes both labels have the same direction up to the sign; short gradients get nearly random signs, but long
+    gradients do not.
 
     Attributes:
-        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
-            server's first block.
+        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
+            weights, "first" takes the server's first block, false adds none.
 
     Source: Li et al. 2021, "Label leakage and protection in two-party split learning", §4, the heuristic max_norm.
     """

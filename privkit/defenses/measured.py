@@ -1,8 +1,9 @@
-"""Measures how far a release changes when records are replaced, and compares it with the accountant's sensitivity.
+"""Measures how much a release changes when records are replaced, and compares this change with the sensitivity that the
+privacy accountant assumes.
 
-privkit's tests compare its own stages with their receipts. A user's stage is measured when a chain is built, when an
-audit computes a certificate, and in `privkit check`. A measurement can refute a claim but not prove it, so claims of a
-user's stage are called declared, not proven.
+Built-in defense stages are compared with their receipts (the claims about their release) in privkit's tests. A user's
+stage is measured when a chain of stages is built, when an audit computes a certificate, and in `privkit check`. A
+measurement can refute a claim but not prove it, so a user's claims are called declared, not proven.
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ def contradiction(
     doubted: Sequence[Defense] | None = None,
     batch: int = BATCH,
 ) -> str:
-    """A sentence that says why a claim of these stages is false; empty if no measurement refutes a claim.
+    """Test the privacy claims of a chain of defense stages on artificial data; return a sentence that says why a claim
+    is false.
+
+    The result is empty if no measurement refutes a claim.
 
     Args:
-        shape: shape of one record's smashed data; None tries tokens, feature maps and vectors.
+        shape: shape of one record's smashed data; None tries tokens, a feature map and a vector.
         image: shape (C, H, W) of a record, for stages on images.
-        doubted: stages whose receipts are also measured one by one; None takes the user's own stages.
+        doubted: stages whose receipts (claims about their release) are also measured one by one; None takes the user's
+            own stages.
+        batch: number of records that a client sends in a round.
     """
     for number, stage in enumerate(stages):
         if not (is_own(stage) if doubted is None else stage in doubted):
@@ -60,11 +66,13 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """A sentence if a replaced record changes a release by more than the accountant's sensitivity; else empty.
+    """Test whether replacing a record changes a release by more than the sensitivity that the certified ε assumes.
 
-    The two releases of an attempt share all random numbers, including the noise, so their distance is what the noise
-    must hide. Attempts start from large, small, constant and sparse records at several places of a batch, and replace
-    one record or all of a message. From the two worst attempts, gradient ascent searches further. Arguments as in
+    Returns a sentence that says so, or an empty string if no such change was found.
+
+    Each attempt compares two releases with the same random numbers and noise, so their distance is what the noise must
+    hide. Attempts use large, small, constant and sparse records at several places of a batch, and replace one record,
+    or all records of one client. Gradient ascent then enlarges the two largest distances. Arguments as in
     `contradiction`.
     """
     for level in ("input", "smashed"):
@@ -168,15 +176,17 @@ def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
 
 
 class _Pair:
-    """Two batches that differ in one record, or in all of one message.
+    """Two batches of artificial data that differ in one record, or in all records of one client.
 
     Args:
-        number: number of the attempt; it determines the data, the place and the random draws.
+        number: number of the attempt; it is the seed of the data, of the replaced record's place and of the random
+            draws.
+        relabels: whether the replaced records also get other labels.
 
     Attributes:
-        at: (m, b), the replaced record.
+        at: client and place (m, b) of the replaced record.
         replaced: number of records that differ.
-        scale: scale of the numbers in the data.
+        scale: order of magnitude of the data.
     """
 
     def __init__(self, trial: TrialRounds, number: int, relabels: bool) -> None:
@@ -244,8 +254,10 @@ def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> fl
 
 
 def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
-    """The largest distance between the releases of two batches that differ in one record, by gradient ascent from
-    `pair`; 0 if the release is not differentiable."""
+    """Search for two batches that differ in one record and whose releases are as far apart as possible.
+
+    Gradient ascent starts from `pair`. Returns the largest distance that it found, in the given norm.
+    """
     start, record, most = pair.data.clone().requires_grad_(), pair.other[pair.at].clone().requires_grad_(), 0.0
     here = torch.zeros_like(start)
     here[pair.at] = 1

@@ -16,17 +16,17 @@ Concentration = Annotated[float, Ge(1e-6), Le(inf), "inf gives equal ratios"]
 
 
 def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator) -> Tensor:
-    """Mixing ratios λ ~ Dirichlet(α_M, …, α_M) over the clients present in each group.
+    """Draw mixing ratios λ ~ Dirichlet(α_M, …, α_M) for the clients present in each of G groups of at most k clients.
 
     Args:
-        present: which places of a group are taken by a client, bool [G, k]; at least one in every group.
+        present: which places of a group hold a client, bool [G, k]; at least one in every group.
         concentration: α_M > 0; infinite for equal ratios.
 
     Returns:
-        float64 [G, k]; rows sum to 1, and empty places have 0.
+        float64 [G, k]: the clients' ratios, which sum to 1 in each group; empty places have 0.
 
-    Source: DP-CutMixSL §3.C; Gamma variates as Γ(α) = Γ(α+1)·U^(1/α), in logarithms, so that a small α does not
-    underflow.
+    Source: DP-CutMixSL §3.C; Gamma variates are computed as Γ(α) = Γ(α+1)·U^(1/α) in logarithms, so that a small α does
+    not underflow.
 
     >>> dirichlet_ratios(torch.tensor([[True, True], [True, False]]), float("inf"), torch.Generator()).tolist()
     [[0.5, 0.5], [1.0, 0.0]]
@@ -40,14 +40,14 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
 
 
 def dirichlet_counts(present: Tensor, positions: int, concentration: float, generator: Generator) -> Tensor:
-    """Numbers of positions N_i ~ Dirichlet-multinomial(N, α_M) of the clients present in each group.
+    """Draw how many of N = `positions` each client of a group fills: N_i ~ Dirichlet-multinomial(N, α_M), for G groups.
 
     Args:
-        present: as for `dirichlet_ratios`.
-        concentration: α_M > 0; infinite for counts as equal as possible, with the remainder dealt at random.
+        present: which of a group's k places hold a client, bool [G, k]; at least one in every group.
+        concentration: α_M > 0; infinite for counts as equal as possible; positions left over go to random clients.
 
     Returns:
-        int64 [G, k]; rows sum to N exactly, and empty places have 0.
+        int64 [G, k]: the counts N_i, which sum to N in each group; empty places have 0.
 
     Source: CutMixSL §3.2. DP-CutMixSL's counts ⌈λ_i·N⌉ sum to more than N, so masks with these counts would overlap.
     """
@@ -65,13 +65,15 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
 
 
 def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> Tensor:
-    """Masks that give every position to exactly one client of a group, uniform among all with the given counts.
+    """Draw masks that give each position to exactly one client of a group, uniform among all masks with the given
+    counts.
 
     Args:
-        counts: number of positions of each client, int64 [G, k]; rows sum to `positions`.
+        counts: number of positions that each of k clients gets in G groups, int64 [G, k]; a group's counts sum to T =
+            `positions`.
 
     Returns:
-        bool [G, k, T]; every position of a group has one owner.
+        bool [G, k, T], true where the client gets the position.
 
     Source: CutMixSL §3.2 (paired pseudo-random sequences), DP-CutMixSL §3.C (MECE masks).
     """
@@ -87,9 +89,10 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """The generator of ratios: `generator`, or for ratios drawn "once" `kept`, which has the same state in every round.
+    """Choose the generator of the mixing ratios: `generator` if they are drawn in every round, `kept` if they are drawn
+    once per run.
 
-    If `kept` is None, a generator with seed 0 replaces it.
+    `kept` has the same state in every round; None means a generator with seed 0.
     """
     if drawn == "every_round":
         return generator
@@ -97,19 +100,18 @@ def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Gen
 
 
 def mix(smashed: Tensor, weight: Tensor) -> Tensor:
-    """Σ_i w_i ⊙ s_i over the clients i of every group.
+    """Mix the smashed data s_i of the k clients i in each of G groups: Σ_i w_i ⊙ s_i.
 
     Args:
         smashed: smashed data, float [G, k, B, ...].
-        weight: weights from `masks.spread`, broadcastable against `smashed`, with length 1 along B: bool for exclusive
-            masks, which read each coordinate from its owner; otherwise float. Data of weight 0 are not read and may be
-            NaN.
+        weight: weights from `masks.spread`, broadcastable against `smashed`, with length 1 along B: bool if each
+            coordinate is taken from one client; otherwise float. Data of weight 0 are not read and may be NaN.
 
     Returns:
-        [G, B, ...], differentiable in `smashed`.
+        float [G, B, ...]: B mixed images per group, differentiable in `smashed`.
 
-    Forward and backward on one core, for tokens [5, 2, 128, 64, 192]: masks by a gather of rows take 28 ms, ratios by a
-    batched product 38 ms, and multiplication with addition 69 ms.
+    Forward and backward on one core, for tokens [5, 2, 128, 64, 192]: bool masks (a gather) take 28 ms and one weight
+    per client (a batched product) takes 38 ms, while multiplying and adding takes 69 ms.
 
     >>> z = torch.tensor([[[[[1.0], [2.0]]], [[[3.0], [float("nan")]]]]])
     >>> mix(z, torch.tensor([[[False, True], [True, False]]]).view(1, 2, 1, 2, 1)).flatten()
@@ -128,15 +130,16 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
 
 
 def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Tensor:
-    """Take token t of every message (with `order`, token order[..., t]) from the client who owns it, by one gather.
+    """Build mixed images from the tokens of k clients: token t comes from the client who owns position t.
 
     Args:
-        tokens: float [G, k, B, T, D].
+        tokens: float [G, k, B, T, D]: B images of T tokens for each of k clients in G groups.
         owner: number of the client who owns each position, int64 [G, T], in 0..k−1.
-        order: int64 [G, B, T], a permutation of the tokens of each image, or None to leave them in place.
+        order: a permutation of each image's tokens, int64 [G, B, T]: token t of the result is token order[..., t] of
+            the mixed image. None leaves tokens in place.
 
     Returns:
-        [G, B, T, D], differentiable in `tokens`.
+        float [G, B, T, D], differentiable in `tokens`.
     """
     groups, members, batch, length, dim = tokens.shape
     group, image, place = (torch.arange(n, device=owner.device) for n in (groups, batch, length))
@@ -148,7 +151,11 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
 
 def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
-    """Σ_i λ_i·y_i, [G, B, L], of soft labels y, float [G, k, B, L], and ratios λ [G, k].
+    """Mix the soft labels y_i of the k clients in each of G groups: Σ_i λ_i·y_i, float [G, B, L].
+
+    Args:
+        labels: one-hot or soft labels of B images, L classes, float [G, k, B, L].
+        ratios: weights λ_i of the clients, [G, k].
 
     Raises:
         ValueError: if labels are class numbers, which cannot be mixed.
@@ -163,10 +170,18 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Check shapes; return smashed data [G, k, B, ...], labels [G, k, B, L] and taken places bool [G, k], k = `group`.
+    """Check the input of a defense that mixes groups of k = `group` clients.
 
-    For k = 1 smashed data and labels come without the axis k; `present` is None if all places are taken. Other shapes
-    raise a `ValueError` with the name of the defense.
+    For k = 1, smashed data and labels come without the axis k, which is added.
+
+    Args:
+        present: which of a group's places hold a client, bool [G, k]; None if all do.
+
+    Returns:
+        Smashed data [G, k, B, ...], labels [G, k, B, L] and `present`, for G groups, B images and L classes.
+
+    Raises:
+        ValueError: if a shape or type does not fit; the message names the defense.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)

@@ -34,17 +34,17 @@ def widened(values: Tensor) -> Tensor:
 def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
     """Clamp every coordinate to [low, high], in float32 or wider; clamped coordinates get gradient 0.
 
-    NaN stays NaN, so that training stops and reports where it occurred.
+    NaN stays NaN, so that training stops and reports the place of the error.
     """
     return widened(smashed).clamp(low, high)
 
 
 def shrink(smashed: Tensor, radius: float) -> Tensor:
-    """Shrink the smashed data [M, B, ...] of each image to an L2 norm ≤ `radius` > 0, as DP-SGD clips gradients.
+    """Scale each image's smashed data down to an L2 norm of at most `radius` > 0, as DP-SGD clips gradients.
 
-    Each of the M·B images has its own norm. The result is float32 or wider, and its norm stays a millionth below
-    `radius`. The squares are summed pairwise by `sum`, because `vector_norm` sums them in sequence: its norm of a
-    million equal coordinates is 0.06 % too small.
+    Takes smashed data [M, B, ...] of M clients with B images each; the result has the same shape, in float32 or wider.
+    Norms stay a millionth below `radius`. Squares are summed by `sum`, which adds them pairwise, because `vector_norm`
+    adds them in sequence and underestimates the norm of a million equal coordinates by 0.06 %.
 
     >>> shrink(torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]), 1.0)
     tensor([[[0.6000, 0.8000],
@@ -57,7 +57,10 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
 
 
 def unit_of(radius: float) -> float:
-    """A power of two that brings a radius > 0 to about 1, so that the squares of small numbers do not vanish.
+    """A power of two u with u · radius in [0.5, 1), for a radius > 0 that is not extreme.
+
+    Numbers are multiplied by u before they are squared, so that small squares do not underflow. The exponent is limited
+    to ±126.
 
     >>> unit_of(1.0), unit_of(2.0**-100) * 2.0**-100, unit_of(1e-60) == 2.0**126
     (0.5, 0.5, True)
@@ -92,19 +95,21 @@ def gaussian(values: Tensor, sigma: float, generator: Generator) -> Tensor:
 
 
 def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
-    """The values plus fresh Laplace noise of scale b (variance 2b²) on every coordinate, as a new tensor.
+    """Add independent Laplace noise with scale b = `scale` (variance 2b²) to every coordinate; returns a new tensor.
 
-    The noise is the difference of two exponential variables, because the inverse distribution function of a float32
-    uniform would be infinite once in 2²⁴ draws.
+    The noise is the difference of two exponential variables. Inverse-transform sampling from a float32 uniform would
+    return infinity once in 2²⁴ draws.
     """
     pair = torch.empty((2, *values.shape), device=values.device, dtype=values.dtype).exponential_(generator=generator)
     return values + scale * (pair[0] - pair[1])
 
 
 def overwritten(smashed: Tensor, noisy: Tensor) -> Tensor:
-    """Reproduce a fault of a released code: write the noisy values into `smashed` without telling autograd.
+    """Reproduce a bug in the released code of accurate_sl: write the noisy values into `smashed` without autograd's
+    knowledge.
 
-    A preceding Tanh has saved this tensor for its derivative 1 − y², which becomes 1 − (y + n)² and may be negative.
+    A Tanh before the noise n has saved its output y for the derivative 1 − y². The derivative thus becomes 1 − (y +
+    n)², which may be negative.
     """
     smashed.data.copy_(noisy.detach())
     return smashed
@@ -131,11 +136,12 @@ def require_images(name: str, smashed: Tensor) -> int:
 
 
 class AddedNoise(OnSmashed[Noised]):
-    """Clips smashed data and adds independent noise to every coordinate; the release keeps their type.
+    """Clips smashed data and adds independent noise to every coordinate; the release has the same dtype.
 
     Attributes:
-        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven.
-        place: "client", "mixer" (trusted) or "server", whose noise gives no protection against the server itself.
+        clip: bound c > 0 to which smashed data are clipped; None leaves them unbounded, and then nothing is proven.
+        place: the party that adds the noise: "client", "mixer" (trusted) or "server", whose noise does not protect
+            against the server itself.
         at_inference: whether test images get noise, too.
         noise_in_place: write the noise through `.data` into the client's own tensor, as accurate_sl's released code
             does: the release is the same, but the gradient of a Tanh before it is wrong. For reproduction only.
@@ -184,9 +190,9 @@ class GaussianNoise(AddedNoise):
     """Gaussian noise on smashed data; differentially private only if they are clipped. Labels are not protected.
 
     Attributes:
-        sigma: standard deviation, > 0, in units of the smashed data.
-        clip: bound c > 0 of the smashed data; None leaves them unbounded, and then nothing is proven. After a tanh, c =
-            1 changes nothing.
+        sigma: standard deviation of the noise, > 0, in units of the smashed data.
+        clip: bound c > 0 to which smashed data are clipped; None leaves them unbounded, and then nothing is proven. If
+            the model ends in a tanh, c = 1 changes nothing.
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
 
     Source: accurate_sl §3 (noise on the output of the cut's Tanh); patch_shuffling Table I, "GN".
@@ -212,11 +218,12 @@ class LaplaceNoise(AddedNoise):
     """Laplace noise on smashed data; differentially private only if they are clipped. Labels are not protected.
 
     Attributes:
-        scale: b > 0, in units of the smashed data; the standard deviation is √2·b.
-        clip: each coordinate is clamped to [−c, c]; None leaves them unbounded, and then nothing is proven. An L2 clip
-            is not offered: Laplace noise is charged by the L1 diameter, which is 2√n·c for an L2 ball in n coordinates.
+        scale: scale b > 0 of the noise, in units of the smashed data; its standard deviation is √2·b.
+        clip: bound c > 0: each coordinate is clamped to [−c, c]. None leaves coordinates unbounded, and then nothing is
+            proven. There is no L2 clip, because ε of Laplace noise follows from the L1 diameter, which is 2√n·c for an
+            L2 ball in n coordinates.
 
-    Source: accurate_sl appendix B.1. Its Table 11 divides √n by b, where the L1 diameter of [−1, 1]^n is 2n.
+    Source: accurate_sl appendix B.1. The paper's Table 11 uses √n/b, although the L1 diameter of [−1, 1]^n is 2n.
 
     >>> _, receipt = LaplaceNoise(scale=4.0).apply(torch.zeros(1, 1, 2), torch.zeros(1, 1), Generator())
     >>> receipt.certificate().epsilon <= 2 * 2 / 4.0

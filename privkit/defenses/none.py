@@ -21,10 +21,10 @@ def require_messages(name: str, smashed: Tensor) -> None:
 
 
 class Unchanged(OnSmashed[Nothing]):
-    """Releases the smashed data unchanged. It is the base class of `none`, and of defenses that change training only.
+    """Releases the smashed data unchanged. Base class of `none` and of the defenses that change only the training.
 
     Attributes:
-        receipt: the receipt, which says why nothing is proven.
+        receipt: the receipt, which says why nothing is proven about the release.
     """
 
     receipt: ClassVar[Nothing]
@@ -37,7 +37,7 @@ class Unchanged(OnSmashed[Nothing]):
 
 @dataclass(frozen=True, kw_only=True)
 class NoDefense(Unchanged):
-    """Vanilla split learning: the smashed data are released unchanged.
+    """No defense (vanilla split learning): the smashed data are released unchanged.
 
     Source: Gupta and Raskar 2018, "Distributed learning of deep neural network over multiple agents".
 

@@ -17,12 +17,13 @@ from privkit.defenses.receipts import Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class NoPeek(Unchanged):
-    """The clients add weight · dCor(images, smashed data) of each message to the task's loss; nothing is proven.
+    """Adds weight · dCor(images, smashed data) of each batch to the clients' loss; nothing is proven.
 
     Attributes:
-        weight: weight ≥ 0 of the distance correlation, which lies in [0, 1]; the task's loss starts near ln(classes).
-        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
-            server's first block.
+        weight: weight ≥ 0 of the distance correlation dCor, which lies in [0, 1]; for comparison, the task's loss
+            starts near ln(classes).
+        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
+            weights, "first" takes the server's first block, false adds none.
 
     Source: Vepakomma et al. 2020, "NoPeek: Information leakage reduction to share activations in distributed deep
     learning"; the default weight is privkit's.
@@ -52,15 +53,16 @@ class NoPeek(Unchanged):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDecorrelation(Unchanged):
-    """The label holder adds weight · dCor(smashed data, labels) of each message to the loss; nothing is proven.
+    """Adds weight · dCor(smashed data, labels) of each batch to the label holder's loss; nothing is proven.
 
-    Labels are one-hot. The label holder sends back the gradient of the whole loss, so clients learn to send smashed
-    data that reveal less about labels. An adversary who reads this gradient still learns the labels.
+    dCor is the distance correlation with one-hot labels. The label holder sends back the gradient of the whole loss, so
+    clients learn to send smashed data that reveal less about labels. An adversary who reads this gradient still learns
+    the labels.
 
     Attributes:
         weight: weight of the distance correlation, ≥ 0.
-        frozen_block: append a frozen transformer block behind the smashed data: true draws one, "first" takes the
-            server's first block.
+        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
+            weights, "first" takes the server's first block, false adds none.
 
     Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning" (arXiv
     2203.01451); the default weight is privkit's.
@@ -87,13 +89,17 @@ class LabelDecorrelation(Unchanged):
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Distance correlation (V-statistic) of the paired samples [M, B, P] and [M, B, Q] of each of M messages.
+    """Distance correlation (V-statistic) of B paired vectors x in R^P and y in R^Q, for each of M batches.
 
-    It is 0 if one of the two samples is constant. Its gradient is finite everywhere: at coinciding samples and at a
-    correlation of 0, where the square root has no derivative, the gradient is set to 0.
+    The correlation is 0 if the x or the y of a batch are constant. Its gradient is finite everywhere: it is set to 0
+    where the square root has no derivative, at coinciding vectors and at a correlation of 0.
+
+    Args:
+        x: float [M, B, P].
+        y: float [M, B, Q].
 
     Returns:
-        The correlations [M] in [0, 1] up to rounding, in float32 or wider.
+        The correlations, float [M] (float32 or wider), in [0, 1] up to rounding.
 
     Source: Székely, Rizzo and Bakirov 2007, "Measuring and testing dependence by correlation of distances", Def. 4.
 
@@ -111,9 +117,11 @@ def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _centered_distances(samples: Tensor) -> Tensor:
-    """Doubly centered matrix [M, B, B] of Euclidean distances, divided by the largest one, which cancels in the ratio.
+    """Doubly centered matrices of the Euclidean distances of B samples in R^P, for each of M batches, [M, B, P] -> [M,
+    B, B].
 
-    Distances come from one batched product of centered samples; values below its rounding error count as zero.
+    Samples are first divided by their largest norm, which cancels in the distance correlation. Distances are computed
+    by one batched matrix product; those below its rounding error count as zero.
     """
     z = samples if samples.dtype == torch.float64 else samples.float()
     z = z - z.mean(1, keepdim=True)

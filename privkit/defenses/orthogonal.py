@@ -28,21 +28,21 @@ class _Mapped(Nothing):
 
 @dataclass(frozen=True, kw_only=True)
 class OrthogonalMap(OnSmashed[_Mapped]):
-    """Multiplies the features of each token or position by orthonormal columns; nothing is proven.
+    """Multiplies each token (or position) z by a matrix Q with orthonormal columns; nothing is proven.
 
-    All clients and rounds use one matrix Q. With keep=1 it is a rotation, with keep < 1 a projection. Queries reveal Q:
-    an adversary who knows the lower segment gets it by least squares, from as many of its own tokens as there are
-    dimensions. So attacks that know the segment are given Q, even if it is secret.
+    All clients and rounds use the same Q: a rotation if keep=1, a projection if keep < 1. Queries reveal Q: an
+    adversary who knows the lower segment finds Q by least squares from as many of its own tokens as z has dimensions.
+    So attacks that know the segment are given Q, even if it is secret.
 
     Attributes:
         keep: share of the dimensions that are sent, in (0, 1], rounded to whole dimensions and at least one.
-        secret: whether only the clients know Q, so that the server computes on zQ, padded with zeros. Otherwise the
-            server computes on zQQᵀ.
+        secret: if true, only the clients know Q, and the server computes on zQ, padded with zeros. If false, the server
+            computes on zQQᵀ.
         matrix_seed: seed of Q, which is uniform over all matrices with orthonormal columns.
 
-    Source: Cihangiroglu et al. 2026, "LightSplit" (arXiv 2605.13265): secret=false, keep 1/32 and more; Yukhimchuk et
-    al. 2026, "Privacy from symmetry" (arXiv 2606.16461): keep=1, secret=true. The latter's network is equivariant and
-    fits any Q; here the server's segment is trained behind Q.
+    Source: Cihangiroglu et al. 2026, "LightSplit" (arXiv 2605.13265): secret=false, keep of at least 1/32; Yukhimchuk
+    et al. 2026, "Privacy from symmetry" (arXiv 2606.16461): keep=1, secret=true. The network of Yukhimchuk et al. is
+    equivariant and fits any Q; here the server's segment is trained on the mapped data.
 
     >>> release, receipt = OrthogonalMap(keep=0.25).apply(torch.rand(1, 2, 16, 8), torch.zeros(1, 2), torch.Generator())
     >>> release.smashed.shape, receipt.payload_share, int(release.smashed[0, 0, 0].count_nonzero())

@@ -21,16 +21,17 @@ def own_rows(m: int, b: int, t: int, generator: Generator) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class PatchShuffle(OnSmashed[Permuted]):
-    """Shuffles the tokens of each image. All orders are equally likely (σ-private), but the server sees the multiset of
-    tokens, so this is not differential privacy.
+    """Shuffles the tokens of each image; all orders are equally likely (σ-private); no differential privacy.
+
+    The server still sees which tokens an image has.
 
     Attributes:
         positions: "drop" builds the model without position embedding, as the paper does, so the order is secret. "keep"
-            suits a pretrained ViT: the client adds the position embedding before it shuffles, and the server's blocks
-            need no order. But each token then reveals its place, and nothing is proven.
-        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle; "first" moves the
-            model's first block above the cut (a checkpoint's, for example) from the server to the clients; true draws
-            an extra block. "auto" is "first" on images if the model has a block there; otherwise there is no block.
+            suits a pretrained ViT: the client adds the position embedding before the shuffle. Each token then reveals
+            its place, and nothing is proven.
+        frozen_block: the paper's frozen transformer block t, which the clients run after the shuffle. "first" moves the
+            server's first block (of a checkpoint, for example) to the clients; true adds a block with random weights.
+            "auto" is "first" on images if the server's segment has a block, and no block otherwise.
 
     Source: Yao et al., patch shuffling, Algorithm 1.
 

@@ -33,7 +33,7 @@ _DRAWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Receipt):
-    """Receipt of a stage that proves nothing, with the reason.
+    """Receipt (what a defense stage proves about its release) of a stage that proves nothing, with the reason.
 
     >>> Nothing(reason="it is a test").certificate().statement
     'nothing is proven: it is a test'
@@ -43,8 +43,8 @@ class Nothing(Receipt):
     quantities: Mapping[str, float] = field(default_factory=dict)  # named numbers behind the reason
     assumptions: tuple[str, ...] = ()  # what else a reader should know, one sentence each
     source: str = "by definition"  # paper and equation
-    bound: ClipSet | None = None  # the set that holds each image's smashed data; None if they are unbounded
-    # bool [M, T], the positions that each message kept, or [M·B, T] of each image; None without masks
+    bound: ClipSet | None = None  # the set to which each image's smashed data are clipped; None if unbounded
+    # which of T positions each of M messages kept, bool [M, T], or each of M·B images, [M·B, T]; None without masks
     masks: Tensor | None = None
     stationary: bool = False  # whether every round has these masks
 
@@ -54,10 +54,12 @@ class Nothing(Receipt):
         return None if self.masks is None else self.masks.double().mean().item()
 
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
-        """A certificate without a guarantee; with masks, `positions_seen` is the expected share of positions seen.
+        """A certificate without a guarantee, with the reason and some quantities.
 
-        With fresh masks, each position is kept in an epoch with probability q = `payload_share`, so a share of 1 − (1 −
-        q)^epochs is seen. Boxes cover the middle more often; by concavity, this is then an upper bound.
+        If positions (tokens or patches) are masked, the quantity `positions_seen` is the expected share of a record's
+        positions that the server sees in the whole run. Fresh masks keep a position in an epoch with probability q =
+        `payload_share`, so this share is 1 − (1 − q)^epochs. For masks that are boxes it is an upper bound, because
+        boxes cover the middle more often.
         """
         quantities, share = dict(self.quantities), self.payload_share
         if share is not None:
@@ -96,8 +98,12 @@ class Permuted(Receipt):
 
     @property
     def multiplicities(self) -> list[int] | None:
-        """How often each different token occurs in the image (or message, of a shuffle over the batch) that has the
-        fewest different orders; None if the tokens are unknown."""
+        """How often each different token occurs (one number each), in the image whose tokens have the fewest different
+        orders.
+
+        If the shuffle moves tokens between images, the tokens of a whole batch count instead of an image's. None if the
+        tokens are unknown.
+        """
         if self.tokens is None or self.other_tokens:
             return None
         first, last = (2, 3) if self.kept is None else (1, 3)
@@ -174,8 +180,9 @@ class Mixed(Receipt):
     def certificate(self, release_count: ReleaseCount = ONE_RELEASE) -> Certificate:
         """A certificate without a guarantee.
 
-        Quantities: `own_share`, the mean weight of a client in its message; `largest_ratio`, the largest weight λ_max;
-        `payload_share`; with masks `positions_seen`, as in `Nothing`.
+        Its quantities are all in [0, 1]: `own_share`, the mean weight of a client in its mixture; `largest_ratio`, the
+        largest weight; `payload_share`, the share of its smashed data that a client sends; and, with masks,
+        `positions_seen`, the expected share of a record's positions that the server sees in the whole run.
         """
         taken = self.ratios[self.present]
         own, largest = taken.mean().item(), taken.max().item()

@@ -65,29 +65,30 @@ def _shape(law: str) -> _Shape:
 def refuted_by(
     clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor, level: float = LEVEL, blur: float = 0.0
 ) -> str:
-    """Why `released − clean` cannot be independent noise of this law and scale; empty if no test refutes it.
+    """Test whether `released − clean` can be independent noise of the given law and scale; say why not.
 
-    Most tests ask whether less noise was added than declared: in total, in a record, in a coordinate of all records, in
-    sums and differences of two records or coordinates, and in other combinations. A wrong `clean` that does not depend
-    on the noise only makes the difference larger, so it raises no alarm. The last test checks the distribution. It runs
-    only if the difference has the declared size, because a wrong `clean` changes the distribution, too.
+    Most tests look for less noise than declared: in total, in one of the N records, in one coordinate over all records,
+    and in sums, differences and other linear combinations of records or coordinates. If `clean` is wrong but
+    independent of the noise, the difference only becomes larger, so these tests raise no false alarm. The last test
+    checks the distribution; it runs only if the difference has the declared size, because a wrong `clean` changes the
+    distribution, too.
 
     Args:
-        clean: float [N, ...], the release without noise.
-        released: float [N, ...], the release.
+        clean: the release without noise, float [N, ...].
+        released: the release with noise, float [N, ...].
         law: the noise distribution of every number.
         scale: standard deviation σ > 0, or b > 0 for Laplace noise; a tensor that broadcasts to `released`. Numbers
-            with scale 0 got no noise and are not tested.
-        level: the probability in (0, 1) that correct noise fails a test.
+            with scale 0 have no noise and are not tested.
+        level: the probability, in (0, 1), that correct noise fails some test.
         blur: standard deviation of the error of `clean`, if it is known, for example if `clean` is a mean.
 
     Returns:
-        The finding of the first failed test, worded to follow "but"; empty if no test failed.
+        The finding of the first failed test, as a clause that can follow "but"; empty if no test failed.
 
-    Source: derived: a shift only enlarges symmetric noise with one peak (Anderson 1955); for Gaussian noise this holds
-    in any fixed subspace, chosen here on one half of the data and tested on the other. The distribution:
-    Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small shift changes in second
-    order only.
+    Source: derived from Anderson 1955: a shift only enlarges symmetric noise with one peak. For Gaussian noise this
+    holds in any fixed subspace; here subspaces are chosen on one half of the data and tested on the other. The
+    distribution is tested by Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small
+    shift changes only to second order.
 
     >>> import torch
     >>> clean = torch.rand(20, 16, generator=torch.Generator().manual_seed(0))
@@ -133,7 +134,10 @@ def _tests(
 
 
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
-    """Size of `released − clean` divided by that of the declared noise; about 1 if noise and `clean` are correct.
+    """Size of `released − clean` divided by the expected size of the declared noise, ≥ 0; about 1 if noise and `clean`
+    are correct.
+
+    The size is the root mean square for Gaussian noise and the mean absolute value for Laplace noise.
 
     >>> import torch
     >>> round(times_declared(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), law="gaussian", scale=5.0), 4)
@@ -183,10 +187,11 @@ def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool
 
 
 def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
-    """Test whether two columns are nearly equal or opposite, by the median and the largest of their differences.
+    """Test whether two columns of standardized noise z [N, D] are nearly equal or opposite.
 
-    Rounding may change a difference in z [N, D] by `slack`. Returns the p-value, corrected for the number of pairs, and
-    the least likely difference.
+    Compares, over N records, the median and the maximum of the two columns' absolute differences (or sums) with
+    independent noise; rounding may change a difference by `slack`. Returns the p-value, corrected for the number of
+    pairs, and the least likely difference.
     """
     part = _some(z, _MOST, _PAIRED)
     rows, columns = part.shape
@@ -204,10 +209,10 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
 
 
 def _tied(z: Array) -> tuple[float, float]:
-    """Test whether linear combinations of columns of z [N, D], chosen on half of the rows, are too small on the rest.
+    """Test whether linear combinations of the columns of standardized noise z [N, D] have too little noise.
 
-    Returns the p-value, corrected for the number of combinations, and the relative size of the least likely
-    combination.
+    The combinations are chosen on one half of the N records and tested on the other. Returns the p-value, corrected for
+    the number of combinations, and the least likely combination's size relative to its expected size.
     """
     part = _some(z, 8 * _MOST, _MOST)
     rows, columns = part.shape
@@ -228,10 +233,11 @@ def _some(z: Array, rows: int, columns: int) -> Array:
 
 
 def _other_law(absolute: Array, law: Law, ratio: float) -> float:
-    """p-value of the distance between the distribution of absolute values and the declared distribution of their size.
+    """Test whether absolute noise values follow the declared law (Kolmogorov–Smirnov); returns the p-value.
 
-    A wrong `clean` changes the law of Gaussian noise, like its size, only to second order. It flattens the peak of
-    Laplace noise by at most the growth in size, which is known up to a random error.
+    The noise is the release minus a computed noise-free release. An error in this computed release changes the law of
+    Gaussian noise only to second order. It flattens the peak of Laplace noise by at most `ratio` − 1, the growth of the
+    noise's size, up to a random error; the test allows for this.
     """
     n, shape = len(absolute), _shape(law)
     if law == "gaussian":
@@ -244,17 +250,20 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
 
 
 def unlike(draws: Array, law: str) -> str:
-    """How noise draws differ from independent noise of the given law with scale 1; empty if no test finds a difference.
+    """Test whether draws are independent noise of the given law with scale 1; returns the difference in words.
+
+    The result is empty if no test finds a difference.
 
     Five tests check the size of the noise in its weakest direction, its distribution in each coordinate, its size over
-    all coordinates of one draw, its largest number, and repeated numbers. Shared, mirrored or missing noise leaves a
-    direction with little noise; clamped noise has no tail; rounded noise repeats. An unknown law raises a `ValueError`.
+    all coordinates of one draw, its largest number, and repeated numbers. Noise that is shared, mirrored or missing
+    leaves a direction with little noise; clamped noise has no tail; rounded noise repeats. An unknown law raises a
+    `ValueError`.
 
     Args:
-        draws: the noise of K releases of the same data, [K, p], K > p.
+        draws: the noise in p coordinates of K > p releases of the same data, [K, p].
 
     Source: Davidson and Szarek 2001, Theorem II.13, for the smallest singular value of Gaussian noise; Bai and Yin 1993
-    for that of Laplace noise, here with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
+    for the one of Laplace noise, here with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
 
     >>> noise = np.random.default_rng(0).normal(size=(1000, 8))
     >>> unlike(noise, "gaussian"), unlike(noise / 2, "gaussian")[:24]
@@ -289,8 +298,9 @@ def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
 
 
 def _furthest(expected: Array) -> float:
-    """The Kolmogorov–Smirnov distance of a sample; `expected` is the tested distribution function at the sorted
-    values.
+    """The Kolmogorov–Smirnov distance of a sample from a distribution, in [0, 1].
+
+    `expected` holds the distribution function at the sorted sample.
     """
     n = len(expected)
     return max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))

@@ -12,15 +12,16 @@ from privkit.errors import Misbehaved
 def returned(
     name: str, made: object, lead: tuple[int, ...], given: torch.dtype | None = None
 ) -> tuple[Release, Receipt]:
-    """The release and the receipt that a stage returned, after checks.
+    """Check what a defense stage returned; return its release and its receipt (what the stage proves about the
+    release).
 
     Args:
-        lead: (M, B), the number of messages to release and of records in each.
-        given: the precision of the data that the stage got; None if any precision is allowed.
+        lead: (M, B), the required number of batches and of records in each batch.
+        given: dtype of the data that the stage got; the release must have this dtype or float32. None allows any dtype.
 
     Raises:
-        Misbehaved: if `made` is not a pair of a `Release` and a `Receipt`, or lacks the data or the label of a record;
-            or if the data have a precision that no later layer reads.
+        Misbehaved: if `made`, the stage's return value, is not a pair of a `Release` and a `Receipt`, or lacks data or
+            labels of a record, or has another dtype.
 
     >>> returned("mine", None, (2, 3))
     Traceback (most recent call last):

@@ -18,7 +18,7 @@ _OF_COORDINATES = (frozenset({"clips"}), frozenset({"noises"}), frozenset({"nois
 
 
 def check_chain(stages: Sequence[Defense]) -> None:
-    """Raise `ValueError` for a chain that cannot run, or whose certificate is not derived.
+    """Raise a `ValueError` if defense stages cannot run in this order, or if no privacy certificate is derived for it.
 
     >>> from privkit.defenses.noise import GaussianNoise
     >>> check_chain([GaussianNoise(), GaussianNoise(sigma=2.0)])
@@ -160,10 +160,11 @@ def _noise(stage: Defense, before: Sequence[Defense], after: Sequence[Defense]) 
 
 
 def _by_coordinate(stage: Defense) -> bool:
-    """Whether a stage treats each coordinate separately, so that it commutes with a permutation.
+    """Whether a defense stage treats each coordinate separately, so that it commutes with a permutation.
 
-    It does if its receipt bounds coordinates or adds noise to them. If the receipt does not say this, the result is
-    False.
+    The stage's receipt (its statement on its release) decides: True if coordinates are clamped, or get noise with or
+    without a clamp; otherwise False. A stage that only changes the training leaves data unchanged, so it counts as
+    True.
     """
     if stage.effects == frozenset({"trains"}):
         return True

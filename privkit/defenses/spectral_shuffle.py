@@ -26,19 +26,18 @@ _PROOF = "Yao et al., patch shuffling, Prop. 1 applied to frequency patches (§I
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralShuffle(OnSmashed[Permuted]):
-    """Permutes patches of a Fourier spectrum: all orders are equally likely (σ-private); no differential privacy.
+    """Permutes the patches of a Fourier spectrum; all orders are equally likely (σ-private); no differential privacy.
 
     Attributes:
-        where: "embedding" (as Algorithm 1 and the released code) transforms the smashed data and releases tokens of
-            twice the width; "image" (as Fig. 4) transforms the image before the lower segment.
-        patch: p, side of a patch in pixels. On embeddings, the D = c·p·p values of a token are p rows of p pixels of c
-            channels; None takes the largest p whose square divides D: 16 for D = 768 (c = 3), 8 for D = 192. On images,
-            patches of the spectrum are permuted, and the model's patch size must be given.
+        where: what is transformed: "embedding", the smashed data, whose tokens become twice as wide (Algorithm 1 and
+            the released code); "image", the image before the lower segment (Fig. 4).
+        patch: side p of a patch in pixels. On embeddings, the D = c·p·p values of a token are read as a patch of p×p
+            pixels with c channels; None takes the largest p whose square divides D: 16 for D = 768 (c = 3), 8 for D =
+            192. On images, the model's patch size must be given.
 
-    With "image", the lower segment takes as many channels as the image has, so real and imaginary parts cannot become
-    separate channels. The difference Re − Im (the Hartley transform) has the image's shape and loses no information,
-    since the spectrum of a real image holds every number twice. It is scaled by 1/√(H·W), which keeps the image's
-    energy, since no layer before the lower segment can learn a scale.
+    With "image", the lower segment accepts only the image's channels, so real and imaginary parts cannot be separate
+    channels. Instead, Re − Im (the Hartley transform) is used. It has the image's shape and loses no information, since
+    the spectrum of a real image holds every number twice. The factor 1/√(H·W) keeps the image's energy.
 
     Tokens must form a square grid.
 
@@ -68,11 +67,15 @@ class SpectralShuffle(OnSmashed[Permuted]):
         return "input" if self.where == "image" else "smashed"
 
     def adapter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module | None:
-        """The server's trainable MLP 2D → 2D → D in front of its segment, for tokens [..., T, 2D].
+        """The server's trainable MLP in front of its segment, which maps T tokens, [..., T, 2D] -> [..., T, D], by
+        layers 2D → 2D → D.
 
-        The input is first divided by the picture's side, because torch's initial weights expect values of about 1.
+        None if the defense transforms images instead of tokens.
 
-        Source: the authors' repository (1536 → 1536 → 768); GELU and the scale are privkit's.
+        The input is first divided by the side of the transformed picture, because torch's initial weights expect values
+        of about 1.
+
+        Source: the authors' repository (layers 1536 → 1536 → 768); GELU and the scale are privkit's.
         """
         if self.where == "image":
             return None

@@ -17,19 +17,19 @@ from privkit.defenses.receipts import Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class SplitParts(OnSmashed[Nothing]):
-    """Cuts a release into parts in different storages; nothing is proven for any part.
+    """Cuts each release into parts that different storages hold; nothing is proven for any part.
 
     Attributes:
-        parts: number of parts, ≥ 2. `part_1`, `part_2`, … are contiguous and as equal as possible; the first parts are
-            larger by at most one.
-        by: what a part holds: "channels" of every place, or "places" (tokens, or rows of feature maps) with all
+        parts: number of parts, ≥ 2, named `part_1`, `part_2`, … They are contiguous; the first parts may have one
+            channel or place more than the others.
+        by: what a part consists of: "channels" of every place, or "places" (tokens, or rows of feature maps) with all
             channels.
-        place: "client", or "mixer" behind a stage that mixes.
+        place: the party that splits: "client", or "mixer" after a stage that mixes.
 
-    The server computes on all parts. `--parts part_1` names the parts that an audit's adversary holds.
+    The server computes on all parts. An audit's option `--parts part_1` names the parts that the adversary holds.
 
-    Source: privkit's own. There is no noise and no secret, so each holder sees its own numbers unchanged. With
-    "places", it sees zeros at all other places.
+    Source: privkit's own. There is no noise and no secret, so each holder sees its own part unchanged. With "places", a
+    holder sees zeros at all other places.
 
     >>> _, receipt = SplitParts(parts=2).apply(torch.zeros(1, 2, 4, 5), torch.zeros(1, 2), Generator())
     >>> dict(receipt.quantities)
@@ -78,14 +78,16 @@ def _axis(ndim: int, by: PartsBy) -> int:
 
 
 def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
-    """The parts of records [N, T, D], [N, C, H, W] or [N, D] that an adversary holds.
+    """The parts of N released records that an adversary holds, if the defense splits releases into parts; otherwise the
+    whole records.
 
     Args:
-        held: names of the adversary's parts; empty for all of them.
+        rows: the records' T tokens, [N, T, D], feature maps [N, C, H, W] or vectors [N, D].
+        held: names of the adversary's parts; empty for all parts.
 
     Returns:
-        For parts by channels, the held channels in order. For parts by places, all places, with zeros at those not
-        held, so that held tokens keep their places.
+        If parts consist of channels, the held channels in order. If parts consist of places (tokens or rows), all
+        places, with zeros at the places that are not held.
 
     >>> held_parts(torch.arange(5).view(1, 5), SplitParts(), ("part_2",))
     tensor([[3, 4]])

@@ -1,5 +1,6 @@
-"""Laws (required properties) of each part, as functions that `privkit check` and privkit's own tests use.
+"""Laws: the required properties of parts (defenses, attacks, models, …), tested by `privkit check` and privkit's own
+tests.
 
-A law takes a part, such as a defense, and returns a sentence on how the part breaks the law, or an empty text. `LAWS`
-in each file maps each law, in words, to its function.
+Each law is a function that takes a part, such as a defense, and returns a sentence on how the part breaks the law, or
+an empty string. In each file, `LAWS` maps each law, in words, to its function.
 """

@@ -264,8 +264,10 @@ def _receipt_is_what_was_done(defense: Defense) -> str:
 
 
 def _no_chain_exceeds_its_charge(defense: Defense) -> str:
-    """In every allowed chain with another stage, a record changes the release by at most the accountant's
-    sensitivity.
+    """In every allowed chain with another defense, replacing a record changes the release by at most the sensitivity
+    that ε assumes.
+
+    Returns a sentence on a chain that breaks this requirement; empty if none does.
     """
     alone = stages_of(defense)
     for name, target in sorted(part_table("defenses").items()):

@@ -52,9 +52,12 @@ def fitting(spec: ModelSpec) -> Domain:
 
 
 def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) -> str:
-    """The smashed data are finite and have a known shape, and there is one logit for each class.
+    """A model's smashed data are finite tokens, feature maps or vectors, and there is one logit for each class.
 
-    `classes` is the number of classes of the data; None if no data are named.
+    Returns a sentence on how the model breaks this requirement; empty if it does not.
+
+    Args:
+        classes: the number of classes of the data; None uses a small number.
     """
     tried = classes or CLASSES
     split = built(spec, domain, classes=tried)
@@ -89,9 +92,14 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 
 
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
-    """At every cut, the two segments together compute the same function, and a later cut moves weights to the client.
+    """At every cut of a model, its two segments together compute the same function, and a later cut moves weights to
+    the client.
 
-    The `cuts` (by default all) are tested in order, with the model's other `options`.
+    Returns a sentence on how the model breaks this requirement; empty if it does not.
+
+    Args:
+        cuts: the cuts to test, in order; empty tests all of the model's cuts.
+        options: the model's other options.
     """
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""

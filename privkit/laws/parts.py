@@ -67,7 +67,10 @@ EVERY: dict[str, Callable[[Component, str], str]] = {
 
 
 def kind_of(given: str) -> str:
-    """The kind of a part, such as "defenses", from its name; a `UsageError` if it fits no kind or several kinds.
+    """The kind of a part, such as "defenses" or "models", from its name.
+
+    Raises:
+        UsageError: if the name fits no kind, or several kinds.
 
     >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.convolutional:LeNet5")
     ('defenses', 'models')
@@ -90,12 +93,17 @@ def kind_of(given: str) -> str:
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Each law of a part, with a sentence on how the part breaks the law; the sentence is empty if the law holds.
+    """Test a part (a defense, model, attack, …) against the laws of its kind: yields each law and a sentence on how the
+    part breaks it.
+
+    The sentence is empty if the law holds.
 
     Args:
-        given: the part, as on the command line.
+        given: the part, written as on the command line.
         kind: one of `KINDS`.
-        dataset: the dataset whose records a model reads, as on the command line; None for images of usual sizes.
+        dataset: the dataset whose records a model is tested on, written as on the command line; None tests images of
+            usual sizes.
+        root: the folder of datasets.
     """
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself

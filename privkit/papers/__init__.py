@@ -45,7 +45,7 @@ PAPERS: Mapping[str, Paper] = {
 
 
 def paper(name: str) -> Paper:
-    """A paper by the name of its folder.
+    """Look up a paper, its claims and its experiments, by the name of its folder in privkit.papers.
 
     Raises:
         UsageError: if there is no such paper; the message suggests the nearest name.

@@ -21,19 +21,22 @@ TABLE_1_ORDER = 2.0  # the Rényi order that DP-CutMixSL's Table 1 fixes, beside
 def as_published(
     mechanism: SplitMechanism, delta: float, *, paper: Paper | None = None, order: float | None = None
 ) -> Certificate:
-    """The claim that a paper's formula makes about a mechanism.
+    """The privacy claim (ε, δ) that a paper's formula makes about a mechanism, whether or not it is a valid bound.
 
     Args:
-        mechanism: the mechanism, as for `answer.epsilon`.
+        mechanism: what is released, with which noise and mixing; it must be a single release.
         delta: δ in (0, 1).
-        paper: "dp_cutmixsl" (Corollary 1 if k of n clients are sampled, else Theorem 1) or "accurate_sl" (Theorem 3.5;
-            for Laplace noise Table 11's formula). None takes "accurate_sl" for Laplace noise and for releases without
-            labels, mixing and sampling, else "dp_cutmixsl".
+        paper: "dp_cutmixsl" (Corollary 1 if k of n clients are sampled, otherwise Theorem 1) or "accurate_sl" (Theorem
+            3.5; the formula of Table 11 for Laplace noise). None takes "accurate_sl" for Laplace noise and for releases
+            without labels, mixing and sampling; otherwise "dp_cutmixsl".
         order: Rényi order of DP-CutMixSL's formulas, > 1; None takes the order with the smallest ε at `delta`.
 
     Returns:
-        A certificate. If the formula is not a bound for this mechanism, `sound` is False and `objection` says why. A
-        ValueError is raised if the paper has no formula for the mechanism.
+        A certificate. If the formula is not a valid bound for this mechanism, `sound` is False and `objection` says
+        why.
+
+    Raises:
+        ValueError: if the paper has no formula for the mechanism.
 
     Source: DP-CutMixSL, Theorem 1 and Corollary 1; accurate split learning, Theorem 3.5 and Table 11.
 

@@ -82,9 +82,13 @@ class Coverage:
         return {name: frozenset(quantities) for name, quantities in found.items()}
 
     def state(self, entry: CoverageEntry, value: PrintedValue | None = None) -> State | None:
-        """The best state of an entry's evidence for one printed number; None if there is no evidence.
+        """The best kind of evidence (such as "run" or "formula") that an entry (evidence for some numbers) has for one
+        printed number.
 
-        For a figure without numbers, `value` is None, and any quantity of the figure's methods counts as evidence.
+        None if there is no evidence.
+
+        For a figure without numbers, `value` is None, and any measured quantity of the figure's methods counts as
+        evidence.
         """
         found: list[State | None] = []
         for pattern in entry.claims:
@@ -104,8 +108,11 @@ class Coverage:
         return min(shown, key=STATES.index, default=None)
 
     def covered(self) -> Iterator[Covered]:
-        """Every entry with evidence, once for each state. A number counts only for the entry with the best state, or
-        the first of several such entries.
+        """All entries (evidence for some numbers of the paper) that apply, once for each kind of evidence, with the
+        numbers they cover.
+
+        If several entries apply to a printed number, it is listed only in the entry with the best evidence, or the
+        first such entry.
         """
         own: dict[tuple[int, State], list[PrintedValue]] = {}
         for value in printed_values(self.paper):
@@ -130,7 +137,10 @@ class Coverage:
 
 @cache
 def coverage(name: str) -> Coverage:
-    """The coverage of every number that a paper prints; a `UsageError` if there is no such paper.
+    """The evidence that privkit has for every number that a paper prints, or the reason why there is none.
+
+    Raises:
+        UsageError: if there is no such paper.
 
     >>> coverage("cutmixsl").missing()
     ()

@@ -1,9 +1,9 @@
-"""Rules that decide an ordering of two methods: by three seeds, or by new seeds whose number is fixed beforehand.
+"""Rules that decide which of two methods is better: by three seeds, or by new seeds whose number is fixed beforehand.
 
-Three seeds decide large differences. For a smaller difference, the mean and spread of three seeds show how many seeds
-would decide it. This number of *new* seeds is run, and only the new seeds are judged, once. So seeds cannot be added
-until a verdict is favorable. Each of the two tests has an error of 5 %; equal methods are called unequal in 9 % of
-cases (simulated).
+Three seeds decide large differences. For a smaller difference, the mean and spread over three seeds determine how many
+seeds would decide it. This number of *new* seeds is run, and only the new seeds are judged, once. So seeds cannot be
+added until the verdict is favorable. Each of the two tests (of the first three seeds, and of the new ones) has an error
+of 5 %; together they call equal methods unequal in 9 % of cases (simulated).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ _MOST = 10_000
 
 
 def seeds_to_decide(gaps: Collection[float]) -> int | None:
-    """Number of seeds with which Student's interval excludes 0 with probability 0.8, for the mean and spread of `gaps`.
+    """Number of seeds with which Student's interval excludes 0 with probability 0.8, if differences have the mean and
+    spread of `gaps`.
 
     Args:
-        gaps: two or more differences between runs with equal seeds.
+        gaps: differences between two methods, in runs with equal seeds; at least two.
 
     Returns:
         A number from 2 to 10,000; None if more seeds are needed, for example if the mean difference is 0.
@@ -58,9 +59,12 @@ def decided(gaps: Collection[float]) -> bool:
 
 
 def needed_seeds(gaps: Mapping[int, float]) -> int | None:
-    """Number of new seeds that an ordering needs, from the differences of its first three seeds; 0 if these decide it.
+    """Number of new seeds that are needed to decide which of two methods is better; 0 if the first three seeds decide.
 
     None if fewer than two of the first three seeds were run, or if more than 10,000 seeds would be needed.
+
+    Args:
+        gaps: seed -> difference between the two methods.
     """
     first = [gaps[seed] for seed in PILOT if seed in gaps]
     if len(first) < 2:
@@ -69,7 +73,9 @@ def needed_seeds(gaps: Mapping[int, float]) -> int | None:
 
 
 def counted(gaps: Mapping[int, float]) -> dict[int, float]:
-    """The differences that count: of the new seeds if all needed ones were run, else of the first three seeds.
+    """Select the differences between two methods (seed -> difference) that are judged.
+
+    If all needed new seeds were run, their differences are judged; otherwise the differences of the first three seeds.
 
     >>> counted({0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02})
     {0: 0.04, 1: 0.01, 2: 0.03}

@@ -21,14 +21,15 @@ _PATCH, _CLASSES = 4, 10
 
 
 def mixed_pictures(methods: Mapping[str, str]) -> Figure:
-    """Draw one row of pictures for images and one for smashed data: the two originals, then each method's message.
+    """Draw what mixing defenses release of two images: the two originals, then one picture for each method.
+
+    In the first row of pictures the methods mix the images themselves, in the second row the images' smashed data.
 
     Images are two digits that ship with privkit. Smashed data are the tokens of an untrained patch embedding with
-    positions. A token has as many numbers as a patch has pixels (D_p = P²·C), and is drawn at the place of its patch.
+    positions. A token has as many numbers as a patch has pixels, so it is drawn as pixels at the place of its patch.
 
     Args:
-        methods: title -> defense of smashed data with options, such as "random_cutmix"; a defense mixes two images or
-            none.
+        methods: title -> defense with options, such as "random_cutmix", which mixes two images or none.
 
     Source: DP-CutMixSL Figs. 5 and 12, CutMixSL Figs. 4 and 10.
     """

@@ -1,6 +1,7 @@
 """Published orderings of methods ("A is more accurate than B"), judged on the results of audits.
 
-An ordering compares one quantity, the accuracy or an attack's error; it names the method with the larger value first.
+An ordering is a paper's statement that one method has a larger value of a quantity (the accuracy or an attack's error)
+than another method. It names the method with the larger value first.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Judged:
 
 
 def orderings(paper: str) -> tuple[_Ordering, ...]:
-    """The orderings of methods that a paper claims, from `orderings.toml` in the paper's folder.
+    """The orderings ("A is more accurate than B") that a paper claims, from `orderings.toml` in the paper's folder.
 
     >>> orderings("dp_cutmixsl")[0].claim
     'CutMixSL > PSL + Mixup'
@@ -118,7 +119,7 @@ def orderings(paper: str) -> tuple[_Ordering, ...]:
 
 
 def on_other_data(method: str) -> bool:
-    """Whether a method was run on the embedded digits, which no paper uses.
+    """Whether a method was run on the digits that ship with privkit, which no paper uses.
 
     >>> on_other_data("SL, digits"), on_other_data("PSL")
     (True, False)
@@ -140,10 +141,13 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """The measured values of a paper's methods, from result rows as returned by `audit_rows`.
+    """Collect the measured values (accuracy or attack error) of a paper's methods from results of audits.
+
+    Args:
+        rows: results of audits, one dict each, as returned by `audit_rows`.
 
     Raises:
-        UsageError: if two rows of one method and seed have different values, which means that they come from different
+        UsageError: if two results of the same method and seed have different values, so that they come from different
             runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
@@ -177,10 +181,10 @@ def recorded(paper: str) -> dict[Size, list[Measured]]:
 
 
 def on_record(paper: str) -> list[Judged]:
-    """The verdict on each ordering of a paper, from the result rows that ship with the package.
+    """The verdict on each ordering ("A is more accurate than B") of a paper, from the results that ship with privkit.
 
-    The verdict uses the largest experiment in which both methods have the first three seeds. If these seeds are
-    undecided, only new seeds are judged; see `further_seeds.counted`.
+    The verdict uses the larger of two experiments, provided that both methods were run there with the first three
+    seeds. If these seeds do not decide, only new seeds are judged (`further_seeds.counted`).
 
     >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
     True
@@ -201,11 +205,12 @@ def ordering_verdicts(
     measurements: Sequence[Measured],
     counted: Callable[[Mapping[int, float]], Mapping[int, float]] = dict,
 ) -> list[Judged]:
-    """The verdict on each ordering of a paper, from the differences between runs with equal seeds.
+    """The verdict on each ordering ("A is more accurate than B") of a paper, from differences between runs of A and B
+    with equal seeds.
 
     Args:
-        measurements: measurements of the paper's methods, as returned by `measured`.
-        counted: function that selects the differences (seed -> difference) that count; by default all.
+        measurements: measured values of the paper's methods, as returned by `measured`.
+        counted: function that selects the differences (seed -> difference) that are judged; by default all.
     """
     from privkit.reports.seed_intervals import over_values
 
@@ -249,10 +254,14 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """The result rows of a run folder or a file of JSON lines; by default, the shipped rows of this size.
+    """Read the results of audits from a run folder or a file of JSON lines.
+
+    Args:
+        path: the folder or file; None for the results that ship with privkit.
+        size: which results that ship with privkit, "small" or "medium".
 
     Raises:
-        UsageError: if there is no such file, or a line is no result row.
+        UsageError: if there is no such file, or if a line is not a result.
     """
     if path is None:
         name = ROWS_OF[size]
@@ -291,7 +300,7 @@ def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
 
 
 def without_protocol(defense: str) -> str:
-    """A defense's label without its protocol, which result rows hold in a separate field.
+    """Remove the option `protocol` from a defense's label, because results hold the protocol in a separate field.
 
     >>> without_protocol("random_cutmix:group=3,protocol=cutmixsl"), without_protocol("none:protocol=psl")
     ('random_cutmix:group=3', 'none')

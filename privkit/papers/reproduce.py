@@ -1,6 +1,6 @@
-"""Measures a table of a paper again: audits the methods, and shows the results beside the printed numbers.
+"""Measures a table of a paper again: audits its methods, and shows the results beside the printed numbers.
 
-The audits of a table are those of the methods that the paper's orderings compare.
+Audited are the methods that the paper compares in statements such as "A is more accurate than B" (its orderings).
 """
 
 from __future__ import annotations
@@ -45,13 +45,17 @@ class Work:
 def work(
     experiment: str, path: Path, changes: Mapping[str, Any], judged: str = "", runs: Collection[tuple[str, str]] = ()
 ) -> Iterator[Work]:
-    """The audit results (defense, attack, seed) of an experiment that an ordering of a paper needs, method by method.
+    """The audits (one defense, attack and seed each) of an experiment whose results a paper's orderings need.
+
+    An ordering is a statement such as "A is more accurate than B".
 
     Args:
         experiment: name of the experiment, such as cutmixsl/table_2_small.
-        changes: settings that replace the experiment's own; result rows still name the experiment's data and model.
-        judged: the paper whose orderings count; by default the experiment's paper.
-        runs: pairs (experiment, defense) of additional runs, whose result rows also name their experiment.
+        path: the file of the experiment's settings.
+        changes: settings that replace the experiment's own settings; results still name the experiment's data and
+            model.
+        judged: the paper whose orderings are meant; by default the experiment's paper.
+        runs: pairs (experiment, defense) of additional audits, whose results also name their experiment.
     """
     judged = judged or experiment.partition("/")[0]
     settings = {**PUBLISHED_WORK, **preset_settings(path)}
@@ -96,10 +100,13 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
-    """The audit results that a table needs for its orderings of methods and its effects.
+    """The audits (one defense, attack and seed each) that are needed to judge a table of a paper.
 
-    Below the paper's scale, reduced experiments of other papers are used as well, because papers share methods. A
-    `UsageError` is raised if the paper has no such table, or if the table needs no audit.
+    A table is judged by statements such as "A is more accurate than B" (orderings) and by the effects of options. Below
+    the paper's scale, reduced experiments of other papers are used as well, because papers share methods.
+
+    Raises:
+        UsageError: if the paper has no such table, or if the table needs no audit.
     """
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))
@@ -136,12 +143,13 @@ def reproduce(
     out: Path | str = "privkit-runs/reproduce",
     progress: Progress | None = None,
 ) -> Reproduced:
-    """Measure a table of a paper, or continue an interrupted measurement.
+    """Measure a table of a paper again by audits, or continue an interrupted measurement; return results and verdicts.
 
     Args:
         table: name of the table, as `privkit papers NAME --coverage` lists it.
-        scale: "tiny" on embedded digits, "small" at reduced size on the paper's data, "medium" also with the paper's
-            network, or "paper".
+        scale: size of the experiments: "tiny" (digits that ship with privkit), "small" (the paper's data at reduced
+            size), "medium" (also the paper's network) or "paper".
+        out: the folder for the audits' results.
 
     Raises:
         UsageError: if there is no such paper, table or scale, or the table cannot be measured; the message says why.

@@ -15,7 +15,9 @@ _OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own prin
 
 
 def three_sentences(name: str) -> tuple[str, str, str]:
-    """One sentence each on what holds, fails and is open among a paper's statements, numbers, orderings and effects.
+    """Three sentences about a paper's claims: which of them hold, which fail, and which are undecided.
+
+    The claims are the paper's statements, printed numbers, comparisons of methods, and effects of options.
 
     Raises:
         UsageError: if there is no such paper.
@@ -74,8 +76,11 @@ def _sentence(lead: str, *parts: str) -> str:
 
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
-    """Places in the paper of claims with these verdicts, as "Table 11 (2 of 24)"; claims judged on runs are left
-    out.
+    """Where in the paper the claims with these verdicts are made, such as "Table 11 (2 of 24)"; one text for each kind
+    of check.
+
+    Args:
+        words: kind of check -> the words before the places; claims with another kind of check are left out.
     """
     for basis, by in words.items():
         of_basis = [one for one in compared if one.basis == basis]

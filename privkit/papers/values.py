@@ -26,7 +26,10 @@ class PrintedValue:
 
 @cache
 def printed_values(paper: str) -> tuple[PrintedValue, ...]:
-    """All printed numbers of a paper (the name of its folder), in the paper's order.
+    """All numbers that a paper prints, in the paper's order.
+
+    Args:
+        paper: name of the paper's folder in privkit.papers.
 
     >>> len(printed_values("dp_cutmixsl")) > 100
     True
@@ -40,7 +43,7 @@ def printed_values(paper: str) -> tuple[PrintedValue, ...]:
 
 
 def deviations(paper: str) -> tuple[PrintedValue, ...]:
-    """Printed settings that our experiments of the paper do not follow; the field `note` says why.
+    """Printed settings of a paper that privkit's experiments do not follow; each value's field `note` says why.
 
     >>> [one.column for one in deviations("cutmixsl")]
     ['images a client']
@@ -54,7 +57,10 @@ def _number(cell: str) -> float | None:
 
 
 def printed(paper: str, table: str, row: str, column: str) -> float:
-    """One printed number; a `KeyError` if the paper prints no such number.
+    """One number that a paper prints, by its table, row and column.
+
+    Raises:
+        KeyError: if the paper prints no such number.
 
     >>> printed("dp_cutmixsl", "Fig. 7", "DP-MixSL", "k₂*")
     28.55

@@ -1,6 +1,7 @@
-"""Attack goals (reconstruct, labels, membership, distinguish): how an audit runs and scores the attacks of each.
+"""The goals of attacks (reconstruct, labels, membership, distinguish): how an audit runs and scores the attacks on each
+goal.
 
-`GOALS` maps a goal to "module:object", a `privkit.audit.goals.goal.AuditGoal`.
+`GOALS` maps a goal's name to the place of its `privkit.audit.goals.goal.AuditGoal` in the code, "module:object".
 """
 
 GOALS = {

@@ -19,10 +19,14 @@ from privkit.wire.transcript import Transcript
 
 
 def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
-    """Canaries are labels: the adversary guesses which of two labels an image had, from the gradient returned for it.
+    """Send images whose labels are canaries: the adversary guesses from the returned gradient which of two labels was
+    used.
 
-    The model is not trained in these rounds, so the result is a lower bound on what a run of the same number of rounds
+    The model is not trained in these rounds, so the result is a lower bound on what a training with as many rounds
     reveals.
+
+    Args:
+        coins: which of its two labels each of K attacked images gets, bool [K].
     """
     edge, victims = context.model.edge, context.seed_data.victims
     must_send_labels(context)
@@ -52,8 +56,15 @@ def gradients(context: TrainedContext, coins: Tensor, draws: Generator) -> Sendi
 def _returned(
     context: TrainedContext, labels: Tensor, pair: Tensor, times: int, draws: Generator
 ) -> tuple[list[View], Tensor]:
-    """Rounds without a training step, one view for each pass over the images, and the gradients expected for either
-    label, [times, 2, K, F].
+    """Send K images `times` times without training, and record the gradients that come back.
+
+    Args:
+        labels: the labels that are used, int64 [K].
+        pair: the two candidate labels of each image, int64 [2, K].
+
+    Returns:
+        The adversary's view of each pass over the images; and the gradients, of F numbers, that are expected for either
+        label in each pass, [times, 2, K, F].
     """
     edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims
     upper, device = deepcopy(context.model.upper).eval(), victims.x.device
@@ -84,12 +95,17 @@ def _returned(
 def _either_side(
     upper: nn.Module, released: Tensor, pair: Tensor, defense: Defense, averaged: bool, draws: Generator
 ) -> Tensor:
-    """Expected returned gradients [2, M·B, F] for either label of every record, with other labels unknown.
+    """The gradients that are expected back for each record, under its first and its second candidate label, [2, M·B,
+    F].
+
+    The labels of all other records are assumed unknown.
 
     Args:
-        released: [M, B, ...], the release that the server received.
-        pair: int64 [2, M, B], the two candidate labels of each record.
-        averaged: whether all clients get the mean gradient over messages.
+        released: the release that the server received, [M, B, ...]: M clients with B records each, F numbers per
+            record.
+        pair: the two candidate labels of each record, int64 [2, M, B].
+        defense: the defense that changes the gradients before they are returned.
+        averaged: whether all clients get the mean of all clients' gradients.
     """
     m, b = released.shape[:2]
     gradients = label_gradients(upper, released.detach().flatten(0, 1).float(), pair.flatten(1)) / b

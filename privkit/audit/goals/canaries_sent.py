@@ -95,7 +95,9 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
 
 
 def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
-    """Why the releases of image canaries depend on each other, according to the receipt; empty if they do not.
+    """Why the releases of different canary images depend on each other, in words; empty if they are independent.
+
+    This follows from the receipt (what the defense states about its release) and from how the lower segment is trained.
 
     >>> from privkit.defenses.base import ONE_RELEASE
     >>> from privkit.defenses.receipts import Nothing
@@ -113,13 +115,18 @@ def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
-    """For each canary, the number of the candidate whose release by the same client differs most, int64 [K].
+    """Choose a counterpart for each of K canary images: the candidate image whose release by the same client differs
+    most.
 
     Args:
-        present: [K, ...], the releases of the canaries, round by round and in each round client by client.
-        candidates: images [N, C, H, W]; every client tries all of them, each in another order.
-        clients: n, the number of clients that differ.
-        batch: images per client and round.
+        present: releases of the canaries, [K, ...], ordered by round, and within a round by client.
+        look: maps images to their releases.
+        candidates: N candidate images, [N, C, H, W]; every client tries all of them.
+        clients: number of clients, or 1 if all have the same lower segment.
+        batch: number of images per client and round.
+
+    Returns:
+        The numbers of the chosen candidates, int64 [K].
     """
     rounds = -(-len(candidates) // batch)
     order = (torch.arange(rounds * batch, device=candidates.device) % len(candidates)).view(rounds, batch)
@@ -174,19 +181,21 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected release of the record that holds each of K canaries, with the canary and without it.
+    """The expected release of the mixture that contains each of K canaries, with the canary and without it.
 
-    Each canary has a counterpart, the record that is sent if the canary is not. For the other places of a mixture, the
-    mean of canary and counterpart is taken.
+    Each canary has a counterpart, a record that is sent if the canary is not. The other places of the mixture are
+    assumed to hold the mean of their canary and its counterpart.
 
     Args:
-        views: one view for each round, pass after pass, with public mixing weights.
-        members: int64 [P, places in a pass], the canary at each place, −1 for an empty one; `views[0].mixed` successive
-            places form one released record.
-        present: [K, ...], the release of each canary alone; `absent` holds that of its counterpart.
+        views: the adversary's view of each round, with public mixing weights; in each of P passes, all canaries (or
+            counterparts) are sent once.
+        members: number of the canary at each place, int64 [P, places in a pass]; −1 for an empty place.
+            `views[0].mixed` successive places form one mixture.
+        present: the release of each canary alone, [K, ...].
+        absent: the release of each counterpart alone, [K, ...].
 
     Returns:
-        The releases with and without each canary in each of P passes, [P, K, ...] each.
+        Two tensors [P, K, ...]: in each pass, the releases with each canary, and the releases without it.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)

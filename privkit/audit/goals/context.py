@@ -44,23 +44,24 @@ _REVERSED = "of the reversed scores, since the whole interval of the AUC lies be
 
 @dataclass(frozen=True, kw_only=True)
 class AttackContext:
-    """The data of one cell (defense, attack, seed) before the attack, with recorded messages.
+    """What one attack of an audit may use: what crossed the cut, and the parts of the model that its adversary knows.
 
-    In this base class the methods return None. The context of a trained model can give an adversary everything; the
-    context of a recording gives only recorded data.
+    It belongs to one cell (one defense, attack and seed). Subclasses override the methods that give access to the
+    model; here these return None. The subclass for a trained model can give an adversary everything, the subclass for a
+    recording only recorded data.
     """
 
     config: AuditConfig  # the run's configuration
-    cell: Cell  # the cell
-    seed_data: SeedData  # what cells of one seed share
+    cell: Cell  # the cell: one defense, attack and seed
+    seed_data: SeedData  # what all cells of one seed share
     folder: RunFolder  # the run on disk
     progress: Progress  # shows what happens
     log: Callable[[str], None]  # the cell's log
     made_of: Ingredients  # provenance of the cell and of everything it shares with others
     spent: Spent  # counts the cell's seconds
     recording: RecordedRounds  # the attacked images as they crossed the wire after training
-    certificate: Certificate | None  # what is proven of the run; None if that is unknown
-    row: Row  # the fields that do not depend on the attack's result
+    certificate: Certificate | None  # what is proven about the run's privacy; None if this is unknown
+    row: Row  # a result with only the fields that do not depend on the attack's outcome
 
     @property
     def attack(self) -> AnyAttack:
@@ -149,8 +150,14 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """Checks from the attack's control experiments; `mount` runs once for each shape of a release and each `of`
-        (JSON).
+        """Run the attack's control experiments, in which it must succeed on easy data and fail on noise; return their
+        checks.
+
+        The checks are stored in the run folder, so `mount`, which runs the experiments, is called once for each attack,
+        shape of a release and value of `of`.
+
+        Args:
+            of: further JSON values on which the experiments depend.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -205,15 +212,16 @@ def must_have_one_label(context: AttackContext) -> None:
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-    """How well scores separate positive from negative examples: AUC, advantage and true positive rates.
+    """How well an attack's scores separate positive from negative examples: AUC, advantage and true positive rate, in
+    [0, 1].
 
-    If the AUC's whole interval lies below 1/2, the true positive rate and the advantage use the reversed scores, and
-    `method` says so. Otherwise the attack's own direction is kept, because the better of two directions would look like
-    a leak even without one. Scores without a leak are reversed in one of forty runs.
+    The true positive rate is taken at 1 % false positives. If the AUC's whole interval lies below 1/2, the rate and the
+    advantage use the negated scores, and `method` says so. Otherwise the sign is kept, because the better of two signs
+    would suggest a leak where there is none. Random scores are negated in one of forty runs.
 
     Args:
-        positive: bool [N], the truth.
-        batches: int [N], the round of each example, for one AUC per round; None without rounds.
+        positive: which of the N examples are positive, bool [N].
+        batches: the round of each example, int [N], to add the mean AUC within rounds; None without rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)
@@ -229,8 +237,9 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
 
 
 def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
-    """Whether the numbers of `told_apart` are better than chance, and the error 1 − AUC, which decides whether the
-    attack gets a larger budget.
+    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and its error 1 − AUC, in [0, 1].
+
+    The audit reads the error to decide whether the attack is run again with a larger budget.
     """
     auc = answers["auc"]
     return auc.low > 0.5, 1 - auc.value

@@ -27,8 +27,11 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Send every attacked image or its counterpart as often as the run sends a record; then guess which one was
-    sent.
+    """Run a canary attack: for each attacked image, send either the image or its counterpart, at random, and let the
+    attack guess which.
+
+    The chosen image is sent as often as the run sends a record. Returns the result, with a lower bound on ε that
+    follows from the guesses.
     """
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed
@@ -74,8 +77,10 @@ def ask(context: TrainedContext) -> Row:
 
 
 def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
-    """A check that fails if the lower bound exceeds the claimed ε. It is undecided if the bound could never exceed the
-    claim, and empty without a claim.
+    """Check that an attack's lower bound on ε does not exceed the claimed ε.
+
+    The check is undecided if the bound could not exceed the claim even for a perfect attack. Empty if nothing is
+    claimed.
     """
     if audit.claimed == inf:
         return ()

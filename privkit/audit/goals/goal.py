@@ -31,8 +31,8 @@ class Timed:
 
 
 class Cost(NamedTuple):
-    """Cost on one defense: seconds of an attack and of its control experiments, and the number of added training
-    steps.
+    """Estimated cost of an attack on one defense: its `seconds`, the seconds of its control experiments, and added
+    training `steps`.
     """
 
     seconds: float = 0.0
@@ -41,15 +41,19 @@ class Cost(NamedTuple):
 
 
 class AuditGoal:
-    """One goal of attacks, such as reconstruction. A new goal must define `ask`; everything else has a default.
+    """How an audit runs attacks with one goal, such as reconstruction. A new goal must define `ask`; all other methods
+    have defaults.
 
-    `escalates` says whether its attacks run again with twice the budget if they fail.
+    `escalates` says whether attacks with this goal are run again with a doubled budget if they fail.
     """
 
     escalates: ClassVar[bool] = False
 
     def ask(self, context: Any) -> Row:
-        """Run the attack on a defended model (an `AttackContext`), score its output, and return the result row.
+        """Run the attack on a defended model, score its output, and return the result.
+
+        Args:
+            context: the attack and what it may use (an `AttackContext`).
 
         Raises:
             NotApplicable: if the attack cannot be run; the message says why.
@@ -64,10 +68,10 @@ class AuditGoal:
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """The observation on which a dry run times the attack; None if its time is negligible. Errors as in `ask`.
+        """The attack's input for a dry run that measures its time; None if the time is negligible. Errors as in `ask`.
 
         Args:
-            held: the fields of the observation that are supplied, if they are enough for the attack.
+            held: names of the fields of the input that are given to the attack.
         """
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
@@ -75,8 +79,8 @@ class AuditGoal:
 
         Args:
             timed: the attack's measured time on random records.
-            sizes: number of private, auxiliary, test and attacked records ("victims"), of records in a round over all
-                clients ("a_round"), and of rounds in the whole training ("rounds").
+            sizes: numbers of private, auxiliary, test and attacked ("victims") records; "a_round", the number of
+                records that all clients send in a round; and "rounds", the number of rounds of the training.
         """
         return Cost()
 

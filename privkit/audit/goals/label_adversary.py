@@ -1,5 +1,7 @@
-"""The adversary in attacks on labels: a client, the server of a U-shape, or parties of a vertical split. This file
-gives its knowledge and the label that it looks for.
+"""What the adversary of a label attack knows, and which labels it looks for.
+
+The adversary is a client, the server of a U-shaped model (whose clients keep the labels), or parties of a vertical
+split.
 """
 
 from __future__ import annotations
@@ -76,10 +78,12 @@ def observed(
 
 
 def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
-    """Splits texts at the second cut into one example for each place; its label is the next token, or −1 for padding.
+    """Split the texts in recorded rounds into one example for each place; its label is the next token, or −1 for
+    padding.
 
-    The scores of all words at all places of an epoch may not fit into memory. So only the first rounds are used, up to
-    `_MOST_SCORES` scores, and the returned sentence says so if some are left out.
+    The texts are recorded at the second cut of a U-shaped model. The scores of all `words` words at all places may not
+    fit into memory, so only the first rounds are used, up to `_MOST_SCORES` scores. The returned sentence says if
+    rounds are left out.
     """
     made, left = Transcript(), _MOST_SCORES // words
     for kept in transcript.rounds:
@@ -130,8 +134,13 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 
 
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
-    """Numbers of the examples whose labels the adversary knows, if the attack uses any: some of each label, or the
-    first positive one of each round.
+    """Numbers of the examples whose labels the adversary knows, int64; empty if the attack uses no known labels.
+
+    These are a few examples of each label, or the first positive example of each round.
+
+    Args:
+        own: labels of N examples, [N].
+        rounds: the round of each example, [N].
     """
     if "known_rows" not in known_to(attack):
         return own[:0]
@@ -170,10 +179,13 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """The label of the record that was mixed with each sent record, [clients, N]; −1 if none was mixed in.
+    """For each of N records that a client sends, the label of the other client's record in the same mixture, [clients,
+    N].
 
-    In a group of two clients, this is the other client's label. Without mixing, it is the label of the other record in
-    the averaged gradient of two clients.
+    It is −1 if there is no other record.
+
+    Either the defense mixes the records of two clients, or two clients get the mean of their gradients. An attack by
+    one client then looks for the label of the other client's record.
     """
     group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):
@@ -194,9 +206,10 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label per record, [N].
+    """One label for each of N records, [N].
 
-    Records with several labels, [N, L], become binary: `positive` if the record has this label, else `positive + 1`.
+    Records with several of L labels, bool or int [N, L], become binary: `positive` if the record has this label,
+    otherwise `positive + 1`.
 
     >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
     [1, 2]

@@ -21,11 +21,19 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """Three results: the AUC at each cut for which all epochs have scores; each epoch's scores at the best of these
-    cuts; and the scores pooled over epochs.
+    """Choose the cut layer of a model at which a label attack works best.
 
-    The best cut has the largest AUC or, if the attack scores one label only, the AUC farthest from 1/2: such scores may
-    have either sign. Epochs are pooled by the ids in `records`; without ids, only the last epoch counts.
+    The best cut has the largest AUC of the scores averaged over epochs. If the attack scores one label only, it has the
+    AUC farthest from 1/2, because such scores may have either sign.
+
+    Args:
+        found: for each epoch, the attack's scores at each cut.
+        records: for each epoch, the ids of the scored records, by which scores are averaged over epochs. None uses the
+            last epoch only.
+
+    Returns:
+        The AUC at each cut that has scores in all epochs; the scores of each epoch at the best cut; and the scores at
+        the best cut, averaged over epochs.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:
@@ -41,9 +49,13 @@ def best_cut(
 
 
 def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
-    """Scores of the last epoch's records: for each record the mean over epochs, in standard deviations of an epoch.
+    """Average a label attack's scores over epochs, for each record of the last epoch.
 
-    An epoch that contradicts those before it is read in the other direction: a score may not know its sign.
+    Scores are first standardized in each epoch (mean 0, standard deviation 1). An epoch whose scores contradict the
+    earlier epochs is negated, because some attacks do not know the sign of their scores.
+
+    Args:
+        records: for each epoch, the ids of the scored records.
     """
     last, labels, rounds = epochs[-1]
     if len(epochs) == 1:
@@ -58,7 +70,11 @@ def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
 
 
 def _turned(epochs: list[Tensor], records: list[Tensor]) -> list[Tensor]:
-    """Scores of each epoch, negated if their correlation with the mean of those before is below `_CONTRADICTS`.
+    """Negate the scores of each epoch whose correlation with the mean of the earlier epochs is below `_CONTRADICTS`.
+
+    Args:
+        epochs: the scores of N records in each epoch, [N] each.
+        records: the ids of the scored records of each epoch, [N] each.
 
     >>> scores, same = torch.tensor([0.0, 1.0, 3.0]), [torch.arange(3), torch.arange(3)]
     >>> _turned([scores, -2 * scores], same)[1].tolist()

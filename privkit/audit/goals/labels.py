@@ -1,7 +1,7 @@
 """The goal "labels": infers the label of each record from the gradients that cross a cut during training.
 
-If labels are sent to the server, a client is the attacker and reads the returned gradients. In a U-shape, the server is
-the attacker and reads both cuts.
+If labels are sent to the server, a client is the attacker and reads the returned gradients. In a U-shaped model, whose
+clients keep their labels, the server is the attacker and reads what crosses both cuts.
 """
 
 from __future__ import annotations
@@ -134,20 +134,21 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
 
 @dataclass(frozen=True)
 class _Answered:
-    """An attack's scores in each epoch, the true labels of the scored records, and the resulting accuracies.
+    """A label attack's scores in each epoch, the true labels of the scored records, and how well the scores predict
+    them.
 
-    `auc` holds the AUC of each cut; that of the best cut is in `answers`.
+    `auc` holds the AUC at each cut of the model; `answers` holds all metrics at the best cut.
     """
 
     by_epoch: list[Asked]
     truth: Tensor
     answers: dict[str, Interval]
     auc: dict[Cut, float]
-    against: str  # the sentence of `opposed`
+    against: str  # a sentence if rounds leak in opposite directions, from `opposed`
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:
-    """A sentence with the AUC at each cut that the server of a U-shape read.
+    """A sentence with the AUC at each cut of a U-shaped model, whose server infers the clients' labels.
 
     >>> _both_cuts({"second": 0.98, "first": 0.5}).partition(": ")[2]
     'AUC 0.980 at the second cut, 0.500 at the first one; the row has the clearer'
@@ -159,9 +160,13 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
-    """The share of correctly inferred labels; empty if the attack looks for one label only.
+    """The share of correctly inferred labels; empty if the attack scores one label only.
 
-    With `clusters`, also the share after the best renaming of labels. Texts go without it: they have too many words.
+    If `clusters` is true, also the share after the best renaming of labels. It is left out for texts, whose labels are
+    too many words.
+
+    Args:
+        labels: the true labels of the N scored records, int64 [N].
     """
     if scores.of_labels is None:
         return {}
@@ -199,12 +204,14 @@ def asked(
     of_epoch: tuple[Tensor, Remembered] | None = None,
     cut: Cut = "own",
 ) -> Asked:
-    """The score, label and round of every attacked record of every client.
+    """Run a label attack on every client (or on the server); return the score, true label and round of every attacked
+    record.
 
     Args:
-        of_epoch: the ids [clients, N] of the records sent in this epoch, and the state of earlier epochs, which the
-            first epoch fills; None if only one epoch is attacked.
-        cut: where gradients are read: "own" at a client, "first" or "second" at the server of a U-shape.
+        of_epoch: the ids of the N records that each client sent in this epoch, [clients, N]; and which records' labels
+            are known since the first epoch. None if only one epoch is attacked.
+        cut: where gradients are read: "own" at a client, or the "first" or "second" cut at the server of a U-shaped
+            model.
     """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
@@ -266,9 +273,10 @@ _KEPT: dict[tuple[str, str, int | str, bool, str], Transcript] = {}  # one repla
 def _each_epoch(
     cuts: Sequence[Cut], attack: LabelAttack, context: TrainedContext, stage: Stages
 ) -> tuple[list[dict[Cut, Asked]], list[Tensor]]:
-    """The attack's results in each epoch, and the ids of the scored records; only one epoch's rounds are in memory.
+    """Repeat the training and run a label attack after each epoch, so that only one epoch's rounds are in memory.
 
-    A client knows which of its own records it sends, even if they are augmented.
+    Returns, for each epoch, the attack's results at each cut, and the ids of the scored records. A client knows these
+    ids for its own records, even if they are augmented.
     """
     transcript, steps = _transcript(attack), context.steps
     found: list[dict[Cut, Asked]] = []
@@ -290,7 +298,12 @@ def _each_epoch(
 
 
 def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) -> Tensor:
-    """The numbers, in this epoch, of the records with labels known to a client in the first epoch (then `known`).
+    """Find a client's records with known labels again in a later epoch: their numbers in this epoch's order.
+
+    Args:
+        known: the numbers of these records in the first epoch.
+        records: ids of the client's N records in this epoch, [N].
+        remembered: client -> ids of its records with known labels; the first epoch fills it.
 
     >>> before: Remembered = {}
     >>> sent = torch.tensor([5, 8]), torch.tensor([8, 5])
@@ -301,8 +314,10 @@ def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) 
 
 
 class _Labels(AuditGoal):
-    """Label inference. Its attacks need the gradients of training rounds, so the training is repeated if they were not
-    recorded."""
+    """How an audit runs label inference attacks.
+
+    These attacks need the gradients of training rounds, so the training is repeated if gradients were not recorded.
+    """
 
     escalates: ClassVar[bool] = True
 
@@ -339,10 +354,11 @@ class _Labels(AuditGoal):
         return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The cost of repeating the training and attacking each client, in one or all epochs, at a U-shape's both cuts.
+        """Estimate the cost of repeating the training and attacking each client, in one epoch or all, at both cuts of a
+        U-shaped model.
 
         An attack that reads gradients learns from all records; any other attack learns from the few records with known
-        labels. Both control experiments use few records.
+        labels. The two control experiments (on easy data and on noise) use few records.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)

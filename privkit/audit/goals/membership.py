@@ -27,9 +27,10 @@ from privkit.training.round import answered
 
 
 def ask(context: TrainedContext) -> Row:
-    """Run a membership inference attack on equally many released private images and test images.
+    """Run a membership inference attack: it must tell private images that training released from as many test images.
 
-    Members and non-members go through the model in one random order, so a defense that mixes a batch mixes both kinds.
+    Both kinds go through the model in one random order, so a defense that mixes a batch mixes both kinds. Returns the
+    result.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
@@ -71,10 +72,10 @@ def ask(context: TrainedContext) -> Row:
 
 
 def released(context: TrainedContext) -> Tensor:
-    """Numbers of the private images that training released at least once, ascending, int64 on their device.
+    """Numbers of the private images that training released at least once, ascending, int64 on the images' device.
 
-    The orders of all epochs are drawn again from the seed. Some images are never released: those left over at the end
-    of every epoch, those that no client holds, and those that their client never reached.
+    The orders of all epochs are drawn again from the seed. Images are never released if they are left over at the end
+    of every epoch, if no client holds them, or if their client never reaches them.
     """
     private = context.seed_data.splits.private
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)
@@ -103,9 +104,10 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 
 
 def _fit(context: TrainedContext) -> Fit:
-    """Trains a shadow model on given images, filled up to the real model's number with other images of the adversary.
+    """A function that trains a shadow model on given images and returns its prediction function.
 
-    The returned function holds no attacked image, so an attack that looks into it finds none.
+    Other images of the adversary are added until the shadow model has as many training images as the real model. The
+    function holds no attacked image, so an attack that inspects it finds none.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size

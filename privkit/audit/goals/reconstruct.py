@@ -207,8 +207,12 @@ def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 
 
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
-    """How much of the shuffle the attack undid, and a sentence with the shares if no token is moved; empty without a
-    shuffle.
+    """Score the order of tokens that an attack found for a defense that shuffles tokens; empty if no defense shuffles.
+
+    Returns metrics with intervals; and a sentence with the scores that result if all tokens are left as they came.
+
+    Args:
+        guess: the guessed original place of each token.
     """
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
@@ -247,8 +251,10 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
-    """A sentence on the round in which a client would have detected the hijacking, and whether it would also raise a
-    false alarm in honest training.
+    """A sentence that says in which round a client with the detector SplitGuard would have noticed that the server
+    hijacked the training.
+
+    It also says whether the client would raise a false alarm in honest training.
     """
     guard = clients.guard
     if guard is None or not guard.scores:
@@ -362,10 +368,11 @@ class _Reconstruct(AuditGoal):
         return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """The measured time, scaled by the numbers of the adversary's and the attacked records.
+        """Estimate an attack's cost from its measured time, scaled by the numbers of the adversary's own and of
+        attacked records.
 
-        Control experiments are a short run on few records and a shorter one on noise. An attack that reads the history
-        of the server's segment needs the training once more.
+        The two control experiments are a short run on few records and a shorter run on noise. An attack that reads the
+        history of the server's segment needs the training to be repeated, which adds training steps.
         """
         played = played_by(records := min(sizes["auxiliary"], CONTROL_IMAGES), sizes["a_round"])
         epochs = getattr(as_control(attack, records - played, sizes["a_round"]), "epochs", None)
@@ -379,8 +386,11 @@ class _Reconstruct(AuditGoal):
 
 
 def _scaled(attack: ImageAttack, timed: Timed, own: float, victims: float, a_round: int) -> float:
-    """Seconds of an attack, scaled from a timed trial to `own` and `victims` records. A hijacking attack scales with
-    its rounds only, whose number is fixed.
+    """Seconds of an attack with `own` records of the adversary and `victims` attacked records, scaled from a timed
+    trial.
+
+    The time of a hijacking attack scales only with the `a_round` records of a round, since its number of rounds is
+    fixed.
     """
     larger = max(own / timed.records, victims / timed.victims)
     return timed.seconds * (a_round / timed.victims if "clients" in attack.needs else larger)

@@ -99,8 +99,9 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment; None if the adversary holds only parts of a release, or if clients hold the last
-        layer.
+        """The server's segment of the network, which the adversary knows.
+
+        None if the adversary holds only parts of each release, or if the clients hold the last layer.
         """
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
@@ -116,8 +117,10 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """A sentence if a U-shape's server also received gradients that depend on the next token at each place; else
+        """A sentence that warns if the server received other data on the texts that this attack ignores; otherwise
         empty.
+
+        In a U-shaped model for texts, the server also gets gradients that depend on the next token at each place.
         """
         if not texts_return(self.config, self.model.edge):
             return ""
@@ -161,10 +164,11 @@ class TrainedContext(AttackContext):
         )
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """The certificate and limits for the result row if a hijacking attack trained the clients for `rounds` rounds.
+        """A new certificate and its limits on attacks, if a hijacking attack trained the clients for more rounds than
+        the run.
 
-        Empty if the honest training has at least as many rounds, or if the release has no claim. The accountant counts
-        whole epochs.
+        Returns fields of the result. Empty if the honest training has at least `rounds` rounds, or if nothing is
+        claimed for the release. ε is computed for whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"

@@ -17,9 +17,10 @@ _Noise = Literal["independent", "backpropagated"]
 
 
 def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
-    """ε = √(2·ln(1.25/δ))·Δ/σ, the classical Gaussian mechanism solved for ε.
+    """ε of the Gaussian mechanism by the classical formula of Theorem 3.5: √(2·ln(1.25/δ))·Δ/σ.
 
-    Δ > 0 is the L2 sensitivity that the claim uses, σ > 0 the noise's standard deviation, and δ lies in (0, 1).
+    Δ > 0 is the L2 sensitivity, σ > 0 the noise's standard deviation, and δ lies in (0, 1). The formula is proven for ε
+    < 1 only.
 
     Source: the accurate split learning paper, Theorem 3.5 (Dwork and Roth 2014, Theorem 3.22).
 
@@ -31,10 +32,14 @@ def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float
 
 
 def theorem_3_5_limit(delta: float) -> tuple[float, float]:
-    """Largest ε, and μ = Δ/σ, for which Theorem 3.5's formula is a valid bound; the theorem is proven for ε < 1 only.
+    """The largest ε for which Theorem 3.5's formula is a valid bound at δ, and the μ = Δ/σ (sensitivity/noise) where it
+    is reached.
 
-    The exact δ at ε = c·μ, c = √(2·ln(1.25/δ)), grows with μ from 0 to 1 (its derivative is φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2
-    − c) > 0 by Mills' ratio), so it equals the claimed δ once.
+    The theorem is proven for ε < 1 only.
+
+    The formula claims ε = c·μ with c = √(2·ln(1.25/δ)). The exact δ at this ε grows with μ from 0 to 1, since its
+    derivative φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 − c) is positive by Mills' ratio. So it equals the claimed δ at exactly one
+    μ.
 
     Source: derived from Balle and Wang 2018, Theorem 8.
 
@@ -56,10 +61,15 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
 
 
 def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificate:
-    """Certificate of Theorem 3.5 for one release, with Δ > 0, σ > 0 and δ in (0, 1) as in `theorem_3_5_epsilon`.
+    """What Theorem 3.5 claims for one release, as a certificate.
 
-    The certificate's `lower` is the exact ε. The claim is sound if and only if the claimed ε is at least the exact one.
-    The formula is proven for ε < 1, and holds up to `theorem_3_5_limit`.
+    The certificate's `lower` is the exact ε; the claim is `sound` if the claimed ε is at least as large. The formula is
+    proven for ε < 1, and holds up to `theorem_3_5_limit`.
+
+    Args:
+        sensitivity: L2 sensitivity Δ > 0.
+        sigma: standard deviation of the noise, > 0.
+        delta: δ in (0, 1).
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.
 
@@ -97,10 +107,11 @@ def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificat
 
 
 def theorem_3_7_mu(epsilon: float, delta: float) -> float:
-    """The ratio of sensitivity to σ in Theorem 3.7, for Gaussian noise: z + √(z² + 2ε), z = Φ⁻¹(δ); ε > 0, δ in (0, 1).
+    """The largest ratio of sensitivity to σ that Theorem 3.7 allows for Gaussian noise: z + √(z² + 2ε) with z = Φ⁻¹(δ).
 
-    At this ratio the privacy loss exceeds ε with probability δ. The theorem only says that "some α > 0" is small
-    enough. The theorem's condition is stronger than (ε, δ)-DP, so the exact ratio (`gaussian.mu_for`) is larger.
+    At this ratio the privacy loss exceeds ε > 0 with probability δ in (0, 1). The theorem itself only says that "some α
+    > 0" is small enough. Its condition is stronger than (ε, δ)-DP, for which a larger ratio suffices
+    (`gaussian.mu_for`).
 
     Source: derived from the accurate split learning paper, Theorem 3.7.
 
@@ -113,10 +124,11 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
 
 
 def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
-    """Certificate of Theorem 3.7: the (ε, δ) that is claimed if the sensitivity is small enough.
+    """What Theorem 3.7 claims, as a certificate: (ε, δ)-DP if the sensitivity is small enough.
 
-    The noise is "independent" (Gaussian noise that does not depend on the data) or "backpropagated" (the noise that
-    reaches a gradient in the paper).
+    Args:
+        noise: "independent" for Gaussian noise that does not depend on the data, or "backpropagated" for the noise that
+            reaches a gradient in the paper's training.
 
     Source: the accurate split learning paper, Theorem 3.7.
 
@@ -147,7 +159,10 @@ def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
 
 
 def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"]) -> float:
-    """ε of Laplace noise of scale b > 0 on [−1, 1]^n: 2n/b by the L1 diameter (correct), 2√n/b by L2 (published).
+    """ε of Laplace noise with scale b > 0 on data in [−1, 1]^n, for n = `dimensions`.
+
+    With norm="l1" it is 2n/b, from the L1 diameter 2n (correct). With norm="l2" it is 2√n/b, from the L2 diameter (as
+    published).
 
     Source: Dwork et al. 2006 (L1); the accurate split learning paper, Table 11 (L2).
 

@@ -20,15 +20,16 @@ _TAKEN = {
 
 
 def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Drift = "published") -> float:
-    """ε′ of T ≥ 1 rounds with ε ≥ 0 each: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
+    """ε′ of T ≥ 1 rounds together, by advanced composition, if each round has ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
 
     Args:
         slack: δ′ in (0, 1); the paper writes "for all δ′ > 0", but a probability must be below 1.
-        drift: choice of d(ε): e^ε − 1 as published, or (e^ε − 1)/(e^ε + 1).
+        drift: which drift d(ε) to use: e^ε − 1 ("published"), or the smaller (e^ε − 1)/(e^ε + 1)
+            ("kairouz_oh_viswanath").
 
     Returns:
-        ε′; infinity if it exceeds the largest float (for the published d from ε ≈ 700 on; see
-        `log10_theorem_a7_epsilon`).
+        ε′; infinity if it exceeds the largest float, as with the published d from ε ≈ 700 on; then use
+        `log10_theorem_a7_epsilon`.
 
     Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the smaller
     drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
@@ -47,7 +48,9 @@ def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Dri
 
 
 def log10_theorem_a7_epsilon(epsilon: float, rounds: int, slack: float) -> float:
-    """log10 of the published ε′, for any ε > 0.
+    """log10 of ε′ of T = `rounds` rounds by Theorem A.7 as published (advanced composition), if each round has ε > 0.
+
+    It is finite even if ε′ exceeds the largest float. `slack` is δ′ in (0, 1).
 
     >>> round(log10_theorem_a7_epsilon(6142.83, 1000, 1e-5), 2)
     2674.59
@@ -61,11 +64,13 @@ def log10_theorem_a7_epsilon(epsilon: float, rounds: int, slack: float) -> float
 
 
 def theorem_a7(per_round: Certificate, *, rounds: int, slack: float, lower_model: LowerModel) -> Certificate:
-    """Certificate of T adaptive rounds by Theorem A.7.
+    """What Theorem A.7 (advanced composition) claims for T = `rounds` adaptive rounds, as a certificate.
 
     Args:
-        per_round: certificate of one round with finite ε; if it is unsound, so is the result.
-        lower_model: "frozen", "trained" (on raw data), "averaged" (over clients, trained on raw data) or "dp_trained".
+        per_round: certificate of one round with finite ε; if it is unsound, the result is unsound, too.
+        slack: δ′ in (0, 1), which is added to the rounds' δ.
+        lower_model: how the lower segment is trained: "frozen", "trained" (on raw data), "averaged" (on raw data, and
+            averaged over clients) or "dp_trained".
 
     Returns:
         A certificate; its ε is infinite if the total δ is 1 or more, or if ε′ exceeds the largest float.

@@ -1,8 +1,10 @@
-"""Denoising theory: closed-form errors of the layer behind the cut if noisy smashed data are masked or scaled.
+"""Denoising theory: mean squared errors of the first layer after the cut, in closed form, if noisy smashed data are
+masked or scaled.
 
-Smashed data X in R^n arrive as X + Z with noise Z; the next layer is M in R^(m×n). Masking keeps each coordinate with
-probability p, and scaling multiplies all coordinates by λ = 1/α. Both are post-processing and leave ε unchanged. p and
-λ lie in [0, 1], where 1 has no effect, and α > 1. A result outside the range of floats is refused.
+Smashed data X in R^n arrive as X + Z with noise Z; the next layer is linear, M in R^(m×n). Masking keeps each
+coordinate with probability p in [0, 1], and scaling multiplies all coordinates by λ = 1/α in [0, 1]; p = 1 and λ = 1
+have no effect. Both are post-processing and leave ε unchanged. A result outside the range of floats raises a
+ValueError.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class CutNoise(Checked):
-    """Independent noise on every coordinate of the smashed data.
+    """The law and scale of independent noise on every coordinate of the smashed data.
 
     >>> CutNoise(law="laplace", scale=0.5).variance
     0.5
@@ -38,8 +40,8 @@ class CutNoise(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearLayer(Checked):
-    """Three numbers of a linear layer M and smashed data X, from which the error of the layer's output follows if noisy
-    smashed data are masked or scaled.
+    """Three numbers of a linear layer M and smashed data X that determine how masking or scaling noisy X changes the
+    error of MX.
 
     Source: Xu et al., accurate split learning, Theorem 3.1.
 
@@ -61,10 +63,11 @@ class LinearLayer(Checked):
 
     @classmethod
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
-        """The mean numbers of a layer with m `rows` and n `columns` if all entries of M and X are uniform on [−1, 1].
+        """The mean `LinearLayer` of a matrix M with m `rows` and n `columns`, if all entries of M and X are uniform on
+        [−1, 1].
 
-        The means of `signal` and `diagonal` are mn/9, that of `weight` is mn/3. Every error in this file is linear in
-        the three numbers, so these means give the exact mean error.
+        `signal` and `diagonal` have the mean mn/9, and `weight` has the mean mn/3. The errors of masking and scaling
+        are linear in these three numbers, so the means give the exact mean errors.
 
         >>> layer, noise = LinearLayer.average(rows=10, columns=16), CutNoise(law="gaussian", scale=0.7)
         >>> round(best_scale(layer, noise), 3), round(1 / (1 + 3 * 0.7**2), 3)
@@ -75,9 +78,14 @@ class LinearLayer(Checked):
 
 
 def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """Error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
+    """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
 
-    Source: Xu et al., Eq. 9, regrouped. The error is the same for one mask for all rows and for one mask per row.
+    M is the layer after the cut, X are the smashed data, and R_p keeps each coordinate with probability p in [0, 1]. A
+    = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the variance
+    of the noise Z.
+
+    Source: Xu et al., Eq. 9, regrouped. The error is the same with one mask for all rows of M and with one mask per
+    row.
 
     >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
     2.0
@@ -87,7 +95,10 @@ def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 
 
 def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
-    """Error of scaling: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
+    """Squared error of scaling by λ in [0, 1]: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
+
+    M is the layer after the cut, and X are the smashed data. A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`,
+    and σ² is the variance of the noise Z.
 
     Source: Xu et al., Eq. 13.
 
@@ -99,16 +110,22 @@ def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
 
 
 def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """`mask_mse` − `scale_mse` = p(1−p)(B + σ²F) ≥ 0: scaling by p has at most the error of masking at p.
+    """How much larger the error of masking with keep probability p is than the error of scaling by p: p(1−p)(B + σ²F) ≥
+    0.
 
-    Source: derived; it proves an observation of Xu et al. (section 4.1) from Fig. 2.
+    B and F are `layer.diagonal` and `layer.weight`; σ² is the noise variance.
+
+    Source: derived; it proves what Xu et al. (section 4.1) observe in Fig. 2.
     """
     p = validate.real("p", p, least=0, most=1)
     return finite(p * (1 - p) * (layer.diagonal + _spread(layer, noise)))
 
 
 def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
-    """Whether masking has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p = 1.
+    """Whether masking with keep probability p has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p =
+    1.
+
+    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`; σ² is the noise variance.
 
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
@@ -116,9 +133,12 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
 
 
 def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
-    """Smallest noise variance at which masking is no worse: (pB + (1−p)A)/F.
+    """Smallest noise variance σ² at which masking with keep probability p does not increase the error: (pB + (1−p)A)/F.
 
-    Source: Xu et al., Theorem 3.1 (i), solved for σ²; 1/3 for the average over U[−1, 1], for every p.
+    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`.
+
+    Source: Xu et al., Theorem 3.1 (i), solved for σ². It is 1/3 on average if all entries of the layer and of the
+    smashed data are uniform on [−1, 1], for every p.
 
     >>> round(least_variance_for_masking(LinearLayer.average(rows=3, columns=5), 0.2) ** 0.5, 4)
     0.5774
@@ -128,7 +148,9 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 
 
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
-    """Whether scaling by 1/α has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
+    """Whether scaling by 1/α, α > 1, has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
+
+    A and F are `layer.signal` and `layer.weight`; σ² is the noise variance.
 
     Source: Xu et al., Theorem 3.1 (ii).
     """
@@ -137,7 +159,9 @@ def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
 
 
 def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
-    """λ* = A/(A + σ²F), the minimizer of `scale_mse`; 0 if MX = 0.
+    """The scale λ* in [0, 1] that minimizes the error `scale_mse`: A/(A + σ²F); 0 if A = 0.
+
+    A and F are `layer.signal` and `layer.weight`; σ² is the noise variance.
 
     Source: derived from Xu et al., Eq. 13.
 
@@ -148,10 +172,11 @@ def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
 
 
 def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
-    """The keep probability p* that minimizes `mask_mse` over [0, 1].
+    """The keep probability p* in [0, 1] that minimizes the error of masking, `mask_mse`.
 
-    If A > B, it is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, and the better
-    endpoint is returned: 0 if A < σ²F, else 1 (no masking).
+    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`; σ² is the noise variance. If A > B, p* is (2A −
+    B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an endpoint: 0 if A < σ²F,
+    otherwise 1 (no masking).
 
     Source: derived from Xu et al., Eq. 9.
     """

@@ -1,13 +1,15 @@
-"""Monte Carlo simulation of masking and scaling noisy smashed data, for the curves of Figs. 2, 6 and 7.
+"""Monte Carlo simulation of masking and scaling noisy smashed data, for the curves of Figs. 2, 6 and 7 of accurate
+split learning.
 
-The paper draws M and X from U[−1, 1] and averages k = 1000 results. It does not say what m, n, f_2 and f_2' are, and
-the simulations were not released. We chose the following, which `Settings.describe` prints:
+The paper draws the server's first layer M (m×n) and the smashed data X from U[−1, 1], and averages k = 1000 results. It
+does not define m, n, f_2 and f_2', and its simulations were not released. We chose the following (`Settings.describe`
+prints m and n):
 
 - m = 10 classes, n = 16 smashed features (the smallest split layer in the paper's experiments),
-- M, X and the true class are drawn anew in each of the k draws,
+- M, X and the true class y* are drawn anew in each of the k draws,
 - f_1(u) = Mu, f_2(u) = the softmax cross-entropy of Mu, f_2'(u) = Mᵀ(softmax(Mu) − y*), its gradient at the cut,
 - one mask of the smashed data for all rows of M, and the same random draws for every noise level, p and λ, so that
-  curves do not differ by chance.
+  differences between curves are not due to chance.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Settings(Checked):
             raise ValueError("scales must hold at least one noise scale > 0, got none")
 
     def describe(self) -> str:
-        """The settings in one line; values that the paper does not give are marked as chosen.
+        """The simulation's settings in one line; values that the paper does not give are marked as chosen.
 
         >>> Settings().describe()
         'gaussian noise, σ = 0.3, 0.5, 0.7; k = 1000 draws, seed 0; chosen (the paper does not say): m = 10, n = 16'
@@ -131,7 +133,10 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
 
 
 def best_scales(settings: Settings, scale: float) -> Array:
-    """The best scale λ* for each draw of M and X, [draws], for comparison with the λ that is best on average.
+    """The scale λ* in [0, 1] with the smallest error, for each simulated pair of layer M and smashed data X, float
+    [draws].
+
+    For comparison with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise.
 
     >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
     array([0.2 , 0.57])

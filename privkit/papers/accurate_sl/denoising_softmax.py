@@ -15,9 +15,13 @@ from privkit.papers.accurate_sl.denoising import arrays, finite
 
 
 def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
-    """The second-order approximation of E ln S, which is ln E S − Var S/(2(E S)²), from ln E S and ln E S².
+    """The second-order approximation of E ln S for a random variable S > 0: ln E S − Var S/(2(E S)²).
 
-    Its error has no bound: see `lognormal_error`.
+    Its error is unbounded (`lognormal_error`).
+
+    Args:
+        log_mean: ln E S.
+        log_mean_square: ln E S², at least 2 ln E S.
 
     Source: Xu et al., Lemma A.4.
 
@@ -31,10 +35,10 @@ def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
 
 
 def lognormal_error(s2: float) -> float:
-    """Error of Lemma A.4 for S = exp(N(0, s²)), for which E ln S = 0: s²/2 − (e^{s²} − 1)/2.
+    """Error of Lemma A.4's approximation of E ln S (`approximate_mean_log`) for a lognormal S: s²/2 − (e^{s²} − 1)/2.
 
-    Its absolute value grows without limit in s² ≥ 0. Theorem 3.3 uses the lemma for a large σ, so the theorem's proof
-    is not valid.
+    ln S is normal with mean 0 and variance s² ≥ 0. The error is ≤ 0 and unbounded in s². Theorem 3.3 uses the lemma for
+    a large σ, so the theorem's proof is not valid.
 
     Source: derived.
 
@@ -46,11 +50,14 @@ def lognormal_error(s2: float) -> float:
 
 
 def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> float:
-    """The σ² above which, by Theorem 3.4, some scaling helps: max over i, i* of (m_i* − m_i)·X/‖m_i‖².
+    """The noise variance σ² above which some scaling helps, as Theorem 3.4 claims: max over i, i* of (m_i* −
+    m_i)·X/‖m_i‖².
+
+    m_i are the rows of the layer M = `weights` [m, n], and X = `features` [n] the smashed data.
 
     **The theorem is false**: it overlooks that noise common to all logits cancels in the softmax. At M = [[20, 3], [20,
-    0]], X = (0, 1), i* = 0 and σ² = .0075 the theorem's condition holds, but `softmax_loss_gap` grows as λ falls below
-    1. For the mean loss, the correct condition is `loss_slope` > 0.
+    0]], X = (0, 1), i* = 0 and σ² = .0075 the theorem's condition holds, but the error `softmax_loss_gap` grows as λ
+    falls below 1. For the mean loss, the correct condition is `loss_slope` > 0.
 
     Source: Xu et al., Theorem 3.4.
 
@@ -66,11 +73,15 @@ def least_variance_by_theorem_3_4(weights: ArrayLike, features: ArrayLike) -> fl
 
 
 def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma: float, lam: float = 1.0) -> float:
-    """E|L(MX) − L(λM(X + Z))| of the softmax cross-entropy L of two classes, by quadrature, for Gaussian noise.
+    """E|L(MX) − L(λM(X + Z))|: the mean change of the softmax cross-entropy L by Gaussian noise Z and scaling by λ, for
+    two classes.
+
+    It is computed by quadrature.
 
     Args:
-        weights: M [2, n]; with two classes, the loss depends on one Gaussian number, the difference of the logits.
-        features: X [n].
+        weights: the layer M, [2, n]; with two classes, the loss depends only on one Gaussian number, the difference of
+            the logits.
+        features: the smashed data X, [n].
         label: the true class, 0 or 1.
         sigma: standard deviation of the noise, > 0.
         lam: λ = 1/α in [0, 1]; 1 means no scaling.
@@ -88,10 +99,12 @@ def softmax_loss_gap(weights: ArrayLike, features: ArrayLike, label: int, sigma:
 
 
 def loss_slope(weights: ArrayLike, features: ArrayLike, label: int, sigma: float) -> float:
-    """The slope of λ ↦ E L(λz̃) at λ = 1, E⟨s(z̃) − y*, z̃⟩ with z̃ = M(X + Z); arguments as in `softmax_loss_gap`.
+    """The derivative at λ = 1 of the mean cross-entropy E L(λz̃) of noisy logits z̃ = M(X + Z), scaled by λ.
 
-    Scaling by a λ just below 1 lowers the mean cross-entropy if and only if the slope is positive. Otherwise no λ < 1
-    helps, since E L is convex in λ.
+    It is E⟨s(z̃) − y*, z̃⟩ with the softmax s and the true class y*. Arguments as in `softmax_loss_gap`.
+
+    Scaling by a λ just below 1 lowers the mean cross-entropy if and only if this derivative is positive. Otherwise no λ
+    < 1 helps, since E L is convex in λ.
 
     Source: derived.
 

@@ -1,9 +1,10 @@
-"""Effects that accurate split learning publishes, and whether each holds without a fault of the released code.
+"""Effects that the paper on accurate split learning publishes, and whether each holds without a bug of the released
+code.
 
 The released code writes noise into the output of a tanh, whose derivative is then wrong (`defenses.noise.overwritten`).
-Every effect is judged on two audits, with this fault (`noise_in_place=true`) and without. In both, masks and scales
-return the gradient of the released code (`defenses.denoising.Variant`). A third audit uses the exact derivative, as in
-the paper's theory.
+Every effect is judged on two audits, with this bug (`noise_in_place=true`) and without it. In both audits, masks and
+scales return the gradient of the released code (`defenses.denoising.Variant`). A third audit uses the exact derivative,
+as in the paper's theory.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class _JudgedEffect:
 
 
 def with_fault(defense: str) -> str:
-    """The defense with noise written in place, as in the released code's fault; unchanged if it adds no noise.
+    """Change a defense's text so that noise is written in place, as by the bug in the paper's released code.
+
+    The text stays unchanged if the defense adds no noise.
 
     >>> with_fault("bounded+gaussian_noise:at_inference=false+masking:at_inference=false")
     'bounded+gaussian_noise:at_inference=false,noise_in_place=true+masking:at_inference=false'
@@ -82,7 +85,8 @@ def with_fault(defense: str) -> str:
 
 
 def _with_derivative(defense: str) -> str:
-    """The defense with the exact derivative of masks and scales instead of the released code's gradient.
+    """Change a defense's text so that masks and scales return their exact derivative instead of the released code's
+    gradient.
 
     >>> _with_derivative("gaussian_noise+masking:variant=straight_through,at_inference=false")
     'gaussian_noise+masking:at_inference=false'
@@ -98,8 +102,10 @@ def _toml() -> dict[str, Any]:
 
 
 def bounds_of(experiment: str, defense: str) -> dict[str, float]:
-    """Two values of ε for one release under a defense's noise, at the same δ: "published_epsilon" as in Table 11, and
-    the correct "sound_epsilon". Empty if Table 11 has no row for the experiment.
+    """Two values of ε, at the same δ, for one release with a defense's noise: the published and the correct ε.
+
+    The keys are "published_epsilon" (as in the paper's Table 11) and "sound_epsilon" (correct). Empty if Table 11 has
+    no row for the experiment.
 
     >>> bounds_of("table_10_imdb_small", "gaussian_noise:at_inference=false")["published_epsilon"]
     144.0
@@ -179,9 +185,12 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 
 
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffect, ...]:
-    """Every effect with its verdict on the given result rows, or on those that ship with the package.
+    """The verdict on each effect that the paper publishes, from results of audits.
 
-    Only runs with equal numbers of epochs are compared: the number with the most seeds or, on a tie, the largest.
+    Only runs of equal length are compared: the length with the most seeds or, on a tie, the longest.
+
+    Args:
+        rows: results of audits, one dict each; None for the results that ship with privkit.
     """
     given = shipped_rows() if rows is None else rows
     by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))

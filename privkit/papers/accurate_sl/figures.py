@@ -91,7 +91,7 @@ class Panel:
 
 
 def panels(rows: Sequence[Sequence[Panel]], *, note: str = "") -> Figure:
-    """Draw a grid of panels; panels in a row share the vertical axis.
+    """Draw a grid of panels (small plots) as one figure; panels in a row share the vertical axis.
 
     Args:
         rows: the panels of each row; at least one row, all rows of the same length.

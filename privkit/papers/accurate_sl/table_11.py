@@ -73,7 +73,7 @@ class Table11Row:
 
 
 def table_11() -> Iterator[Table11Row]:
-    """The 24 bounds of Table 11, each with its certificate.
+    """The 24 values of ε in the paper's Table 11, each with a certificate that says whether it is a valid bound.
 
     Source: the accurate split learning paper, Table 11; layer sizes from its Table 1.
 
@@ -84,7 +84,12 @@ def table_11() -> Iterator[Table11Row]:
 
 
 def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
-    """Table 11's row for a model and noise of this scale; None if there is no such row.
+    """The row of the paper's Table 11 for a model and noise; None if there is no such row.
+
+    Args:
+        name: the model's name in the table.
+        noise: law of the noise, "gaussian" or "laplace".
+        scale: σ of Gaussian noise, or b of Laplace noise.
 
     >>> found = row_of("MLP on IMDB", "gaussian", 0.7)
     >>> found.printed.epsilon, round(found.exact, 1)

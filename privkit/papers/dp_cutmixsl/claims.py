@@ -25,10 +25,10 @@ def label_rdp(setting: GroupRelease, order: float) -> float:
 
 
 def rdp(setting: GroupRelease, order: float) -> float:
-    """Theorem 1's Rényi bound at order α > 1, in nats: ε₁, ε₂ or ε₃, depending on the setting's mechanism.
+    """The Rényi-DP bound of Theorem 1 at order α > 1, in nats: ε₁ (no mixing), ε₂ (Mixup) or ε₃ (CutMix).
 
-    λ_max enters squared (for Mixup and all labels) or linearly (for CutMix's smashed data). The paper requires integers
-    α ≥ 2, but the formula holds for α > 1.
+    The largest mixing ratio λ_max enters squared (for Mixup and all labels) or linearly (for CutMix's smashed data).
+    The paper requires integers α ≥ 2, but the formula holds for all α > 1.
 
     Source: the DP-CutMixSL paper, Theorem 1, Eqs. 18-20.
 
@@ -42,7 +42,7 @@ def rdp(setting: GroupRelease, order: float) -> float:
 
 
 def conversion(order: float, delta: float) -> float:
-    """ε_o(δ) = ln(1/δ)/(α − 1), which turns (α, ε)-RDP into (ε + ε_o, δ)-DP.
+    """ε_o(δ) = ln(1/δ)/(α − 1) at order α > 1: (α, ε)-Rényi DP implies (ε + ε_o, δ)-DP.
 
     Source: Mironov 2017, Proposition 3; Corollary 1 of the DP-CutMixSL paper.
 
@@ -53,9 +53,10 @@ def conversion(order: float, delta: float) -> float:
 
 
 def best_order(setting: GroupRelease, delta: float) -> float:
-    """The order α > 1 that minimizes the converted bound ε(α) + ε_o(δ): 1 + √(ln(1/δ)/c), since ε(α) = αc.
+    """The order α > 1 at which Theorem 1's Rényi bound ε(α), converted at δ, gives the smallest ε(α) + ε_o(δ).
 
-    It also minimizes Corollary 1's ε, which grows with this sum. It is often below the order 2 that the paper uses.
+    Since ε(α) = αc and ε_o(δ) = ln(1/δ)/(α − 1), it is 1 + √(ln(1/δ)/c). It also minimizes Corollary 1's ε, which grows
+    with this sum. It is often below the order 2 that the paper uses.
 
     >>> from privkit.papers.dp_cutmixsl.setting import table_1
     >>> round(best_order(table_1("dp_sl", group=2, sigma=16 / 255), 1e-5), 4)
@@ -66,7 +67,9 @@ def best_order(setting: GroupRelease, delta: float) -> float:
 
 
 def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> float:
-    """Corollary 1's ε′ = ln(1 + (k/n)(e^{ε(α) + ε_o(δ)} − 1)) at one order α.
+    """ε′ of Corollary 1, for k of n sampled clients: ln(1 + (k/n)(e^{ε(α) + ε_o(δ)} − 1)) at one order α > 1.
+
+    ε(α) is Theorem 1's Rényi bound (`rdp`), and ε_o(δ) its `conversion` to (ε, δ)-DP.
 
     Source: the DP-CutMixSL paper, Corollary 1, Eqs. 22-24.
 
@@ -78,10 +81,12 @@ def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> fl
 
 
 def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """Certificate of Theorem 1: its Rényi bound at an order α > 1, converted at δ, without amplification by sampling.
+    """What Theorem 1 claims, as a certificate: its Rényi bound at an order α > 1, converted to (ε, δ)-DP; no
+    amplification by sampling.
 
-    The claim is unsound in four cases: ratios are random; clients add the noise, so that the theorem's variance is
-    wrong; ⌈λN⌉ patches exceed λN; or labels can differ by more than D_y.
+    The claim is unsound (not a valid bound) in four cases: mixing ratios λ are random; clients add the noise, so that
+    the theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; or labels can differ, in squared distance,
+    by more than the theorem's D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
 
@@ -96,11 +101,11 @@ def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certifica
 
 
 def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """Certificate of Corollary 1: Theorem 1, converted at one order, with amplification by sampling k of n clients.
+    """What Corollary 1 claims, as a certificate: Theorem 1 at one order, with amplification by sampling k of n clients.
 
-    The certificate is at δ. With real sampling at rate γ = k/n, the same ε even holds at γδ
-    (`quantities["delta_after_sampling"]`). The claim is unsound if Theorem 1 is unsound, and for round-robin groups, in
-    which every client takes part.
+    The certificate is for δ. If clients are really sampled, the same ε even holds at δ·k/n
+    (`quantities["delta_after_sampling"]`). The claim is unsound (not a valid bound) if Theorem 1 is unsound, or if
+    groups are round-robin, so that every client takes part.
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
 

@@ -17,7 +17,9 @@ ORDER, DELTA = table_1_value("α"), table_1_value("δ")
 
 
 def figure_7(mechanism: Mechanism) -> Array:
-    """ε′ of Corollary 1 at Table 1's order and δ, [10, 3], for k = 1 to 10 and three σ; no bound for the paper's runs.
+    """ε′ of Corollary 1 for groups of k = 1 to 10 clients and three noise levels σ, float [10, 3].
+
+    Order and δ are those of Table 1. The values are not valid bounds for the paper's own experiments.
 
     Source: the DP-CutMixSL paper, Fig. 7b and 7d, recomputed from Eqs. 22-24, since no numbers are printed.
 
@@ -29,12 +31,15 @@ def figure_7(mechanism: Mechanism) -> Array:
 
 
 def published_group_size(setting: GroupRelease, order: float, delta: float) -> float:
-    """The best group size as printed: k₂* = √((ε₁,s + ε₁,y)/ε_o) for Mixup, k₃* = √(ε₁,y/ε_o) for CutMix.
+    """The best group size k by the paper's formula: k₂* = √((ε₁,s + ε₁,y)/ε_o) for Mixup, k₃* = √(ε₁,y/ε_o) for CutMix.
 
-    Both minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than 1. With the
-    paper's parameters this sum exceeds 1 at every k, so k₂* and k₃* do not minimize ε′ (see `exact_group_size`).
+    ε₁,s and ε₁,y are the Rényi bounds for smashed data and labels without mixing, and ε_o is the conversion to (ε,
+    δ)-DP. The formulas minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than
+    1. With the paper's parameters it exceeds 1 for every k, so k₂* and k₃* do not minimize Corollary 1's ε′
+    (`exact_group_size` does).
 
-    Only σ, D_s, D_y and Δ of the setting are used; "dp_sl" is refused, since its ε′ only grows with k.
+    The result depends only on the setting's noise σ, dimensions D_s and D_y, and clip width Δ; the mechanism "dp_sl" is
+    refused, since its ε′ grows with k.
 
     Source: the DP-CutMixSL paper, Corollary 1.
 
@@ -48,13 +53,17 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
 
 
 def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float:
-    """The real group size k that minimizes Corollary 1's ε′ at λ = 1/k; it ignores n, and may lie outside [1, n].
+    """The real number k, as group size, that minimizes Corollary 1's ε′ at λ = 1/k; it may lie outside [1, n] for n
+    clients.
 
-    With the exponent B/k + C/k² + ε_o (B = 0, C = ε₁ for Mixup; B = ε₁,s, C = ε₁,y for CutMix) the derivative vanishes
-    at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. Let p = B/k + 2C/k² and t = −ln(1 − p). Then t = ε_o + B/k + C/k². The
-    right side grows more slowly than the left, so the root is unique and in [ε_o, ε_o + 1].
+    The exponent in ε′ is B/k + C/k² + ε_o, where B = 0 and C = ε₁ for Mixup, and B = ε₁,s and C = ε₁,y for CutMix (the
+    Rényi bounds without mixing: for smashed data s, for labels y, and ε₁ for both together); ε_o is the conversion to
+    (ε, δ)-DP. The derivative vanishes at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. With p = B/k + 2C/k² and t = −ln(1
+    − p) this means t = ε_o + B/k + C/k². As 1/k grows, the right side grows more slowly than the left, so the root is
+    unique; it lies in [ε_o, ε_o + 1].
 
-    Only σ, D_s, D_y and Δ of the setting are used; "dp_sl" is refused, since its ε′ only grows with k.
+    The result depends only on the setting's noise σ, dimensions D_s and D_y, and clip width Δ; the mechanism "dp_sl" is
+    refused, since its ε′ grows with k.
 
     Source: derived; minimizes Eqs. 23 and 24.
 

@@ -71,7 +71,14 @@ def specification(
     chosen: int | None = None,
     rounds: int = 1,
 ) -> SplitMechanism:
-    """A mechanism with Table 1's labels and smashed data; `chosen` of the n clients take part in a round (None: all).
+    """A release mechanism with the labels, smashed data and n clients of the paper's Table 1, as input of the privacy
+    accountants.
+
+    Args:
+        mixing: how clients are mixed; None for no mixing.
+        sigma: standard deviation of the noise on smashed data and labels.
+        chosen: number of clients drawn in each round; None for all n.
+        rounds: number of releases of each record.
 
     >>> specification(chosen=2).participation
     WithoutReplacement(chosen=2, clients=10)

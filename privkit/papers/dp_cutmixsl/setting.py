@@ -23,27 +23,27 @@ _Sampling = Literal["without_replacement", "partition"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupRelease(Checked):
-    """One release of a mixing group, with the paper's parameters.
+    """One release of a group of mixed clients, with the parameters of the DP-CutMixSL paper.
 
     Source: the DP-CutMixSL paper, §3C, §4A and Table 1.
     """
 
     mechanism: Mechanism  # "dp_sl", "dp_mixsl" or "dp_cutmixsl"
     sigma: Positive  # σ_s > 0, standard deviation of the noise on each coordinate of the smashed data
-    sigma_labels: Positive | None = None  # σ_y > 0, of the noise on the labels; None: as `sigma`
+    sigma_labels: Positive | None = None  # σ_y > 0, standard deviation of the noise on labels; None: `sigma`
     dimensions: Count  # D_s ≥ 1, numbers in the smashed data of one record
     clip: Positive  # Δ > 0, width of the interval to which every coordinate is clamped before the noise
-    label_dimensions: Count  # D_y ≥ 1 in the formula
+    label_dimensions: Count  # D_y ≥ 1, squared distance of two labels in the paper's formula
     labels: _Labels  # "one_hot", "unit_box" ([0, 1]^L) or "none" (not released: the label term is zero)
     classes: Count | None = None  # L ≥ 1, the labels' real length; None: D_y
     group: Count  # k ≥ 1 clients in a mixing group
-    clients: Count  # n ≥ k
-    mixing_ratio: float | None = None  # λ_max in [1/k, 1]; None: 1/k for everyone
+    clients: Count  # n ≥ k, number of all clients
+    mixing_ratio: float | None = None  # largest mixing ratio λ_max in [1/k, 1]; None: 1/k for every client
     # α_M > 0 if the ratios are drawn from Dir(α_M) each time; None: they are fixed
     concentration: Positive | None = None
-    patches: Count | None = None  # N ≥ 1 if CutMix keeps ⌈λN⌉ whole patches; None: λN is taken to be whole
+    patches: Count | None = None  # N ≥ 1 patches, of which CutMix keeps ⌈λN⌉; None: λN is assumed to be whole
     noise_site: _NoiseSite  # "mixer" (after mixing, Eqs. 15-16) or "client" (before it, Eqs. 5-7).
-    # "without_replacement" (a secret uniform k of n) or "partition" (round-robin: everyone, every round)
+    # "without_replacement" (k of n clients, drawn secretly and uniformly) or "partition" (round-robin: all clients)
     sampling: _Sampling
 
     def __post_init__(self) -> None:
@@ -92,9 +92,10 @@ class GroupRelease(Checked):
 
 
 def table_1_value(parameter: str) -> float:
-    """A number of Table 1, looked up by the paper's symbol.
+    """A number of the DP-CutMixSL paper's Table 1, looked up by the paper's symbol.
 
-    The table's values of σ² are read as standard deviations σ, since only this gives the printed k₂* = 28.55.
+    The table's values of σ² are read as standard deviations σ, since only this reading gives the printed best group
+    size k₂* = 28.55.
 
     >>> table_1_value("Δ"), [table_1_value(f"σ·255, value {i}") for i in (1, 2, 3)]
     (0.15, [8.0, 16.0, 32.0])
@@ -103,10 +104,14 @@ def table_1_value(parameter: str) -> float:
 
 
 def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
-    """A release with the paper's parameters: λ = 1/k, noise after mixing, ⌈64λ⌉ patches, k of 10 clients.
+    """A release with the parameters of the paper's Table 1, for a group of k clients.
 
-    The group has k in 1..10 clients, drawn without replacement; the paper's σ, a standard deviation, is 8/255, 16/255
-    or 32/255.
+    The group is drawn without replacement from 10 clients. Each client has the mixing ratio λ = 1/k; in CutMix it fills
+    ⌈64λ⌉ of 64 patches. Noise is added after mixing.
+
+    Args:
+        group: k in 1..10.
+        sigma: standard deviation of the noise; 8/255, 16/255 or 32/255 in the paper.
 
     Source: the DP-CutMixSL paper, Table 1 and Fig. 7.
 

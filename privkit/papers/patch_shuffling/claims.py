@@ -10,10 +10,16 @@ from privkit.shared.certificate import Certificate
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
-    """Certificate of Proposition 2: σ-privacy over all N·B patches of the batch, with the counts of Eq. 7 and 8.
+    """What Proposition 2 claims about batch shuffling, as a certificate: σ-privacy (all orders equally likely) over a
+    batch's N·B patches.
 
-    The counts equal those of `certificates.batch_shuffle`. The proposition holds only if no patch is kept (K = 0) or if
-    the batch is one image.
+    The numbers of permutations (Eq. 7 and 8) equal those of `certificates.batch_shuffle`. The proposition holds only if
+    no patch stays with its image, or if the batch is one image.
+
+    Args:
+        tokens: N, patches per image.
+        batch: B, images per batch.
+        kept: number of patches that stay with their image.
 
     Source: the patch shuffling paper, Proposition 2, Eqs. 7 and 8.
 
@@ -49,9 +55,10 @@ def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
 
 
 def dp_baseline(*, delta: float = 1e-5) -> Certificate:
-    """Certificate of the "DP" baseline: ε ≈ 6.68 with Gaussian noise of standard deviation 1, as printed.
+    """What the paper claims about its baseline "DP", as a certificate: ε ≈ 6.68 with Gaussian noise of standard
+    deviation 1.
 
-    The paper gives no δ. `quantities["mu"]` is the ratio of sensitivity to noise that would have this ε at `delta`.
+    The paper states no δ. `quantities["mu"]` is the ratio of sensitivity to noise that would give this ε at `delta`.
 
     Source: the patch shuffling paper, §V ("yields ε ≈ 6.68").
 

@@ -23,10 +23,11 @@ _WEIGHTS = "client.safetensors"
 
 
 def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
-    """Functions that draw the paper's Fig. 5 for a run's models, by file name.
+    """Functions that draw the paper's Fig. 5 (similarity of position embeddings) for the models of a run: file name ->
+    function.
 
     Raises:
-        UsageError: if `run` is not a run folder, or if no model learned positions.
+        UsageError: if `run` is not a run folder, or if no model in it learned position embeddings.
     """
     found = _embeddings(run)
     if not found:
@@ -38,10 +39,13 @@ def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
 
 
 def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure:
-    """A panel for each model: for every token, a map of the cosines between its position embedding and all others.
+    """Draw how similar position embeddings are: a panel for each model, with one map for each token.
+
+    A token's map shows the cosine between its position embedding and every other one.
 
     Args:
-        embeddings: label -> position embeddings [T, D] of a square grid of T tokens, row by row; at least one model.
+        embeddings: model's label -> position embeddings [T, D] of a square grid of T tokens, row by row; at least one
+            model.
 
     Source: patch_shuffling Fig. 5, in the time domain.
     """
@@ -60,7 +64,8 @@ def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure
 
 
 def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Cosines [T, T] between the position vectors [T, D] of all pairs of tokens; 0 for a zero vector.
+    """Cosines in [−1, 1] between the position embeddings of all pairs of T tokens, [T, D] -> [T, T]; 0 for a zero
+    vector.
 
     >>> similarity(np.array([[1, 0], [0, 2], [3, 3]], np.float32)).round(3)[2].tolist()
     [0.707, 0.707, 1.0]
@@ -72,7 +77,10 @@ def similarity(embedding: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def _tiled(cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cosines [T, T] as one picture: each token's map of cosines at the token's place, with gaps (NaN) between maps.
+    """Arrange the cosines [T, T] between T tokens as one picture: at each token's place, a map of its cosines to all
+    tokens.
+
+    Tokens form a square grid; gaps of NaN separate the maps.
 
     >>> _tiled(np.arange(16.0).reshape(4, 4))[0].tolist()
     [0.0, 1.0, nan, 4.0, 5.0, nan]

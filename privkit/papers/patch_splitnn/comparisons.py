@@ -65,7 +65,7 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _patches(pattern: str) -> int:
-    """Number of patches of an image under a pattern of patch size and stride.
+    """Number of patches that an image is cut into, from a description of the dataset, patch size and stride.
 
     >>> _patches("CIFAR, patch 12, stride 5")
     25
