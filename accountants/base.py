@@ -9,8 +9,8 @@ from privkit.shared.certificate import Certificate, Relation, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class RenyiCurve:
-    """Rényi differential privacy of a whole run: [A] orders α > 1, and [A] upper bounds on the divergence at these
-    orders."""
+    """Rényi differential privacy of a whole run at A orders: `values[i]` is an upper bound, in nats, on the Rényi
+    divergence of order `orders[i]` > 1."""
 
     orders: tuple[float, ...]
     values: tuple[float, ...]
@@ -23,9 +23,9 @@ class RenyiCurve:
 
 
 def no_protection() -> Certificate:
-    """Certificate of an unprotected release: nothing is proven.
+    """The certificate of an unprotected release: ε is infinite, since nothing is proven.
 
-    Source: the definition of DP; the smashed data leave the client as they are.
+    Source: the definition of DP; the smashed data (the activations at the cut layer) leave the client unchanged.
 
     >>> no_protection().epsilon
     inf
