@@ -66,8 +66,9 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
 
 
 def pure_bound(steps: Steps) -> ClosedForm | None:
-    """The bound (ε, 0) of a run: ε is the sum of the largest privacy losses of its steps. None if a step's loss is
-    unbounded.
+    """The bound (ε, 0) of a run, if its losses are bounded: ε is the sum of the largest privacy losses of its steps.
+
+    It is None if a step's loss is unbounded.
 
     Source: Dwork et al. 2006 (basic composition).
 

@@ -74,8 +74,9 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
 
 
 def third_record_bound(steps: Steps) -> ComposedBound | None:
-    """The bound by numerical composition in which several rounds of k of n clients share one joint profile (see
-    `third_record`). None if no step samples k of n clients.
+    """The bound by numerical composition in which several rounds of k of n clients share one joint profile.
+
+    `third_record` derives this profile. The result is None if no step samples k of n clients.
 
     Source: derived, in `third_record`.
 

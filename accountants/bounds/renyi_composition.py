@@ -86,8 +86,9 @@ class RenyiBound(Bound):
 
 
 def renyi_bound(steps: Steps) -> RenyiBound:
-    """The bound of a run by Rényi composition: the curves of all steps are added, and converted at the best order. The
-    orders are the shortest of the steps' lists of orders, which suits all steps.
+    """The bound of a run by Rényi composition: the curves of all steps are added, and converted at the best order.
+
+    The orders are the shortest of the steps' lists of orders, which suits all steps.
 
     Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
 

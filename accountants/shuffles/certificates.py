@@ -44,8 +44,9 @@ _ONCE = "exchanging equal patches counts as no change of order; other records ma
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: all orders of an image's patches are equally likely given the set of patches. It
-    is no differential privacy. If there is only one order, the certificate claims nothing.
+    """Certificate of patch shuffling: all orders of an image's patches are equally likely given the set of patches.
+
+    It is no differential privacy. If there is only one order, the certificate claims nothing.
 
     An image has N ≥ 1 patches (`tokens`) and N! orders. If patches repeat, `multiplicities` says how often each
     different patch occurs; these numbers sum to N. None means that all patches differ. `log10_permutations` among the
@@ -91,13 +92,12 @@ def batch_shuffle(
     variant: Variant = "final_shuffle",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Certificate of batch shuffling: the paper's numbers of permutations (Eq. 7 and 8), and their meaning for this
-    `variant`.
+    """Certificate of batch shuffling: the paper's numbers of permutations (Eq. 7 and 8), and their meaning.
 
     A batch has B ≥ 2 images of N ≥ 1 patches (`tokens`). K = `kept` patches, 0 to N, stay with their image; the others
-    are dealt out over the batch. Quantities of the certificate: `log10_permutations` is −log10 of the best guess's
-    probability, which is Eq. 7 unless patches are kept in place. `log10_target_share` is log10 of the probability that
-    an output is its own image in the original order.
+    are dealt out over the batch. `variant` says where the patches are put (see `variants`). Quantities of the
+    certificate: `log10_permutations` is −log10 of the best guess's probability, which is Eq. 7 unless patches are kept
+    in place. `log10_target_share` is log10 of the probability that an output is its own image in the original order.
 
     `multiplicities` says how often each different patch of the batch occurs; these numbers m sum to N·B. With equal
     patches, a guess at the look of the batch is right up to ∏m! times as often, so `log10_permutations` is reduced
