@@ -164,8 +164,9 @@ def entropy_after_attack(
     counted: Literal["orders", "patches"] = "orders",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Certificate of the largest entropy of a patch order that an attack's measured success allows. It proves no
-    privacy.
+    """Certificate of the largest entropy of a patch order that an attack's measured success allows.
+
+    It proves no privacy, since another attack may succeed more often.
 
     Args:
         tokens: number of patches of an image.
