@@ -96,7 +96,9 @@ def epsilons(
 
 
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
-    """The certificate of the smallest δ that is proven at ε ≥ 0, by the same bounds as in `epsilon`.
+    """The certificate of the smallest δ for which the mechanism is proven (ε, δ)-DP at a given ε ≥ 0.
+
+    The bounds and the meaning of `tight` are the same as in `epsilon`.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

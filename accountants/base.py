@@ -14,11 +14,11 @@ class RenyiCurve:
 
     orders: tuple[float, ...]
     values: tuple[float, ...]
-    method: str
+    method: str  # the bound that was used, in words
     relation: Relation
     unit: Unit  # what neighbors differ in: a record or a client
-    assumptions: tuple[str, ...]
-    source: str
+    assumptions: tuple[str, ...]  # one sentence for each assumption
+    source: str  # papers and theorems
     versions: dict[str, str]  # versions of the libraries that took part
 
 

@@ -320,8 +320,8 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of a parameter table with privkit's column names, without empty cells, and with the values that its words
-    imply.
+    """A row of a parameter table with privkit's column names, without empty cells. Names from other libraries may imply
+    further values.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
     removing a record; this sensitivity is the clipping norm, or 1 without a clip.

@@ -120,11 +120,12 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
-    """Every bound that applies to a run of at least one step. If one of them is exact, it is returned alone, since no
-    bound is smaller.
+    """Every bound on ε and δ that applies to a run. If one of them is exact, it is returned alone, since no bound is
+    smaller.
 
-    With `tight`, privacy loss distributions are composed numerically too. An answer then takes tens of milliseconds,
-    and up to a second for many rounds with k of n clients.
+    A run is a list of at least one pair (step, number of its repetitions). With `tight`, privacy loss distributions are
+    composed numerically too. An answer then takes tens of milliseconds, and up to a second for many rounds with k of n
+    clients.
 
     >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
     ['exact Gaussian profile']

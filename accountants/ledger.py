@@ -77,9 +77,9 @@ class Charge:
 class Ledger:
     """Append-only account of the releases of a run, in a file that survives a kill at any moment.
 
-    A charge is one JSON line, flushed to disk before `charge` returns. So if you release only after `charge` returns,
-    every release is in the ledger. If a kill cut off the last line, its release was not made; opening the ledger drops
-    this line.
+    A charge states releases before they are made. It is one JSON line, flushed to disk before `charge` returns. So if
+    you release only after `charge` returns, every release is in the ledger. If a kill cut off the last line, its
+    release was not made; opening the ledger drops this line.
 
     Attributes:
         path: the file. If it is missing, it is created with its folders.

@@ -45,7 +45,7 @@ class BudgetRow(Checked):
     error: str = ""  # why the row was refused, without the row's number; empty if it was computed
     epsilon: _Amount | None = None  # proven upper bound ≥ 0; `inf` if nothing is proven; None if the row was refused
     delta: _Amount | None = None
-    lower: _Amount | None = None  # proven lower bound, if one is known
+    lower: _Amount | None = None  # proven lower bound on ε, if one is known
     method: str = ""
     order: _Amount | None = None  # the Rényi order that gave `epsilon`; None if no order was involved
     at_grid_edge: bool = False  # whether `order` is the first or the last order that was tried

@@ -11,9 +11,9 @@ class Difference(Frozen):
     """One measured quantity of one defense under one attack, in two runs.
 
     `first` and `second` are the means in both runs over their common seeds. `difference` is `second` minus `first`,
-    with its interval. If the quantity is measured per record, `p_value` is that of Wilcoxon's signed-rank test
-    (adjusted by Holm for all tests of the comparison), and `effect` the rank-biserial correlation in [-1, 1]. For other
-    quantities both are None. `records` is the number of different records that are paired.
+    with its interval. If the quantity is measured per record, `p_value` belongs to Wilcoxon's signed-rank test
+    (adjusted by Holm for all tests of the comparison), and `effect` is the rank-biserial correlation in [-1, 1]. For
+    other quantities both are None. `records` is the number of different records that are paired.
     """
 
     first_name: str

@@ -102,8 +102,8 @@ def workflow_message(text: str) -> str:
 
 
 def markup(text: str) -> str:
-    r"""Text for XML and HTML, still without their own escaping: characters that XML forbids become escapes; line ends
-    are kept.
+    r"""Text prepared for XML and HTML: characters that XML forbids become visible escapes. Line ends are kept; signs
+    like < must still be escaped.
 
     >>> print(markup("a\x00b\uffff <c>"))
     a\x00b\uffff <c>

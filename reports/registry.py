@@ -59,8 +59,7 @@ class MeasuredSetting(Frozen):
     """The results of one setting (a defense with its options) against one adversary: means over seeds, and an interval
     of the share of identified records.
 
-    The interval is over seeds; if there is only one seed, over records. The fields have the meaning that they have in
-    `Entry`.
+    The interval is over seeds; if there is only one seed, over records.
     """
 
     dataset: str
@@ -68,16 +67,16 @@ class MeasuredSetting(Frozen):
     defense: str
     threat_model: ThreatModel
     seeds: tuple[int, ...]
-    outcomes: tuple[Outcome, ...]
-    attack: str
-    victims: int
-    own: int
-    identified: Interval
-    chance: float
-    accuracy: float
-    bare_accuracy: float | None
-    claim: str
-    traffic: float | None
+    outcomes: tuple[Outcome, ...]  # the verdict of each seed
+    attack: str  # the attack that identifies most records
+    victims: int  # number of attacked records
+    own: int  # number of the adversary's own records
+    identified: Interval  # share of the attacked records that are identified
+    chance: float  # the largest share that a guess without the release identifies
+    accuracy: float  # accuracy of the task
+    bare_accuracy: float | None  # accuracy of the undefended model; None if it was not trained
+    claim: str  # what is proven or declared
+    traffic: float | None  # bytes of a record both ways, as a multiple of the undefended model's; None if not counted
 
     @property
     def named(self) -> str:

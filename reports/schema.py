@@ -72,7 +72,7 @@ class Provenance(Frozen):
 
 
 class Tuned(Frozen):
-    """The result of a search for the best values of an attack's fields, on the adversary's own records only."""
+    """The result of a search for the best options (fields) of an attack, on the adversary's own records only."""
 
     chosen: str  # the attack that was mounted, as `--attack` takes it
     fields: tuple[str, ...]  # the fields that were searched
@@ -184,8 +184,9 @@ class Summary(Frozen):
     """The means over several seeds, either of one attack on one defense, or of the floor (guess without the release)
     that `floor` names.
 
-    `protocol` is set only if this floor differs between protocols. `values` maps accuracy and the measures of guesses
-    (unaligned, and the likeness after matching) to the mean of the seeds' means, with its interval.
+    `protocol` is set only if this floor differs between protocols. `values` maps each measure to the mean of the seeds'
+    means, with its interval: the accuracy, the measures that compare guess n with record n, and the likeness after
+    guesses are matched to records.
     """
 
     defense: str
@@ -220,12 +221,12 @@ class Manifest(Frozen):
     """
 
     schema_version: Literal[9] = 9
-    privkit: str
-    created: str
-    argv: tuple[str, ...]
+    privkit: str  # privkit's version
+    created: str  # time of creation
+    argv: tuple[str, ...]  # the command
     config: dict[str, object]
     settings: dict[str, object] = {}
-    fingerprint: str
-    threads: int
+    fingerprint: str  # hash of the configuration
+    threads: int  # number of CPU threads
     seeds: tuple[int, ...]
     cells: tuple[PlannedCell, ...]

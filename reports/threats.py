@@ -211,8 +211,8 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
 
 
 def _unseen(rows: Sequence[Row]) -> str:
-    """A remark on the largest lead over all constant guesses that an attack may have by the data's intervals. With few
-    records, only large leads are significant."""
+    """A remark on the error that is not ruled out for an attack: how far it may lie below every constant guess's error.
+    With few records, only large differences are significant."""
     gains = []
     for row in rows:
         metric = metric_of(row)

@@ -46,7 +46,7 @@ class Verdict(Frozen):
     from it."""
 
     schema_version: Literal[9] = 9
-    run: str
+    run: str  # fingerprint of the run
     outcome: Literal["clean", "failed", "errored", "unfinished", "empty"]
     exit_code: Literal[0, 1, 3]
     sentence: str

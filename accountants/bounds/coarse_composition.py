@@ -52,14 +52,14 @@ class CoarseComposition(Bound):
     A release has the laws P and Q under the two neighbors, and the loss ln(P/Q). Let p be the probability that any
     release has an infinite loss, L the sum of the finite losses, and K = ln E_P e^{λL} for some λ > 0.
 
-    1. From the moment K follows, at every ε,
+    1. The moment K gives, at every ε, the bound
 
         δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε}.
 
-       We take the λ with the smallest ε, and keep this λ.
+       We take the λ with the smallest ε, and use it in step 2.
     2. The losses are moved to a grid: the mass of each loss is divided between the two neighboring nodes, such that
-       its probabilities under P and Q are kept. P is tilted by e^{λL − K}, so that sums near ε are likely and keep
-       their digits. Let P̃(l) be the tilted probability that the composed loss is the node l, and t the last node.
+       this mass is kept under P and under Q. P is tilted by e^{λL − K}, so that sums near ε are likely and keep their
+       digits. Let P̃(l) be the tilted probability that the composed loss equals l, and t the last node of the grid.
        Then
 
         δ ≤ p + Σ_{ε < l ≤ t} (1 − e^{ε − l})·e^{K − λl}·P̃(l) + e^{K − λt}.
@@ -205,8 +205,8 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
 def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
     """The smallest ε of each of R runs that composition on grids proves, at most `first` (already proven): float [R].
 
-    If an ε is proven at every node of a grid, the grid began too high. Then a smaller tilt λ is tried, whose grid
-    begins lower.
+    If an ε is proven at every node of a grid, the grid began too high. Then a smaller tilt λ (see `CoarseComposition`)
+    is tried, whose grid begins lower.
     """
     found, begins = _on_grids(runs, tilt, first)
     found = np.minimum(found, first)

@@ -219,10 +219,11 @@ def _smallest(function: Callable[[float], float], low: float, high: float, width
 
 
 def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
-    """values^count by repeated squaring; numpy's general complex power is ten times slower.
+    """values^count by repeated squaring, for the Fourier transform of a probability distribution. numpy's general
+    complex power is ten times slower.
 
-    Powers below e^−650 are set to 0. The transform's largest value is 1, so they change no digit; computing them as
-    subnormal numbers would take a hundred times as long.
+    The largest value is 1, so powers below e^−650 change no digit. They are set to 0, since computing them as subnormal
+    numbers would take a hundred times as long.
     """
     kept = ~(values.real**2 + values.imag**2 < exp(-1300 / count))  # after many rounds, few
     square = values[kept]
@@ -239,7 +240,8 @@ def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.com
 
 
 def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[Array]]:
-    """The first and last node of a window for the composition, and the tilted masses of each part.
+    """The first and last node of a window for the composition, and the masses of each part, tilted (multiplied by
+    e^{λ·loss} with λ = `tilt`) and scaled to sum 1.
 
     At most the probability `_LOST` of the tilted composition lies below the window, and at most `_LOST` above.
     """

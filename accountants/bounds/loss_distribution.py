@@ -79,10 +79,11 @@ Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one di
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:
     """Privacy loss distributions of a mechanism, by connecting the dots of its privacy profile: valid upper bounds.
 
-    If both directions are equal (replace-one), `profile` is one function δ(ε ≥ 0), and the result holds one
-    distribution. Otherwise it is a pair of functions, and the result holds two distributions: compose each of them, and
-    take the larger δ. The grid's interval (distance of nodes, in nats) causes an error of about T·interval²/12 in the ε
-    of T rounds. Losses beyond the node where δ falls below `tail` are set to infinity.
+    A mechanism has two directions: neighbor P against Q, and Q against P. If they are equal (replace-one), `profile` is
+    one function δ(ε ≥ 0), and the result holds one distribution. Otherwise it is a pair of functions, and the result
+    holds two distributions: compose each of them, and take the larger δ. The grid's interval (distance of nodes, in
+    nats) causes an error of about T·interval²/12 in the ε of T rounds. Losses beyond the node where δ falls below
+    `tail` are set to infinity.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
@@ -121,7 +122,8 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
     """The distance of the grid's nodes, in nats: at most a hundredth of the standard deviation of one round's loss,
     unless the grid would be too large.
 
-    The grid ends where a round's δ falls below `tail`. If `wanted` is given, it is returned unchanged.
+    `steps` holds pairs (privacy profile of one round, number of such rounds). The grid ends where a round's δ falls
+    below `tail`. If `wanted` is given, it is returned unchanged.
     """
     if wanted is not None:
         return validate.real("interval", wanted, above=0)
@@ -135,7 +137,8 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
 
 
 def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, float]:
-    """The losses of the first direction on about 4,096 nodes, and an ε at which δ is below `tail` in both directions.
+    """A mechanism's privacy losses on about 4,096 nodes, for one direction (neighbor P against Q), and an ε at which δ
+    is below `tail` in both directions (also Q against P).
 
     Raises:
         GridTooLarge: if all losses lie beyond the farthest node.

@@ -102,8 +102,8 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
 
 
 def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
-    """The lower bound on ε of `composed_bounds`, from the first direction alone. This halves the work if both
-    directions have their own profile.
+    """The lower bound on ε of `composed_bounds`, from one direction alone (neighbor P against Q). This halves the work
+    if the other direction (Q against P) has a profile of its own.
 
     >>> from privkit.accountants.bounds.round_profiles import poisson_gaussian
     >>> round(composed_lower([(poisson_gaussian(0.2, 1.0), 100)], 1e-5, 1e-3), 1)

@@ -99,8 +99,11 @@ class GaussianRelease(SampledStep):
         return sqrt(count * self.mu**2)
 
     def exact(self, count: int) -> ClosedForm | None:
-        """The profile of one sampled release. Under Poisson sampling, it compares the release with the record to the
-        release without it, in the worse direction."""
+        """The exact bound of one sampled release; None for several releases, or without sampling.
+
+        Under Poisson sampling, it compares the release with the record to the release without it, which is the worse
+        direction.
+        """
         if count > 1 or self.rate in (0, 1):
             return None
         rate, mu = self.rate, self.mu

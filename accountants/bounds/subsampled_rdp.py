@@ -53,12 +53,12 @@ def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistr
     grid: float [A].
 
     `base` is the distribution of the loss ln y (y = P/Q, the likelihood ratio of two neighbors) without sampling. It
-    dominates the release, and is equal in both directions. With γ = k/n (`rate`) and L = 1 − γ + γy, the moment is 1 +
-    E_Q[f(L); y > 1] for f(L) = L^α − 1 − α(L − 1) + L^{1−α} − 1 + (α − 1)(L − 1). It grows with the base profile, since
-    f is convex and touches 0 at L = 1. For small x = L − 1, f is replaced by its upper bound α(α − 1)x²/2·((1 +
-    x)^{max(α − 2, 0)} + 1) (Taylor).
+    dominates the release, and is equal in both directions. With γ = k/n (`rate`), the sampled ratio is L = 1 − γ + γy,
+    and the curve ε(α) obeys e^{(α−1)ε(α)} = 1 + E_Q[f(L); y > 1] for f(L) = L^α − 1 − α(L − 1) + L^{1−α} − 1 + (α −
+    1)(L − 1). This mean grows with the base profile, since f is convex and touches 0 at L = 1. For small x = L − 1, f
+    is replaced by its upper bound α(α − 1)x²/2·((1 + x)^{max(α − 2, 0)} + 1) (Taylor).
 
-    The curve at A orders α > 1 is infinite if the base loss can be infinite, or if a moment overflows.
+    The curve at A orders α > 1 is infinite if the base loss can be infinite, or if the mean overflows.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moment is derived as in `sampled_renyi`.
 
@@ -89,10 +89,10 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
     For A orders α > 1 the result is [A], or [R, A] if `rate` (γ = k/n) or `mu` ≥ 0 holds R numbers. It is never above
     the divergence αμ²/2 without sampling.
 
-    Let x ~ N(0, 1), y = e^{μx − μ²/2} and L = 1 − γ + γy. With both means taken over x > μ/2, the moment is E[L^α − 1 −
-    α(L − 1)] + E[L^{1−α} − 1 + (α − 1)(L − 1)]. The first mean is Σ_j C(α, j)(1 − γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1
-    − j(y − 1)] ≥ 0. The second is at most C(α, 2)γ²·a_2 (Taylor), which is tight if this term matters. Between
-    integers, (α − 1)ε(α) is interpolated, since it is convex.
+    Let x ~ N(0, 1), y = e^{μx − μ²/2} and L = 1 − γ + γy. The curve ε(α) obeys e^{(α−1)ε(α)} = 1 + E[L^α − 1 − α(L −
+    1)] + E[L^{1−α} − 1 + (α − 1)(L − 1)], with both means taken over x > μ/2. The first mean is Σ_j C(α, j)(1 −
+    γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0. The second is at most C(α, 2)γ²·a_2 (Taylor), which is tight
+    if this term matters. Between integers, (α − 1)ε(α) is interpolated, since it is convex.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moments are derived as in `sampled_renyi`,
     which integrates both parts exactly. Theorem 27 of Wang, Balle and Kasiviswanathan 2019 is about twice as large.

@@ -1,9 +1,9 @@
-"""Upper bounds on the entropy of an image's patch order, given an attack's success. They show why shuffling has no
-finite ε.
+"""Upper bounds on the entropy of an image's patch order, given an attack's success; and why shuffling has no finite ε
+(`distinguish`).
 
-Every function gives an upper bound on the remaining entropy in bits, in the shape of its `success` or `accuracy`
-argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N!, the entropy of a
-uniform order.
+Every function with an argument `success` or `accuracy` gives an upper bound on the remaining entropy in bits, in the
+shape of this argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N!, the
+entropy of a uniform order.
 
 N ≥ 1 is the number of patches (`tokens`). `multiplicities` says how often each different patch occurs; None means that
 all patches differ. Successes and accuracies lie in [0, 1], confidences in (0, 1).

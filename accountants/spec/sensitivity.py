@@ -159,9 +159,9 @@ def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
     It is 1 if only the sum over coordinates is bounded.
 
     Proof of this case: let f_s be the trade-off function of a Laplace (or any log-concave) variable that is shifted by
-    s. Then f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t}, so one coordinate with shift s + t loses at least as much privacy as two
-    coordinates with shifts s and t. Between two labels in the simplex, increases and decreases have equal sums, so two
-    coordinates are the worst case.
+    s, and f_s ⊗ f_t that of two coordinates together. Then f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t}, so one coordinate with
+    shift s + t loses at least as much privacy as two coordinates with shifts s and t. Between two labels in the
+    simplex, increases and decreases have equal sums, so two coordinates are the worst case.
 
     Source: derived, with Dong, Roth and Su 2022, Lemma A.5 (f_t(1 − f_s) bounds two steps).
 

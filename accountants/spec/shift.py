@@ -54,12 +54,12 @@ class ShiftLaw:
         return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
     def raised(self, points: int = FEW) -> ShiftLaw:
-        """A distribution with at most `points` points, whose profile is an upper bound: shifts are put into classes,
-        and each shift is raised to the largest of its class. A distribution with few points is returned unchanged.
+        """A distribution with at most `points` points: shifts are put into classes, and each shift is raised to the
+        largest of its class. A distribution with few points is returned unchanged.
 
-        A Gaussian profile increases with μ, so the result is an upper bound. It is at most the profile of the largest
-        shift. One half of the classes has equal steps of μ. The steps of the other half follow √(p·Δμ²), where p is a
-        point's probability; this raises the mean of μ² least.
+        A Gaussian profile increases with μ, so the profile of the result is an upper bound. It is at most the profile
+        of the largest shift. One half of the classes has equal steps of μ. The steps of the other half follow √(p·Δμ²),
+        where p is a point's probability; this raises the mean of μ² least.
 
         Source: derived.
 
