@@ -90,8 +90,8 @@ def calibrate_advantage(
     """Find σ, rounds or group size for which every attack has a true positive rate minus false positive rate of at most
     `advantage`, in (0, 1).
 
-    The other arguments, the result and the errors are as in `calibrate`. The certificate is for ε = 0, since its δ is
-    the largest advantage.
+    The other arguments, the result and the errors are as in `calibrate`. The certificate is for ε = 0, where δ is the
+    largest advantage.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 

@@ -39,12 +39,11 @@ class Gate:
 
     A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) has further requirements:
 
-    * It must also hold for constant guesses, which need no release, and for the untrained attack, since an adversary
-      may stop before any training.
-    * A failed attack does not meet it, since its number is no evidence for the defense. An attack has failed if it does
-      worse than constant guesses, fails its control experiment, or fails on the undefended model, too. It has also
-      failed if its guesses show images with another contrast or sign, or if it lacked an input (`Row.doubt`): the
-      segment behind a recorded release, or the gradients of predicted texts.
+    * It must also hold for constant guesses, which need no release: an attack that does worse than these is no evidence
+      for the defense. It must also hold for the untrained attack, since an adversary may stop before any training.
+    * It is not met by an attack whose failure is no evidence. This is so if the attack failed its control experiment,
+      or fails on the undefended model, too; if its guesses show images with another contrast or sign; or if it lacked
+      an input (`Row.doubt`), namely the segment behind a recorded release, or the gradients of predicted texts.
     * It is not met if only constant guesses gave the number.
 
     Attributes:

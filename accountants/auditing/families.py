@@ -55,7 +55,7 @@ class Family(ABC):
         """The ε at δ of the curve with this strength (≥ 0)."""
 
     def lower(self, strength: float, delta: float) -> float:
-        """A lower bound on the ε at δ of a mechanism with this strength.
+        """A lower bound on the ε at δ of a mechanism whose trade-off curve has this strength (parameter).
 
         It is below `epsilon` if the accountant may overstate the mechanism's ε. Compare a claimed ε with `epsilon`; use
         this method to bound the mechanism's true ε.

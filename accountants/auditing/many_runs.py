@@ -134,8 +134,7 @@ def tried(members: Array, others: Array, error: float, threshold: float | None) 
 
     Returns:
         The J cuts (thresholds with their error counts); the error probability of each limit on the rate of missed
-            members, [J], and on the rate of false alarms, [J]; the assumption about the threshold; and the method in
-            words.
+        members, [J], and on the rate of false alarms, [J]; the assumption about the threshold; and the method in words.
     """
     if threshold is not None:
         cuts, half = Cuts.at(members, others, validate.real("threshold", threshold)), np.array([error / 2])

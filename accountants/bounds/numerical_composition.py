@@ -17,8 +17,8 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComposedBound(Bound):
-    """The bound from dominating pairs of all rounds, composed by FFT. If the grid would be too large, the bound proves
-    nothing."""
+    """The bound of a run from dominating privacy profiles of its rounds, composed by FFT. If the grid would be too
+    large, the bound proves nothing."""
 
     pairs: Pairs  # profiles of single rounds, and how often each is composed
     # profiles that one pair of neighbors attains in every round: `pairs` if it attains both directions; None if unknown

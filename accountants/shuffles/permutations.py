@@ -61,8 +61,8 @@ def log10_target_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def own_image_share(tokens: int, batch: int, kept: int) -> float:
-    """The expected share, in [0, 1], of an output's patches that come from its own image: k′ + (1 − k′)/B. Here k′ =
-    K/N is the share of patches that stay with their image, and B the number of images in the batch.
+    """The expected share, in [0, 1], of a shuffled image's patches that come from the image itself: k′ + (1 − k′)/B.
+    Here k′ = K/N is the share of the N patches that stay with their image, and B the number of images in the batch.
 
     The second term counts dealt patches that return to their own image.
 
@@ -74,8 +74,8 @@ def own_image_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
-    """log10 of N!/∏m!, the number of different orders of an image whose different patches occur m times each
-    (`multiplicities`, whole numbers ≥ 1 that sum to N).
+    """log10 of N!/∏m!, the number of different orders of an image with N patches, if different patches occur m times
+    each. `multiplicities` holds the m: whole numbers ≥ 1 that sum to N.
 
     Source: the multinomial coefficient.
 
@@ -108,7 +108,8 @@ class _IntersectionOdds:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
-    """Odds that two patches share an output of batch shuffling: for patches of one image against patches of two images.
+    """The odds that two patches are in the same output (shuffled image) of batch shuffling: for patches of one image
+    against patches of two images.
 
     All variants of batch shuffling have the same odds. They need N ≥ 2 patches (`tokens`), B ≥ 2 images (`batch`), and
     `rounds` ≥ 1 independent rounds that shuffle the same batch of images.

@@ -70,9 +70,9 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
     Under "algorithm_2" they always are. In the other variants they are only if no patch or every patch stays with its
     image.
 
-    With "final_shuffle", let output j hold t_j patches of its own image, of which K are kept. The outcome's probability
-    is proportional to ∏_j C(t_j, K). With "kept_in_place", t_j counts patches at their own place, so the original order
-    is the most likely outcome.
+    With "final_shuffle", let output j (a shuffled image) hold t_j patches of its own image, of which K had to stay. The
+    outcome's probability is proportional to ∏_j C(t_j, K). With "kept_in_place", t_j counts patches at their own place,
+    so the original order is the most likely outcome.
 
     Source: derived; equals the frequencies of enumeration in the tests.
 
@@ -86,8 +86,8 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
 
 
 def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """−log10 of the probability of the most likely outcome of batch shuffling. An attack can guess no better than if
-    there were this many equally likely outcomes (as a power of 10).
+    """−log10 of the probability of the most likely outcome of batch shuffling. If this is r, an attack guesses no
+    better than among 10^r equally likely outcomes.
 
     Under "algorithm_2" and "final_shuffle" it is Eq. 7 (`log10_total_permutations`): the final shuffle adds outcomes,
     but the best guess stays as likely. With "kept_in_place" it is only log10 (B·N′)! for B images with N′ dealt patches
