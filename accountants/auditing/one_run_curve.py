@@ -167,11 +167,11 @@ def planned_guesses(canaries: int, strength: float, *, confidence: float, family
     """The numbers of "member" and "non-member" guesses that promise the largest bound if the claimed trade-off curve is
     true.
 
-    The claimed curve is the member of `family` with this `strength`. Let f̄(x) be its true positive rate at the false
-    positive rate x. A threshold at x among m = `canaries` ≥ 2 fairly drawn canaries makes m·(x + f̄(x))/2 guesses of
-    "member". We try several x, and assume that one standard deviation fewer guesses are right than the curve allows.
-    The number of "non-member" guesses is the same, or 0 if the family is one-sided. The plan depends only on m and the
-    claimed curve, so it costs no confidence.
+    The claimed curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at the false
+    positive rate x. Of m = `canaries` ≥ 2 canaries, which are members by fair coins, a threshold at x guesses m·(x +
+    f̄(x))/2 to be members, on average. We try several x, and assume that one standard deviation fewer guesses are right
+    than the curve allows. The number of "non-member" guesses is the same, or 0 if the family is one-sided. The plan
+    depends only on m and the claimed curve, so it costs no confidence.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

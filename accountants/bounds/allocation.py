@@ -110,7 +110,8 @@ class SecretPlaces(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class ToldPlaces(Step):
-    """A shift in k secret places, charged as if the server knew the places: one Gaussian of shift √k·μ.
+    """A shift by μ standard deviations of the noise in k secret places, charged as if the server knew the places: one
+    Gaussian of shift √k·μ.
 
     Source: derived from joint convexity: revealing the places cannot lower a divergence.
     """
@@ -330,11 +331,11 @@ def _puts(places: int, mu: float) -> tuple[Array, Array]:
 
 
 def _dots(interval: float, nodes: int, mu: float) -> Array:
-    """Probabilities of the values 0, h, 2h, … (h = `interval`), for which E(c − X)₊ equals that of the lognormal
-    variable at every node c.
+    """Probabilities of the values 0, h, 2h, … (h = `interval`) of a variable X, such that E(c − X)₊ is that of the
+    lognormal variable at every node c.
 
-    They are second differences of E(c − X)₊ below the mean, and of E(X − c)₊ above it. Each of these functions is small
-    on its side, so the differences keep their digits.
+    They are second differences of the lognormal's E(c − X)₊ below its mean, and of E(X − c)₊ above. Each of these
+    functions is small on its side, so the differences keep their digits.
     """
     c = interval * np.arange(1, nodes + 1)
     d = np.log(c) / mu

@@ -107,11 +107,13 @@ def _several(rate: float, mu: float, rounds: int, worst: LossDistribution) -> tu
 
 
 def triples(near_ends: Sequence[float] = _NEAR, apart_ends: Sequence[float] = APART) -> list[Gram]:
-    """Gram matrices that together exceed the matrices of all triples (x, x', y) of records that are at most 1 apart.
+    """Gram matrices that together exceed those of all triples (x, x', y) of records that are at most 1 apart, in the
+    order of positive semidefinite matrices.
 
-    A Gram matrix holds the products of x − y and x' − y. One squared distance runs from 0 to 1, and the result has one
-    matrix for each interval between the given ends: `near_ends` for the distance of y and x', `apart_ends` for x and
-    x'. Triples with y near x are left out: exchanging x and x' turns them into triples with y near x'.
+    A Gram matrix holds the products of x − y and x' − y. In the worst triples two distances are 1, and the square s of
+    the third is in [0, 1]. For each interval of s between consecutive ends, one matrix exceeds all matrices of this
+    interval. `near_ends` belong to the triples in which the third distance is from y to x', `apart_ends` to those from
+    x to x'. Triples with y near x are left out: exchanging x and x' turns them into triples with y near x'.
     """
     near, apart = np.array([[1, 0], [0, 0]]), np.ones((2, 2))  # at s = 0
     slopes = np.array([[0, 0.5], [0.5, 1]]), np.array([[0, -0.5], [-0.5, 0]])
