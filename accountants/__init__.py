@@ -1,8 +1,9 @@
-"""Accountants: what a mechanism's parameters prove, with every assumption in words. Imports no torch.
+"""Accountants: privacy guarantees proven from a mechanism's parameters, with every assumption in words. Imports no
+torch.
 
-This library knows neither the training core nor the attacks. `ACCOUNTANTS` is the table of what it offers.
-Every function raises `ValueError` for an argument outside the range that its docstring gives, and the message names
-the allowed range.
+The library uses neither the training code nor the attacks. `ACCOUNTANTS` lists its functions that return a certificate.
+Every function raises `ValueError` for an argument outside the range that its docstring gives, and the message names the
+allowed range.
 """
 
 from __future__ import annotations

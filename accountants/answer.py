@@ -27,9 +27,12 @@ from privkit.shared.certificate import Certificate
 def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
     """Upper bounds on the Rényi divergence of a run at the given orders α > 1.
 
-    Source: Mironov 2017; with random mixing ratios λ, ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's
-    Theorem 1 fixes λ); for k of n clients, the tight profile, or Wang, Balle and Kasiviswanathan 2019 if λ has a
-    density. The result is never above the unsampled curve.
+    A run consists of all releases of the mechanism. The `values` of the result hold one bound ≥ 0, in nats, for each
+    order. They are never above the bounds without sampling.
+
+    Source: Mironov 2017. Random mixing ratios λ, with μ(λ) the shift of a release over its noise's standard deviation:
+    ε(α) = ln E exp((α−1)αμ²(λ)/2)/(α−1) (derived; DP-CutMixSL's Theorem 1 fixes λ). A secret sample of k of n clients:
+    the tight profile, or Wang, Balle and Kasiviswanathan 2019 if λ has a density.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -53,12 +56,12 @@ def rdp(mechanism: SplitMechanism, orders: Sequence[float]) -> RenyiCurve:
 
 
 def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> Certificate:
-    """Smallest ε that is proven at δ.
+    """The certificate of the smallest ε for which the mechanism is proven (ε, δ)-DP.
 
     Args:
-        delta: δ in (0, 1). Above 1e-3, or above one over the number of clients, the certificate warns.
-        tight: whether numerical composition (PLD) may be used if no closed form is exact. It takes tens of
-            milliseconds, and up to a second for many rounds with k of n clients.
+        delta: δ in (0, 1). If it is above 1e-3 or above 1/(number of clients), the certificate contains a warning.
+        tight: whether privacy loss distributions may be composed numerically if no closed form is exact. This takes
+            tens of milliseconds, and up to a second for many rounds with k of n clients.
 
     Source: the smallest of the bounds in docs/explanation/accounting.md; the certificate names the one that it used.
 
@@ -73,9 +76,10 @@ def epsilon(mechanism: SplitMechanism, delta: float, *, tight: bool = True) -> C
 def epsilons(
     mechanisms: Sequence[SplitMechanism], deltas: Sequence[float], *, tight: bool = False
 ) -> Iterator[Certificate]:
-    """Certificates of the smallest proven ε of R mechanisms, each at its own δ ([R]), in one vectorised pass.
+    """Certificates of the smallest proven ε of R mechanisms, in one vectorised pass. `deltas` holds R numbers in (0,
+    1): the δ of each mechanism.
 
-    The bounds are those of `epsilon`. Only numerical composition treats the mechanisms one by one.
+    The bounds are the same as in `epsilon`. Only numerical composition (`tight`) treats the mechanisms one by one.
     """
     checked = [validate.delta(delta) for delta in deltas]
     runs = [compiled.steps(mechanism) for mechanism in mechanisms]
@@ -92,7 +96,9 @@ def epsilons(
 
 
 def delta(mechanism: SplitMechanism, epsilon: float, *, tight: bool = True) -> Certificate:
-    """Smallest δ that is proven at ε ≥ 0, by the bounds of `epsilon`.
+    """The certificate of the smallest δ for which the mechanism is proven (ε, δ)-DP at a given ε ≥ 0.
+
+    The bounds and the meaning of `tight` are the same as in `epsilon`.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -117,9 +123,10 @@ def delta_of(log_delta: float, epsilon: float, run: Steps) -> float:
 
 
 def trade_off(mechanism: SplitMechanism, false_positive_rates: ArrayLike, *, tight: bool = True) -> Array:
-    """Smallest false negative rate that any attack can have at each false positive rate: a proven lower bound.
+    """A proven lower bound on the false negative rate of every attack, at each of A false positive rates: float [A].
 
-    It is β = max over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)) for [A] rates α in [0, 1], with the δ(ε) of `region`.
+    For a rate α in [0, 1] the bound is the maximum over ε of max(1 − δ − e^ε·α, e^{−ε}(1 − δ − α)), where δ is the
+    smallest proven δ at ε (`region` computes it at some values of ε).
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
@@ -155,10 +162,14 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of an ε or δ that the bound `best` gave; `said` holds the assumptions and warnings.
+    """The certificate of an ε or δ that the bound `best` gave.
 
-    The quantities `zcdp_rho` and `gdp_mu` come from the steps of the run. `proven` is (ε, δ, a lower bound on ε or
-    None), or None if nothing is proven.
+    Args:
+        run: the steps of the run, from which the quantities ρ (`zcdp_rho`) and μ (`gdp_mu`) are computed.
+        limit: the answer of `best`, with the Rényi order at which it was found.
+        claim: the statement of the certificate.
+        said: assumptions and warnings, in words.
+        proven: (ε, δ, a lower bound on ε or None); None if nothing is proven.
     """
     epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(

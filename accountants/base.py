@@ -9,23 +9,23 @@ from privkit.shared.certificate import Certificate, Relation, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class RenyiCurve:
-    """Rényi differential privacy of a whole run: [A] orders α > 1, and [A] upper bounds on the divergence at these
-    orders."""
+    """Rényi differential privacy of a whole run at A orders: `values[i]` is an upper bound, in nats, on the Rényi
+    divergence of order `orders[i]` > 1."""
 
     orders: tuple[float, ...]
     values: tuple[float, ...]
-    method: str
+    method: str  # the bound that was used, in words
     relation: Relation
     unit: Unit  # what neighbors differ in: a record or a client
-    assumptions: tuple[str, ...]
-    source: str
+    assumptions: tuple[str, ...]  # one sentence for each assumption
+    source: str  # papers and theorems
     versions: dict[str, str]  # versions of the libraries that took part
 
 
 def no_protection() -> Certificate:
-    """Certificate of an unprotected release: nothing is proven.
+    """The certificate of an unprotected release: ε is infinite, since nothing is proven.
 
-    Source: the definition of DP; the smashed data leave the client as they are.
+    Source: the definition of DP; the smashed data (the activations at the cut layer) leave the client unchanged.
 
     >>> no_protection().epsilon
     inf

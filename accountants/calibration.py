@@ -26,13 +26,12 @@ _QUIET, _QUIETEST = 2.0**-8, 2.0**-120
 
 @dataclass(frozen=True, kw_only=True)
 class Calibrated:
-    """A mechanism that reaches the target. If the target is an ε, the ε of the certificate is at most this target.
-
-    `value` is the smallest σ of smashed data (the σ of labels is scaled by the same factor), the smallest noise
-    parameter of randomized response, the largest number of rounds, or the smallest group.
-    """
+    """The result of a calibration: a mechanism that reaches the target, with its certificate. If the target is an ε,
+    the certificate's ε is at most this target."""
 
     parameter: Parameter
+    # the smallest σ of smashed data (the σ of labels is scaled by the same factor), the smallest noise parameter of
+    # randomized response, the largest number of rounds, or the smallest group
     value: float
     mechanism: SplitMechanism
     certificate: Certificate
@@ -53,13 +52,17 @@ class Target:
 def calibrate(
     mechanism: SplitMechanism, parameter: Parameter, *, epsilon: float, delta: float, tight: bool = True
 ) -> Calibrated:
-    """Find noise, rounds or group size for a target ε. The result meets the target.
+    """Find the noise, number of rounds or group size with which a mechanism reaches a target ε at δ. The result meets
+    the target.
 
     Args:
         mechanism: the mechanism; the search starts at its value of the parameter.
-        parameter: the parameter to find; "noise_parameter" belongs to randomized response.
-        epsilon: target > 0, at δ in (0, 1).
-        tight: as in `answer.epsilon`. The relative precision of σ is 1e-4 if True, else 1e-6.
+        parameter: the parameter to find. "sigma" is the noise's standard deviation or scale, "noise_parameter" belongs
+            to randomized response, "group" is the number of mixed clients.
+        epsilon: target ε > 0.
+        delta: δ in (0, 1).
+        tight: whether privacy loss distributions may be composed numerically. The relative precision of σ is then 1e-4,
+            else 1e-6.
 
     Raises:
         ValueError: if no value reaches the target (the error names the best value), if every noise or every number of
@@ -84,9 +87,11 @@ def calibrate(
 def calibrate_advantage(
     mechanism: SplitMechanism, parameter: Parameter, *, advantage: float, tight: bool = True
 ) -> Calibrated:
-    """Find σ, rounds or group size that bounds every attack's TPR − FPR by the target `advantage` in (0, 1).
+    """Find σ, rounds or group size for which every attack has a true positive rate minus false positive rate of at most
+    `advantage`, in (0, 1).
 
-    Everything else is as in `calibrate`; the certificate is at ε = 0, where its δ is the advantage.
+    The other arguments, the result and the errors are as in `calibrate`. The certificate is for ε = 0, where δ is the
+    largest advantage.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -112,10 +117,11 @@ def calibrate_rates(
     false_positives: float,
     tight: bool = True,
 ) -> Calibrated:
-    """Find σ, rounds or group size that bounds every attack's true positive rate at one false positive rate.
+    """Find σ, rounds or group size for which every attack has a true positive rate of at most `true_positives` if its
+    false positive rate is `false_positives`.
 
-    The false positive rate lies in (0, 1); the target lies above it and below 1. Everything else is as in `calibrate`,
-    at ε = 0.
+    Both rates lie in (0, 1), and the true positive rate is the larger one. The other arguments, the result and the
+    errors are as in `calibrate`. The certificate is for ε = 0.
 
     Source: Kulynych et al. 2024, "Attack-aware noise calibration for differential privacy".
 
@@ -250,9 +256,9 @@ def _rounds(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[flo
 
 
 def _group(mechanism: SplitMechanism, target: Target, tight: bool) -> tuple[float, SplitMechanism]:
-    """The smallest number of mixed clients that meets the target, and the mechanism with it.
+    """The smallest number of mixed clients that meets the target, and the mechanism with this number.
 
-    Sizes are tried one by one from 1, since under sampling a larger group does not always lower ε.
+    Sizes are tried one by one from 1, since a larger group does not always lower ε if clients are sampled.
     """
     if isinstance(mechanism.mixing, NoMixing | HiddenMask):
         raise ValueError("group needs mixing: without it a larger group hides nobody (use dp_mixsl or dp_cutmixsl)")

@@ -26,7 +26,10 @@ Counts = Mapping[SplitMechanism, tuple[int, int]]
 
 
 def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
-    """The bounds (at least one) that hold for all charges together; `total` [1 + A] is the sum of their costs.
+    """The bounds (at least one) on the privacy loss of all charges of a ledger together.
+
+    `counts` holds the mechanisms with their numbers of charges. `total` is the sum of their costs: [1 + A] with Σμ² and
+    the Rényi curve at A orders. With `tight`, privacy loss distributions may be composed numerically.
 
     Source: see `ledger.Ledger`.
     """
@@ -59,10 +62,11 @@ def within(total: Array, epsilon: float, delta: float) -> bool:
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """Σμ² and the Rényi curve of all charged rounds, [1 + A]; Σμ² is `inf` if no Gaussian dominates some releases.
+    """The cost of all charged rounds of a mechanism, float [1 + A]: the sum of the squared shifts μ², then the Rényi
+    divergence at A orders. Σμ² is `inf` if some releases are dominated by no Gaussian.
 
-    A unit is a round, or all rounds that are charged together. The updates of the lower model are added once per
-    charge.
+    `units` counts rounds; rounds that must be charged together count as one unit. The updates of the lower model are
+    added once for each of the `charges`.
     """
     updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
     return units * unit_cost(one) + updates
@@ -80,9 +84,9 @@ def _updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """A pair for one charge of these rounds: the number of its units, and 1, the number of charges.
+    """The pair (number of units, 1) for one charge of this number of rounds; the 1 is the number of charges.
 
-    A unit is a round, or all rounds that are charged together.
+    A unit is a round, or all rounds that must be charged together.
     """
     return rounds // one.charged_together, 1
 

@@ -1,6 +1,6 @@
-"""Columns of a parameter table, the only list of parameters; the command line's flags come from it.
+"""The columns of a parameter table. This is the only list of parameters; the command line's flags come from it.
 
-Names may contain capitals and spaces. Names from opacus, TF Privacy and dp_accounting are understood, too.
+A header may contain capitals and spaces. Names from opacus, TF Privacy and dp_accounting are understood, too.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def _decimal(**limits: float) -> Callable[[str, Any], float]:
 
 
 def _whole(least: int = 1) -> Callable[[str, Any], int]:
-    """A whole number of at least `least`; 3.0 and 1e6 are whole, 3.5 is not. The text 1.000 is refused, since it may
-    mean a thousand."""
+    """A parser of whole numbers of at least `least`: 3.0 and 1e6 are whole, 3.5 is not. The text 1.000 is refused,
+    since it may mean a thousand."""
 
     def parsed(name: str, value: Any) -> int:
         if isinstance(value, str) and fullmatch(r"\s*[1-9]\d{0,2}\.000\s*", value):
@@ -251,7 +251,7 @@ DEFAULTS = {column.name: column.default for column in COLUMNS}
 
 
 def schema() -> list[dict[str, str]]:
-    """A description of every column, as texts for people.
+    """A description of every column of the parameter table: dicts of texts with the keys column, default and what.
 
     >>> schema()[1]["column"]
     'mechanism'
@@ -284,7 +284,7 @@ _KNOWN = frozenset((*BY_NAME, *_SAME, _MULTIPLIER, "variance"))
 
 
 def spelled(name: str) -> str:
-    """A header in the spelling of column names.
+    """A header in the spelling of column names: small letters, with underscores for spaces and hyphens.
 
     >>> spelled(" Noise Multiplier")
     'noise_multiplier'
@@ -298,7 +298,8 @@ def known(name: str) -> bool:
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Refuse unknown names, all at once, and suggest the nearest known ones.
+    """Raise ValueError if some names are not columns of the parameter table. The message names them all, and the
+    nearest known ones.
 
     >>> check_known(["sensitivty"])
     Traceback (most recent call last):
@@ -319,10 +320,11 @@ def check_known(names: Iterable[str]) -> None:
 
 
 def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """A table row with privkit's column names, without empty cells and with implied values.
+    """A row of a parameter table with privkit's column names, without empty cells. Names from other libraries may imply
+    further values.
 
     `sample_rate` implies Poisson sampling. `noise_multiplier` is σ divided by the L2 sensitivity under adding or
-    removing a record, which is the clipping norm. Without a clip, the sensitivity is 1.
+    removing a record; this sensitivity is the clipping norm, or 1 without a clip.
 
     Source: opacus `PrivacyEngine`; dp_accounting `GaussianDpEvent`, `PoissonSampledDpEvent`.
 
@@ -346,7 +348,8 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(cells: Mapping[str, Any]) -> dict[str, str]:
-    """For each column that the row names by another library's word: this word, which error messages quote.
+    """The columns that a row names by another library's word: a dict from column to this word, which error messages
+    quote.
 
     >>> words({"max_grad_norm": 0})
     {'clip_norm': 'max_grad_norm'}

@@ -34,7 +34,8 @@ _NUMERICAL = "numerical_composition", "third_record"
 
 
 def steps(mechanism: SplitMechanism) -> Steps:
-    """The steps of a run: the releases of all rounds, and the noisy updates of the lower model.
+    """The steps of a run, as pairs (mechanism, number of its repetitions): the releases of all rounds, then the noisy
+    updates of the lower model if there are any.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> run = steps(mechanism_of({"mechanism": "laplace", "sigma": 1, "dimensions": 9, "clip_high": 1, "rounds": 2}))
@@ -111,7 +112,8 @@ def update_step(updates: PrivateUpdates) -> tuple[Step, int]:
 
 
 def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
-    """Rényi curve of a run, [A], interpolated between whole orders if releases are sampled.
+    """Upper bounds on the Rényi divergence of a run at A orders α > 1: float [A]. If releases are sampled, the bounds
+    are interpolated between whole orders.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> curve(mechanism_of({"mechanism": "gaussian", "sigma": 2, "sensitivity": 2}), [2, 8]).tolist()
@@ -121,10 +123,12 @@ def curve(mechanism: SplitMechanism, orders: ArrayLike) -> Array:
 
 
 def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
-    """Every bound that holds for a run of at least one step. An exact bound is returned alone: none is smaller.
+    """Every bound on ε and δ that applies to a run. If one of them is exact, it is returned alone, since no bound is
+    smaller.
 
-    Numerical composition (`tight`) takes tens of milliseconds per answer, and up to a second for many rounds with k of
-    n clients.
+    A run is a list of at least one pair (step, number of its repetitions). With `tight`, privacy loss distributions are
+    composed numerically too. An answer then takes tens of milliseconds, and up to a second for many rounds with k of n
+    clients.
 
     >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
     ['exact Gaussian profile']

@@ -1,4 +1,5 @@
-"""Privacy filters: a limit on a number summed over all charges, valid if charges depend on earlier releases.
+"""Privacy filters: a limit on a number that is summed over all charges. The limit holds even if charges depend on
+earlier releases.
 
 A ledger that takes the best of many bounds needs charges that are fixed in advance. Otherwise the best bound and the
 end of the run would depend on the releases. A filter chooses one bound before the first release. A run that stops
@@ -39,14 +40,15 @@ _ROUNDING = 1e-12  # part of the limit that is left unspent, above the rounding 
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """A limit on one entry of a cost, [Σμ², Rényi curve at `USUAL_ORDERS`].
+    """A limit on one number of the total cost of all charges. The cost is an array: the sum of squared Gaussian shifts
+    Σμ², then the Rényi divergence at each of `USUAL_ORDERS`.
 
     Source: Σμ²: Smith and Thakurta 2022, and Koskela, Tobaben and Honkela 2023 (fully adaptive Gaussian differential
     privacy); one Rényi order: Feldman and Zrnic 2021.
     """
 
-    at: int  # index of the entry: 0 for Σμ², j + 1 for the Rényi divergence at order `USUAL_ORDERS[j]`
-    limit: float  # largest sum of the entry, > 0
+    at: int  # index of the number: 0 for Σμ², j + 1 for the Rényi divergence at order `USUAL_ORDERS[j]`
+    limit: float  # the largest allowed sum of this number over all charges, > 0
 
     def admits(self, total: Array) -> bool:
         """Whether a cost stays within the limit, with a margin for the rounding of sums."""
@@ -80,10 +82,11 @@ class Filter:
 
 
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
-    """The filter within a budget that admits the most repetitions of the first charge; it is chosen before any release.
+    """The filter (a limit on one number of the cost) that keeps a budget and admits the most repetitions of the first
+    charge. It is chosen before any release.
 
-    The cost of the first charge is [1 + A]: μ² and Rényi curve. ValueError if the budget does not admit even this
-    charge.
+    `cost` is the cost of the first charge, float [1 + A]: its μ², then its Rényi divergence at A orders. ValueError if
+    the budget does not admit even this charge.
 
     Source: derived: the choice is made before the first release, so it depends on no release.
 

@@ -38,11 +38,11 @@ from privkit.shared.certificate import Certificate
 
 
 class BudgetSpent(ValueError):
-    """A charge would exceed the budget. Nothing was written, and nothing may be released.
+    """Error: a charge would exceed the budget. Nothing was written, and nothing may be released.
 
     Attributes:
-        asked: the requested rounds.
-        left: rounds of the same mechanism that still fit.
+        asked: the requested number of rounds.
+        left: the number of rounds of the same mechanism that still fit into the budget.
         spent: ε at the budget's δ before the charge.
         would_be: ε at the budget's δ after the charge; `inf` if no ε would be proven.
     """
@@ -64,39 +64,40 @@ class PrivacyBudget(Checked):
 class Charge:
     """One line of a ledger: releases that were charged before they were made.
 
-    `mechanism` describes the releases of one round. Its own `rounds` is 1, except for rounds that are charged together:
-    a shuffled or randomly allocated epoch, and all rounds that share mixing ratios.
+    `mechanism` describes the releases of one round. Its own `rounds` is 1, except if several rounds must be charged
+    together: a shuffled or randomly allocated epoch, or all rounds that share mixing ratios.
     """
 
     number: int  # number of the charge: 1, 2, 3, …
-    rounds: int
-    note: str
+    rounds: int  # number of charged rounds
+    note: str  # free text, for people
     mechanism: SplitMechanism
 
 
 class Ledger:
-    """Append-only account of the releases of a run, which survives a kill at any moment.
+    """Append-only account of the releases of a run, in a file that survives a kill at any moment.
 
-    A charge is one JSON line, flushed to disk before `charge` returns. So if you release only after `charge` returns,
-    every release is in the ledger. If a kill cut off the last line, its release was not made; opening drops it.
+    A charge states releases before they are made. It is one JSON line, flushed to disk before `charge` returns. So if
+    you release only after `charge` returns, every release is in the ledger. If a kill cut off the last line, its
+    release was not made; opening the ledger drops this line.
 
     Attributes:
-        path: the file; made, with its folders, if it is missing.
-        budget: budget of all charges together; None for no limit.
-        tight: whether `epsilon` also tries numerical composition (PLD), and `charge` tries it before a refusal. Close
-            to the budget, this can take seconds per charge.
+        path: the file. If it is missing, it is created with its folders.
+        budget: the privacy budget of all charges together; None for no limit.
+        tight: whether `epsilon` also composes privacy loss distributions numerically, and `charge` does so before it
+            refuses. Close to the budget, this can take seconds per charge.
         adaptive: whether charges may depend on earlier releases, for example if the noise is decided during the run.
-            The first charge then fixes one bound (`filters`), and `epsilon` and `delta` answer for the whole budget.
-            This needs a budget, excludes `tight`, and is stored in the file.
+            The first charge then fixes one bound (`filters`), and `epsilon` and `delta` describe the whole budget, not
+            only the part spent. This needs a budget, excludes `tight`, and is stored in the file.
         rounds: the number of all charged rounds.
         remarks: sentences about problems on opening: an incomplete last line that was dropped, a missing lock.
 
     Raises:
         LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
 
-    Source: composition of charges fixed in advance. Gaussians of constant shift: √Σμ² (Dong, Roth and Su 2022,
-    Corollary 3.3), exact without sampling; else Rényi curves are added (Mironov 2017, Proposition 1). The smallest of
-    the valid bounds holds. Charges that depend on releases: `filters`.
+    Source: for charges fixed in advance, the smallest of these bounds. Gaussians of constant shift: one Gaussian of
+    shift √Σμ² (Dong, Roth and Su 2022, Corollary 3.3), exact without sampling. Others: the sum of Rényi curves (Mironov
+    2017, Proposition 1). For charges that depend on releases: `filters`.
 
     >>> import tempfile
     >>> from privkit.accountants.table import mechanism_of
@@ -141,11 +142,11 @@ class Ledger:
             raise
 
     def charge(self, mechanism: SplitMechanism, *, rounds: int | None = None, note: str = "") -> Charge:
-        """Write down a release before it is made.
+        """Write a release into the ledger before it is made.
 
         Args:
             mechanism: the mechanism of the release. Every call charges its noisy updates of the lower model
-                (`PrivateUpdates`), so give the number of steps for these rounds only.
+                (`PrivateUpdates`), so give the number of update steps for these rounds only.
             rounds: the number of rounds, ≥ 1; if None, `mechanism.rounds`.
             note: free text, for people.
 
@@ -198,9 +199,9 @@ class Ledger:
             return Charge(number=len(self), rounds=count, note=note, mechanism=one)
 
     def affords(self, mechanism: SplitMechanism, *, rounds: int | None = None, note: str = "") -> bool:
-        """Charge a release and return True, or charge nothing and return False if the budget does not allow it.
+        """Charge a release and return True. If the budget does not allow it, charge nothing and return False.
 
-        Arguments and other errors are those of `charge`.
+        The arguments and all other errors are the same as in `charge`.
         """
         try:
             self.charge(mechanism, rounds=rounds, note=note)
@@ -226,9 +227,10 @@ class Ledger:
         return self._certificate(best, limit, e, delta_of(limit.value, e, steps_of_charges(self._counts)), None)
 
     def so_far(self, delta: float) -> Reading:
-        """ε and δ spent so far by an adaptive ledger; all such readings of a run hold together (`odometer`).
+        """The ε and δ that an adaptive ledger has spent so far. All such readings of a run hold together (see
+        `odometer`).
 
-        ValueError if the ledger is not adaptive. δ in (0, 1) is fixed before the first release.
+        `delta` in (0, 1) must be fixed before the first release. ValueError if the ledger is not adaptive.
         """
         d = validate.delta(delta)
         if not self.adaptive:

@@ -24,11 +24,11 @@ class LedgerError(ValueError):
 
 
 class LedgerFile:
-    """An append-only file of JSON objects, one per line. A line starts with its number and ends with a checksum.
+    """An append-only file of JSON objects, one on each line. A line starts with its number and ends with a checksum.
 
-    The checksum runs over the line and all lines before it, so that a changed, missing or foreign line is found. An
-    incomplete last line means that the process was killed before `append` returned; opening removes the line and adds a
-    sentence to `remarks`. A missing file is created, with its folders.
+    The checksum covers the line and all lines before it, so that a changed, missing or foreign line is found. An
+    incomplete last line means that the process was killed before `append` returned. Opening the file removes this line
+    and adds a sentence to `remarks`. A missing file is created, with its folders.
 
     Raises:
         LedgerError: if the file is damaged, is not a ledger, cannot be written, or is in use by another process.
@@ -69,7 +69,8 @@ class LedgerFile:
     def append(self, fields: str) -> None:
         """Number a line, write it, and return once it is on disk.
 
-        `fields` is the JSON text between the braces, ASCII only. A full disk raises `LedgerError`, as `check` does.
+        `fields` is the JSON text between the braces, ASCII only. `LedgerError` is raised if the disk is full, or if the
+        file is closed or was changed (see `check`).
         """
         self.check()
         body = f"{_start(self.lines + 1)}{fields}".encode("ascii")

@@ -1,9 +1,9 @@
 """Odometers: a bound on the privacy that a run has spent so far.
 
-Readings hold at all moments together, although the releases decide how the run continues. A filter answers for its
-whole limit; an odometer answers for the charges so far. Filters with smaller limits run side by side, and the smallest
-filter that is not yet exceeded gives the reading. A reading holds for any two neighboring data sets that are fixed in
-advance, but not for all pairs together.
+A filter (`filters`) limits the privacy of a whole run; an odometer bounds the privacy of the charges so far. Its
+readings hold at all moments together, although the releases decide how the run continues. To this end, filters with
+smaller and smaller limits run side by side. The smallest filter that is not yet exceeded gives the reading. A reading
+holds for any two neighboring data sets that are fixed in advance, but not for all pairs together.
 """
 
 from __future__ import annotations
@@ -38,15 +38,22 @@ class Reading:
 
 
 def reading(kept: Filter, total: Array, delta: float) -> Reading:
-    """The privacy spent by the charges so far: a bound on the loss ln P/Q of all releases, drawn from P.
+    """The privacy spent by the charges so far: an upper bound ε on the loss ln(P/Q) of all releases, which holds with
+    probability at least 1 − δ over releases drawn from P.
 
-    A level is one of the smaller limits. Fix two neighbors, and stop a run within one level as soon as its loss exceeds
-    ε. The releases decide when it stops, so the level's filter holds there: δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for
-    every ε' < ε. So with ε = ε'(qδ) − ln(1 − q), P(loss > ε) is at most the level's δ, for each q in (0, 1). The levels
-    share δ evenly.
+    P and Q are the laws of the releases for two fixed neighbors. The odometer has 32 filters with limits from
+    `kept.limit` downward (levels), which share δ evenly. Proof for one level: stop a run within this level as soon as
+    its loss exceeds ε. The releases decide when it stops, so the level's filter holds for the stopped run. Its profile
+    then obeys δ(ε') ≥ P(loss > ε)·(1 − e^(ε' − ε)) for every ε' < ε. Take any q in (0, 1), and let ε' be the filter's ε
+    at q times the level's δ. With ε = ε' − ln(1 − q), P(loss > ε) is at most the level's δ.
 
-    `total` is [Σμ², Rényi curve], within the filter's limit. δ in (0, 1) is fixed before the first release; readings at
-    several δ hold together with the sum of these δ. ValueError if `total` exceeds the limit, or δ is too small.
+    Args:
+        kept: the filter of the run.
+        total: the cost of the charges so far, within the filter's limit: Σμ², then the Rényi curve.
+        delta: δ in (0, 1), fixed before the first release. Readings at several δ hold together with the sum of these δ.
+
+    Raises:
+        ValueError: if `total` exceeds the limit, or δ is too small.
 
     Source: Rogers et al. 2016, Definition 3.3 (odometers); levels as Lécuyer 2021, "Practical privacy filters and
     odometers with Rényi differential privacy"; the step from δ to the tail is derived.

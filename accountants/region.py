@@ -20,9 +20,11 @@ _TAIL, _LARGEST = 1e-9, 700.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Region:
-    """The true and false positive rates of tests for a record's presence that (ε_j, δ_j)-DP allows for all J pairs.
+    """The true and false positive rates that a test for a record's presence can have under (ε_j, δ_j)-DP, for all of J
+    pairs.
 
-    A test obeys TPR ≤ δ_j + e^{ε_j}·FPR and 1 − FPR ≤ δ_j + e^{ε_j}·(1 − TPR) for every j.
+    A test has a true positive rate TPR ≤ δ_j + e^{ε_j}·FPR, where FPR is its false positive rate, and 1 − FPR ≤ δ_j +
+    e^{ε_j}·(1 − TPR), for every j.
 
     Source: Wasserman and Zhou 2010; Kairouz, Oh and Viswanath 2015, Theorem 2.1; Dong, Roth and Su 2022, Prop. 2.12.
 
@@ -31,8 +33,8 @@ class Region:
     (0.2718, 0.4621)
     """
 
-    epsilons: Array
-    deltas: Array
+    epsilons: Array  # [J] ε_j ≥ 0
+    deltas: Array  # [J] δ_j in [0, 1]
 
     def true_positives(self, false_positives: ArrayLike) -> Array:
         """The largest true positive rate at each false positive rate in [0, 1], [A]."""
@@ -64,9 +66,11 @@ class Region:
 
 
 def region(mechanism: SplitMechanism, *, tight: bool = True) -> Region:
-    """The proven region of a mechanism, from its smallest proven δ at many ε.
+    """The true and false positive rates that a mechanism allows an attack, from its smallest proven δ at 257 values of
+    ε.
 
-    The values of ε range from 0 to the ε at which δ is 1e-9.
+    These values range from 0 to the ε at which δ is 1e-9. With `tight`, privacy loss distributions may be composed
+    numerically.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

@@ -11,10 +11,11 @@ _STEPS = 200  # halvings at most: enough for two neighboring floats, unless zero
 
 
 def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
-    """An interval with the condition true at its lower and false at its upper end, found by doubling the upper end.
+    """An interval (lower end, upper end) such that a condition holds at the lower end and fails at the upper end. The
+    upper end is doubled until it fails.
 
-    The condition must hold from `low` up to some value, and fail above this value. `high` > 0 is the first value to
-    try, and `most` the largest: an upper end above `most` was not checked.
+    `holds` must be true from `low` up to some value, and false above it. `high` > 0 is the first value to try, and
+    `most` the largest: an upper end above `most` was not tested.
 
     >>> doubled(lambda value: value <= 5, 0, 1)
     (4, 8)
@@ -32,11 +33,11 @@ def narrowed(
     near: Callable[[Number, Number], bool] = lambda low, high: False,
     middle: Callable[[Number, Number], Number] | None = None,
 ) -> tuple[Number, Number]:
-    """The two ends between which a condition stops holding, by bisection inside (`low`, `high`).
+    """Two close numbers between which a condition stops holding, found by bisection of (`low`, `high`).
 
-    The condition holds at `low`, fails at `high`, and changes only once between them. `near` says whether the ends are
-    close enough; neighboring numbers always are. `middle` gives a value between two ends: the mean, rounded down for
-    whole numbers.
+    `holds` is true at `low` and false at `high`, and changes only once between them. `near` says whether two ends are
+    close enough; neighboring numbers always are. `middle` gives a value between two ends; by default the mean, rounded
+    down for whole numbers.
 
     >>> narrowed(lambda value: value * value <= 2, 1, 100)
     (1, 2)

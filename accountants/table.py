@@ -59,7 +59,7 @@ class TableEntry:
 
 
 class _Row:
-    """The values of one row of a table; it records which of them were read."""
+    """The values of one row of a parameter table. The object records which of them were read."""
 
     def __init__(self, cells: Mapping[str, Any], said: Mapping[str, str], start: Mapping[str, Any]) -> None:
         self.said = said  # column -> another library's word by which the row gives it
@@ -98,11 +98,11 @@ class _Row:
 
 
 def mechanism_of(cells: Mapping[str, Any], start: Mapping[str, Any] | None = None) -> SplitMechanism:
-    """The mechanism that one row describes.
+    """The mechanism that one row of a parameter table describes.
 
-    `cells` maps column names, also those of other libraries, to values. A missing cell takes the value in `start` (the
-    start of a search), or else the column's default. A ValueError names the column, the allowed range and the given
-    value. A cell without any effect is an error, too.
+    `cells` maps column names (`columns.COLUMNS`), also those of other libraries, to values. A missing cell takes the
+    value in `start` (the start of a search), or else the column's default. A ValueError names the column, the allowed
+    range and the given value. A cell without any effect is an error, too.
 
     >>> mechanism_of({"mechanism": "dp_sl", "sigma": "16/255", "dimensions": 10, "clip_high": 0.15}).noise.law
     'gaussian'
@@ -145,9 +145,10 @@ def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: 
 
 
 def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) -> Iterator[TableEntry]:
-    """The rows of a file, each checked on its own. A refused row has its error, and the others are computed.
+    """The entries of a parameter table, each checked on its own. If a row is refused, its entry holds the error; the
+    other rows still get their mechanism.
 
-    Values may be text; `default_delta` is the δ of rows without one.
+    `rows` are dicts from column names to values, which may be text. `default_delta` is the δ of rows without a δ.
 
     >>> [entry.error for entry in read([{"mechanism": "gaussian", "sigma": "-1", "sensitivity": "1"}], 1e-5)]
     ['row 1: sigma must be a finite number > 0, got -1.0']

@@ -26,11 +26,12 @@ class Cells(dict[str, Any]):
 
 
 def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
-    """Rows of a file, one after another: TOML or JSON by the file name's ending, otherwise CSV; a stream is CSV.
+    """The rows of a parameter table in a file, one after another, as dicts from header to cell. The file name's ending
+    says TOML or JSON; any other file is CSV, and so is a stream.
 
-    TOML holds `[[row]]` tables, JSON a list of objects. In CSV the delimiter is `,`, `;` or tab: the one under which
-    the most headers are known columns. Empty lines and lines that begin with # are skipped. Missing cells of a row are
-    empty.
+    A TOML file holds `[[row]]` tables, a JSON file a list of objects. In CSV the delimiter is the one of `,`, `;` and
+    tab under which most headers are known columns. Empty lines and lines that begin with # are skipped. A cell that a
+    row lacks is empty.
 
     Raises:
         ValueError: if the file cannot be read in its format, or its header names an unknown column.

@@ -1,6 +1,6 @@
 """A guarantee in the terms of NIST SP 800-226: unit, neighbors, mechanism, ε and δ, composition, trusted parties.
 
-Every entry follows from the specification and its certificate; the sentences are those of `wording`.
+Each term's text is derived from the mechanism and its certificate; `wording` writes the sentences.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ DP_SGD_TERMS = {
 
 
 def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = True) -> dict[str, str]:
-    """The guarantee of a mechanism's certificate, as a dict term -> text.
+    """The guarantee of a mechanism in the terms of NIST SP 800-226, as a dict from term to text.
 
     Args:
         certificate: the certificate that `answer` returned for the mechanism.
-        tight: whether to fit a smaller μ if sampling is secret; this takes tenths of a second.
+        tight: whether to fit a smaller μ of Gaussian DP if sampling is secret; this takes tenths of a second.
 
     Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.concentrated`, a fitted μ: `bounds.gdp`.
 

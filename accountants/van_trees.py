@@ -1,8 +1,8 @@
 """A lower bound (floor) on the mean squared error of any reconstruction: the Bayesian Cramér–Rao bound of van Trees.
 
 A release under Gaussian noise reveals a record only as precisely as the noise allows, and only in directions in which
-the released map changes. In other directions an attacker knows only the prior. Both facts together limit every
-attack.
+the released map changes. In other directions an attacker knows only the prior distribution of records. Both facts
+together limit every attack.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _STUDENT = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GaussianPrior:
-    """What an attacker knows of a record before the release: the record is mean + directions·u, with u ~ N(0, I).
+    """An attacker's knowledge of a record before the release: the record is mean + directions·u, with u ~ N(0, I).
 
     Attributes:
         mean: mean of the records, [d], in their units.
@@ -61,12 +61,12 @@ class GaussianPrior:
 
     @classmethod
     def of_records(cls, records: ArrayLike, components: int | None = None) -> GaussianPrior:
-        """The Gaussian with the mean and the shrunk covariance of an attacker's own records.
+        """The Gaussian prior with the mean and the shrunk covariance of the attacker's own records.
 
         Args:
-            records: the attacker's records, [N ≥ 2, d]; images are flattened.
-            components: number k ≥ 1 of directions of largest variance that the prior keeps; its records vary only in
-                these. All d by default.
+            records: the attacker's N ≥ 2 records of d numbers, [N, d]; images are flattened.
+            components: number k ≥ 1 of directions of largest variance; records drawn from the prior vary only in these
+                directions. By default all d directions.
 
         Source: Chen, Wiesel, Eldar and Hero 2010 (oracle approximating shrinkage), as in scikit-learn.
 
@@ -90,15 +90,15 @@ class GaussianPrior:
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorFloor:
-    """A lower bound on the mean squared error of any reconstruction, for records drawn from the stated prior.
+    """A lower bound on the mean squared error of any reconstruction, for records drawn from a Gaussian prior.
 
     Source: van Trees 1968, Detection, Estimation, and Modulation Theory I, §2.4.3; Gill and Levit 1995.
     """
 
-    low: float  # lower bound ≥ 0 in squared units of a record's numbers: exact, or a limit below the estimate
-    value: float  # the estimate; equal to `low` if it is exact
-    prior: float  # the error of the prior's mean, which needs no release
-    draws: int  # records at which derivatives were taken
+    low: float  # the lower bound, ≥ 0, in squared units of a record's numbers: exact, or a confidence limit
+    value: float  # the estimate of the bound; equal to `low` if it is exact
+    prior: float  # the mean squared error of guessing the prior's mean, which needs no release
+    draws: int  # number of records at which derivatives were taken
     confidence: float | None  # confidence of `low`; None if it is exact
     proven: bool  # whether `low` is exact, or holds by a stated Lipschitz constant; else it is estimated
     assumptions: tuple[str, ...]  # what must hold, one sentence each
@@ -127,29 +127,31 @@ def error_floor(
     lipschitz: float | None = None,
     seed: int = 0,
 ) -> ErrorFloor:
-    """The least mean squared error of any reconstruction of a record x from f(x) + N(0, σ²I), released R times.
+    """The least mean squared error per coordinate of any reconstruction of a record x from R releases f(x) + N(0, σ²I).
 
-    The release adds the information A = (R/σ²)·E JᵀJ to the prior, with J the derivative of f along the prior's
-    directions L. So the error per coordinate is at least tr[LᵀL (I + A)⁻¹]/d. The expectation is over the prior. As the
-    trace is convex in A, a sample mean for A would put the floor too high. So half of the draws choose a point B. The
-    tangent at B lies below the trace and is averaged over the other half: it is linear in A, so its mean has no bias.
-    With a Lipschitz constant, the confidence limit below this mean is proven. Without it, Student's limit is used and
-    the floor is an estimate: of the 95 % limits from 100 draws, 2 to 7 % were too high for tanh, 12 to 16 % for x³, and
-    more for a steep rectifier if few draws exceed its kink.
+    The record has d coordinates and is drawn from the prior, whose directions are L. With J the derivative of f along
+    L, the releases add the information A = (R/σ²)·E JᵀJ to the prior. So the error per coordinate is at least tr[LᵀL (I
+    + A)⁻¹]/d.
+
+    The trace is convex in A, so a sample mean in place of A would put the floor too high. Therefore half of the draws
+    only choose a point B. The tangent of the trace at B lies below the trace and is linear in A, so its mean over the
+    other draws has no bias. With a Lipschitz constant, the confidence limit below this mean is proven. Otherwise
+    Student's limit is used, and the floor is an estimate: of the 95 % limits from 100 draws, 2 to 7 % were too high for
+    tanh, 12 to 16 % for x³, and more for a steep rectifier if few draws exceed its kink.
 
     Args:
         prior: the distribution of the record before the release.
-        along: function that gives the derivatives of f at a record along directions; f is the client's segment with its
-            clip.
-        noise: σ of the Gaussian noise; other noise is refused.
+        along: function that gives the derivatives of f at a record along directions: (record [d], directions [d, k]) →
+            [m, k] for m released numbers. f is the client's segment with its clip.
+        noise: Gaussian noise with standard deviation σ; other noise is refused.
         releases: number R ≥ 1 of independent releases of the same record by the same f.
         draws: number ≥ 4 of records drawn from the prior; each costs k directional derivatives.
         confidence: one-sided confidence of the floor, in (0, 1).
-        affine: whether f is affine. Then two derivatives suffice and the floor is exact: it is the error of the
-            posterior mean. ValueError if they differ.
-        lipschitz: K with ‖f(x) − f(x')‖ ≤ K‖x − x'‖, if known, such as the product of the layers' norms. Then the floor
-            is proven at its confidence; a K far above the usual slope needs more draws.
-        seed: seed of the draws.
+        affine: whether f is affine. Then two derivatives suffice, and the floor is exact: it is the error of the
+            posterior mean. ValueError if the two derivatives differ.
+        lipschitz: a number K with ‖f(x) − f(x')‖ ≤ K‖x − x'‖, if one is known, such as the product of the layers'
+            norms. The floor is then proven at its confidence. A K far above the usual slope needs more draws.
+        seed: the seed of the draws.
 
     Source: van Trees 1968, §2.4.3; its tangent: derived; the limit: Maurer and Pontil 2009, Theorem 4.
 

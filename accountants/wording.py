@@ -25,7 +25,8 @@ class _Said(NamedTuple):
 
 
 def assumptions(mechanism: SplitMechanism) -> tuple[str, ...]:
-    """One sentence for each assumption of the guarantee, in the order clip, noise, mixing, sampling, composition.
+    """The assumptions of a mechanism's guarantee, one sentence each, in the order clip, noise, mixing, sampling, lower
+    model.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
@@ -73,7 +74,7 @@ def _said_of_clip(smashed: object) -> str:
 
 
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
-    """The claim in one sentence.
+    """The guarantee of a mechanism in one sentence: ε, δ, the unit and relation of neighbors, and the number of rounds.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})

@@ -1,6 +1,7 @@
-"""Reports: from rows to tables, figures and one HTML page, without recomputing any result.
+"""Reports: from result rows (one for each defense, attack and seed) to tables, figures and one HTML page. No result is
+recomputed.
 
-It imports neither the training core nor the attacks nor the accountants.
+The library imports neither the training code nor the attacks nor the accountants.
 """
 
 from __future__ import annotations

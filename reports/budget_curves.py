@@ -21,13 +21,13 @@ _WIDE = 20.0  # ratio of the largest to the smallest ε from which the axis is l
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetCurve:
-    """ε of one mechanism against one parameter; all arrays must be [P], P ≥ 1, otherwise a ValueError is raised."""
+    """ε of one mechanism at P ≥ 1 values of one parameter. All arrays must be [P], otherwise a ValueError is raised."""
 
-    label: str  # the mechanism
+    label: str  # name of the mechanism
     values: NDArray[np.float64]  # values of the parameter, increasing
-    epsilon: NDArray[np.float64]  # sound ε; a value that is not finite leaves a gap
-    published: NDArray[np.float64] | None = None  # ε as published
-    sound: NDArray[np.bool_] | None = None  # whether the published value is a bound; None if unknown
+    epsilon: NDArray[np.float64]  # the proven ε; a value that is not finite leaves a gap in the line
+    published: NDArray[np.float64] | None = None  # ε by the paper's formula; None if there is none
+    sound: NDArray[np.bool_] | None = None  # whether the published ε is an upper bound; None if unknown
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "published", "sound"):
@@ -41,10 +41,11 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """Draw ε against one parameter, with a color per mechanism: proven values solid, published values dashed.
+    """Draw ε against one parameter, with one color for each mechanism: a solid line for proven values, a dashed line
+    for published values.
 
-    The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the
-    parameter only takes whole numbers (`whole`), every point is marked. Without curves, a ValueError is raised.
+    The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the parameter
+    takes only whole numbers (`whole`), every point is marked. Without curves, a ValueError is raised.
     """
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")

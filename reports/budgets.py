@@ -30,29 +30,30 @@ NOTE = "ε in nats: rounded up where it is an upper bound, down where it is a lo
 
 @dataclass(frozen=True, kw_only=True)
 class BudgetRow(Checked):
-    """One line of a table of budgets: the proven claim for one set of parameters, or the error.
+    """One line of a table of privacy budgets: the proven claim for one row of a parameter table, or the error that
+    refused this row.
 
     Raises:
         ValueError: if a number is NaN or negative, or status and numbers contradict each other.
     """
 
-    row: int  # 1-based number in the parameter table
+    row: int  # 1-based number of the row in the parameter table
     name: str
     line: int | None = None  # the row's line in a CSV file, as an editor counts
-    mechanism: str = ""  # empty if it could not be read
+    mechanism: str = ""  # name of the mechanism; empty if it could not be read
     status: Literal["ok", "error"] = "ok"
     error: str = ""  # why the row was refused, without the row's number; empty if it was computed
     epsilon: _Amount | None = None  # proven upper bound ≥ 0; `inf` if nothing is proven; None if the row was refused
     delta: _Amount | None = None
-    lower: _Amount | None = None  # proven lower bound, if one is known
+    lower: _Amount | None = None  # proven lower bound on ε, if one is known
     method: str = ""
-    order: _Amount | None = None  # the Rényi order used, if there is one
-    at_grid_edge: bool = False  # whether that order is the first or last tried
+    order: _Amount | None = None  # the Rényi order that gave `epsilon`; None if no order was involved
+    at_grid_edge: bool = False  # whether `order` is the first or the last order that was tried
     sound: bool = True  # whether `epsilon` is a bound; False if the row was refused
     statement: str = ""
     published: _Amount | None = None  # ε by the paper's own formula, if there is one; `inf` is allowed
-    published_order: _Amount | None = None  # the Rényi order of that formula that gives the least ε at this δ
-    published_at_order_2: _Amount | None = None  # the same formula at the order 2, which the paper's own table fixes
+    published_order: _Amount | None = None  # the Rényi order at which the paper's formula gives the least ε at this δ
+    published_at_order_2: _Amount | None = None  # ε by this formula at the order 2, which the paper's own table fixes
     objection: str = ""  # why the published value is not a bound; empty if it is one, or if there is none
     notes: tuple[str, ...] = ()  # caveats for the reader, one sentence each
     given: tuple[tuple[str, str], ...] = ()  # (column, text) of the parameter table's row, which CSV and JSON repeat
@@ -93,7 +94,7 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that 
 
 
 def plain_text(value: object) -> str:
-    """A cell of a parameter table as text; the parts of a list are separated by semicolons.
+    """A cell of a parameter table as text; the items of a list are separated by semicolons, and None is an empty text.
 
     >>> plain_text([0.7, 0.3]), plain_text(None)
     ('0.7;0.3', '')
@@ -102,9 +103,10 @@ def plain_text(value: object) -> str:
 
 
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """CSV lines with all fields, unrounded, one line at a time; infinities are "inf", missing values are empty.
+    """The table of privacy budgets as CSV: the header, then one line for each row, with all fields and unrounded.
+    Infinities are "inf", missing values are empty.
 
-    The first row determines the parameter columns.
+    The first row determines the columns that repeat the parameter table.
     """
     rows, out = iter(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

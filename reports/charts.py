@@ -37,7 +37,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """The positions and texts of a few round values.
+        """The ticks of the axis: a few round values, as pairs (position on the sheet, text).
 
         >>> [text for _, text in Scale(low=0, high=1, start=0, end=1).ticks]
         ['0', '0.2', '0.4', '0.6', '0.8', '1']
@@ -125,7 +125,7 @@ def points(x: ArrayLike, y: ArrayLike) -> str:
 
 
 def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = False) -> Chart | None:
-    """A small chart of one value per epoch; None if fewer than two are finite.
+    """A small chart of one value per training epoch; None if fewer than two values are finite.
 
     >>> epoch_chart([1.0], "loss") is None
     True
@@ -143,7 +143,8 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """A chart of the AUC with its limits by training epoch, one line per label; at 1/2 an attack learns nothing.
+    """A chart of an attack's AUC with its confidence limits by training epoch, one line per label. At an AUC of 1/2 the
+    attack learns nothing.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """

@@ -12,11 +12,13 @@ from privkit.shared.threat_models import threat_name
 
 
 def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats: Sequence[ThreatVerdict] = ()) -> str:
-    """The verdict as JUnit XML: a test case for each cell, check and gate, and a property for each threat model.
+    """The verdict on a run as JUnit XML: a test case for each cell, check and gate, and a property for each threat
+    model.
 
-    A cell is one attack on one defense with one seed; a gate is a user's condition. A failed gate or check is a
-    failure, a failed or missing cell an error. Undecided checks, and cells that are not applicable or needed, are
-    skipped. `seconds` are the durations of cells by id.
+    A cell is one attack on one defense with one seed; a gate is a user's pass/fail condition; a check is a test of a
+    result, such as a control experiment. A failed gate or check is a failure, a failed or missing cell an error.
+    Undecided checks are skipped, and so are cells that are not applicable or not needed. `seconds` maps a cell's id to
+    its duration.
 
     >>> made = Verdict(run="r", outcome="clean", exit_code=0, sentence="", failures=(), cells=(), gates=(), checks=())
     >>> junit(made).splitlines()[1]
@@ -69,7 +71,8 @@ def _case(defense: str, name: str, tag: str, message: str, seconds: float = 0.0)
 
 
 def github(verdict: Verdict) -> list[str]:
-    """Annotations for GitHub Actions: the failures, and the experiments without a result.
+    """Annotations for GitHub Actions, one line for each failure of the verdict, and for each experiment without a
+    result.
 
     >>> made = Verdict(run="r", outcome="failed", exit_code=1, sentence="", failures=("ssim is .5,\\n100 %",),
     ...     cells=(), gates=(), checks=())

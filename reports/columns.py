@@ -64,7 +64,8 @@ _OF_ROW = {
 
 
 def gated(name: str) -> str | None:
-    """The column that a gate (a user's condition) names; None if unknown. A user's own metric is checked only in a run.
+    """The column that a gate (a user's pass/fail condition) names by `name`; None if it names none. A user's own metric
+    is accepted here without a test; only a run tests it.
 
     >>> gated("ssim"), gated("own_edges"), gated("matched_own_edges_worst"), gated("sim")
     ('unaligned_ssim', 'unaligned_own_edges', 'matched_own_edges_worst', None)
@@ -75,12 +76,13 @@ def gated(name: str) -> str | None:
 
 
 def numbers(row: Row) -> dict[str, Interval | float]:
-    """The measured and proven values of a result row by column, as intervals where they have one.
+    """The measured and proven values of a result row, as a dict from column name to value: an interval if the value has
+    one, otherwise a number.
 
-    `epsilon` is proven for the release, and infinite if nothing is proven. A certificate that covers only labels
-    gives `epsilon_of_labels`. A declared certificate gives `declared_epsilon` or `declared_epsilon_of_labels`
-    instead. A formula that is not a proof gives no column of ε. `empirical_epsilon` is the lower bound from
-    canaries.
+    `epsilon` is the proven ε of the release, infinite if nothing is proven. If a certificate covers only labels, the
+    column is `epsilon_of_labels`. If it is declared (privkit did not run the mechanism itself), the column is
+    `declared_epsilon` or `declared_epsilon_of_labels`. A formula that is not a proof gives no column of ε.
+    `empirical_epsilon` is the lower bound from canaries (records that an auditor inserts).
     """
     found: dict[str, Interval | float] = {}
     if row.accuracy:
@@ -138,9 +140,11 @@ def flat_record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """All numbers of all result rows as CSV, unrounded, also for constant guesses (floors) and untrained attacks.
+    """All numbers of all result rows as CSV, unrounded. They include the numbers of guesses without the release
+    (floors), and of untrained attacks.
 
-    With a verdict, the user's gates are further columns, and each experiment without a result gets a line.
+    With a verdict, the user's gates (pass/fail conditions) are further columns, and each experiment without a result
+    gets a line.
     """
     lines = [flat_record(row) for row in rows]
     if verdict is not None:
@@ -181,7 +185,8 @@ def answers_csv(rows: Sequence[Row], answer: str) -> str:
 
 
 def flat_csv(lines: Sequence[dict[str, object]]) -> str:
-    """Flat records as CSV. Text that a spreadsheet would run as a formula is escaped.
+    """Flat dicts as CSV: one line for each dict, one column for each key. Text that a spreadsheet would run as a
+    formula is escaped.
 
     >>> print(flat_csv([{"defense": "none", "ssim": 0.5}, {"defense": "=1+1"}]), end="")
     defense,ssim
@@ -198,7 +203,8 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """Value, lower and upper limit of a column, as a gate compares them: an AUC below 1/2 is reflected at 1/2.
+    """The three numbers of a column that a gate (a user's pass/fail condition) compares: value, lower and upper end of
+    the confidence interval. An AUC below 1/2 is reflected at 1/2, since it leaks as much.
 
     >>> ends("auc", Interval(value=0.25, low=0.125, high=0.5, n=9, method="m"))
     (0.75, 0.5, 0.875)

@@ -8,12 +8,12 @@ from privkit.shared.interval import Interval
 
 
 class Difference(Frozen):
-    """One quantity of one defense under one attack, in both runs.
+    """One measured quantity of one defense under one attack, in two runs.
 
-    `first` and `second` are means over the common seeds; `difference` is second minus first with its interval.
-    Quantities measured per record have `p_value` (Wilcoxon's signed-rank test, adjusted by Holm for all tests of the
-    comparison) and `effect` (rank-biserial correlation in [-1, 1]); for other quantities both are None. `records`
-    counts the distinct paired records.
+    `first` and `second` are the means in both runs over their common seeds. `difference` is `second` minus `first`,
+    with its interval. If the quantity is measured per record, `p_value` belongs to Wilcoxon's signed-rank test
+    (adjusted by Holm for all tests of the comparison), and `effect` is the rank-biserial correlation in [-1, 1]. For
+    other quantities both are None. `records` is the number of different records that are paired.
     """
 
     first_name: str
@@ -29,10 +29,10 @@ class Difference(Frozen):
 
 
 class Comparison(Frozen):
-    """The comparison of run B with run A.
+    """The comparison of two runs, A (`first`) and B (`second`).
 
-    `configuration` lists the fields in which the configurations differ, `made_of` the differences of code, files,
-    versions and machine, and `unpaired` the result rows without a counterpart.
+    `configuration` lists the settings in which the runs differ, `made_of` the differences of code, files, versions and
+    machine, and `unpaired` the result rows without a counterpart in the other run.
     """
 
     first: str

@@ -131,10 +131,10 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """The largest number of records that an attack identifies, with and without the defense.
+    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense.
 
-    The sentence names the attack unless a verdict of the conclusion does. It is empty if identified records were not
-    counted.
+    The phrase names the attack unless one of the conclusion's verdicts names it. It is empty if identified records were
+    not counted.
     """
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}

@@ -1,7 +1,7 @@
 """Escaping of text of unknown origin for each kind of output.
 
-Names of defenses, attacks and rows come from plug-ins, parameter tables and run folders. Such text must be shown and
-never be interpreted as a command, markup or formula.
+The names of defenses, attacks and table rows come from plug-ins, parameter tables and run folders. Such text must be
+shown, and never be interpreted as a command, markup or formula.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ _MARKDOWN = {ord("\\"): r"\\", ord("|"): r"\|", ord("<"): "&lt;", ord("&"): "&am
 def terminal(text: str) -> str:
     r"""One line of text for a terminal or a log; control characters are shown as escapes.
 
-    Otherwise control characters could move the cursor, a line end could forge a line, and a CI system could obey a line
-    of the log.
+    Unescaped control characters could move the cursor, a line end could forge a line, and a CI system could obey a
+    line of the log.
 
     >>> print(terminal("\x1b]0;title\x07, a\n::error::b"))
     \x1b]0;title\x07, a\n:\x3aerror:\x3ab
@@ -91,7 +91,7 @@ def console(width: int | None = None) -> Console:
 
 
 def workflow_message(text: str) -> str:
-    r"""The message of a workflow command of GitHub Actions; line ends are kept.
+    r"""The text of a workflow command of GitHub Actions (`::error …`), escaped; line ends are kept.
 
     Source: GitHub, "Workflow commands for GitHub Actions".
 
@@ -102,7 +102,8 @@ def workflow_message(text: str) -> str:
 
 
 def markup(text: str) -> str:
-    r"""Text for XML and HTML before their own escaping: characters that XML forbids become escapes; line ends are kept.
+    r"""Text prepared for XML and HTML: characters that XML forbids become visible escapes. Line ends are kept; signs
+    like < must still be escaped.
 
     >>> print(markup("a\x00b\uffff <c>"))
     a\x00b\uffff <c>
@@ -111,7 +112,7 @@ def markup(text: str) -> str:
 
 
 def terminal_json(text: str) -> str:
-    r"""JSON for a terminal: control characters become JSON escapes, so a program reads the same values.
+    r"""JSON text for a terminal: control characters become JSON escapes, so a program reads the same values.
 
     >>> print(terminal_json('"ε \x9b31m"'))
     "ε \u009b31m"
@@ -121,9 +122,10 @@ def terminal_json(text: str) -> str:
 
 
 def csv_cell(value: object) -> object:
-    r"""Text in one line; an apostrophe is put before text that a spreadsheet would run as a formula.
+    r"""A CSV cell: text is put into one line, and gets an apostrophe in front if a spreadsheet would run it as a
+    formula. Numbers are unchanged.
 
-    Numbers are unchanged. Source: OWASP, "CSV injection".
+    Source: OWASP, "CSV injection".
 
     >>> csv_cell("=1+1"), csv_cell(-1.0)
     ("'=1+1", -1.0)

@@ -1,4 +1,5 @@
-"""Evidence of a run for an impact assessment or a model card: sentences and numbers, taken from rows and verdicts.
+"""Evidence of a run for an impact assessment or a model card: sentences and numbers, taken from result rows and
+verdicts.
 
 Nothing is recomputed, and no sentence claims more than the verdict.
 """
@@ -156,10 +157,10 @@ def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> Me
 
 
 def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
-    """Shares of identified records, seed by seed, for the strongest attack that supports the verdict.
+    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests.
 
-    If another attack of this adversary identifies more, such as an attack that failed its controls, its shares
-    follow.
+    If another attack of this threat model identifies more records, such as an attack that failed its control
+    experiments, its shares follow.
     """
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:

@@ -1,7 +1,7 @@
-"""The fields of `evidence.json`, and its page.
+"""The fields of `evidence.json`, and the HTML page that shows them.
 
-The page shows a field with a title under this title. A field without a title repeats the content of a sentence for
-programs. So the record contains everything on the page.
+The page shows each field that has a title, under this title. A field without a title repeats, for programs, the content
+of a sentence. So the JSON contains everything on the page.
 """
 
 from __future__ import annotations

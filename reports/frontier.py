@@ -33,7 +33,7 @@ class Point:
     setting: str  # the options in which settings of this family differ; empty for defaults
     attack: str  # the strongest attack
     sound: bool = True  # whether it passed its control experiments with every seed
-    start: bool = False  # whether its guesses are those that it began from, because its finished ones give away less
+    start: bool = False  # whether the guesses from which it began are reported, as its finished ones give away less
     seeds: int  # number of seeds
     accuracy: Interval  # accuracy of the task
     recovered: Interval  # what the strongest attack recovers, in the deciding measure of these records
@@ -73,9 +73,11 @@ class Frontier:
 
 
 def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
-    """The frontier of a run; None if too few defended settings have an accuracy and a reconstruction.
+    """The privacy–utility frontier of a run: for each setting of a defense, its accuracy and the recovery by the
+    strongest attack. None if too few defended settings have an accuracy and a reconstruction.
 
     Args:
+        rows: the run's result rows.
         least: smallest number of defended settings that form a frontier.
     """
     done = [counted(row) for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
@@ -189,7 +191,7 @@ def _with_setting(point: Point, points: Sequence[Point]) -> Point:
 
 
 def _options(label: str) -> list[str]:
-    """The options of a label, stage after stage.
+    """The options of a defense's label, in the order of its stages.
 
     >>> _options("gaussian_noise:sigma=2.0,clip=1.0+masking:keep=0.2")
     ['sigma=2.0', 'clip=1.0', 'keep=0.2']

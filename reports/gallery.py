@@ -28,9 +28,9 @@ LARGEST, SMALLEST = 128, 16
 class Pictures:
     """The first attacked images of one attack on one defense with one seed, and the guesses at them."""
 
-    truth: Pixels  # uint8 [k, H, W, C]
-    guess: Pixels  # likewise
-    floors: Mapping[str, Pixels] = field(default_factory=dict)  # guess without the release -> likewise
+    truth: Pixels  # the k images, uint8 [k, H, W, C]
+    guess: Pixels  # the guesses at them, uint8 [k, H, W, C]
+    floors: Mapping[str, Pixels] = field(default_factory=dict)  # name of a guess without the release -> its k images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +112,10 @@ def _found(row: Row) -> str:
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Rows of images below each other as one PNG without gaps; an image's longer side has at most `side` pixels.
+    """Rows of images, one row below the other, as one PNG without gaps. An image's longer side is reduced to at most
+    `side` pixels.
 
-    A row is uint8 [k, H, W, C] with one or three channels; all rows have the same shape.
+    Each row is uint8 [k, H, W, C]: k images of H x W pixels with one or three channels. All rows have the same shape.
     """
     from PIL import Image
 

@@ -31,25 +31,29 @@ class GateError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """A condition on a number in every result row of a defense. A missing number or NaN does not meet it.
+    """A user's pass/fail condition on a number in every result row of a defense. A missing number or NaN does not meet
+    it.
 
     A number with an interval is judged at the end that is worse for the defense: `ssim<=0.4` at the upper limit,
     `accuracy>=0.9` at the lower limit. An AUC counts by its distance from 1/2, on either side.
 
-    A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) must also hold for constant guesses, which need no
-    release. An attack that does worse than constant guesses has failed, and a failed attack is no evidence for the
-    defense. The same applies to an attack that failed its control, that fails on the undefended model as well, whose
-    guesses show images with another contrast or sign, or that lacked the segment behind a recorded release or the
-    gradients of predicted texts (`Row.doubt`). If only constant guesses gave the number, the condition is not met. An
-    adversary may stop before any training, so the untrained attack must also meet the condition.
+    A condition that limits recovery (ssim <= x, psnr <= x, mse >= x) has further requirements:
+
+    * It must also hold for constant guesses, which need no release: an attack that does worse than these is no evidence
+      for the defense. It must also hold for the untrained attack, since an adversary may stop before any training.
+    * It is not met by an attack whose failure is no evidence. This is so if the attack failed its control experiment,
+      or fails on the undefended model, too; if its guesses show images with another contrast or sign; or if it lacked
+      an input (`Row.doubt`), namely the segment behind a recorded release, or the gradients of predicted texts.
+    * It is not met if only constant guesses gave the number.
 
     Attributes:
-        column: name in `privkit.reports.columns.GATED`: "epsilon" is proven, "declared_epsilon" is a user's claim,
-            "empirical_epsilon" is the lower bound from canaries, "tpr" is the true positive rate at 1 % false
-            positives. Metrics of guesses compare guess n with record n (unaligned).
+        column: name in `privkit.reports.columns.GATED`. "epsilon" is proven, "declared_epsilon" is a user's claim,
+            "empirical_epsilon" is the lower bound from canaries (inserted records), "tpr" is the true positive rate at
+            1 % false positives. Metrics of guesses compare guess n with record n (unaligned).
         comparison: one of <=, >=, <, >.
-        threat_model: the adversary whose possible attacks must meet the condition. The number must come from an attack
-            of exactly this model, unless a weaker adversary already breaks the defense.
+        bound: the number with which the column is compared.
+        threat_model: the adversary whose possible attacks must meet the condition; None for any adversary. The number
+            must come from an attack of exactly this model, unless a weaker adversary already breaks the defense.
 
     >>> str(Gate.parse("weights: ssim <= .4"))
     'weights: ssim<=0.4'
@@ -62,7 +66,7 @@ class Gate:
 
     @classmethod
     def parse(cls, text: str) -> Gate:
-        """Parse a condition such as "ssim<=0.4".
+        """The gate (pass/fail condition) that a text such as "ssim<=0.4" describes.
 
         Raises:
             GateError: if the text cannot be parsed, or the bound is out of range; the message says what is allowed.
@@ -84,7 +88,8 @@ class Gate:
 
     @property
     def measure(self) -> str:
-        """The name of the measure that the column holds.
+        """The name of the measure in the gate's column, without the prefix for the alignment and the suffix for the
+        worst case.
 
         >>> Gate.parse("matched_ssim_worst<=0.4").measure
         'ssim'
@@ -104,10 +109,12 @@ class Gate:
     def findings(
         self, rows: Sequence[Row], pending: Collection[tuple[str, int]] = ()
     ) -> list[tuple[Row, bool | None, str]]:
-        """For every result row of a defense, whether it meets the condition, and a sentence.
+        """For every result row of a defense, whether it meets the condition, and a sentence: triples (row, met,
+        sentence).
 
-        The undefended model is exempt. A defense without this number fails once for each row. The finding is undecided
-        (None) if the pair of defense and seed is in `pending`, which means that some of its attacks are unfinished.
+        Rows of the undefended model are left out. If a defense has no such number, each of its rows is a failure. The
+        finding is undecided (None) if the pair (defense, seed) is in `pending`, since some of its attacks are
+        unfinished.
         """
         defended, twins = (row for row in rows if not undefended(row.defense)), undefended_rows(rows)
         groups = grouped(defended, lambda row: (row.defense, row.seed))
@@ -199,7 +206,7 @@ class Gate:
 
 
 def _digits(value: float) -> str:
-    """A number in a finding's sentence: a share with four decimals, a large number with at most six digits.
+    """A number as text in a finding's sentence: four decimals below 100, otherwise at most six digits.
 
     >>> _digits(0.4), _digits(60258000.6922), _digits(6144.0)
     ('0.4000', '6.0258e+07', '6144')
@@ -208,7 +215,7 @@ def _digits(value: float) -> str:
 
 
 def must_agree(gates: Sequence[Gate]) -> None:
-    """Raise `GateError` for two conditions that contradict each other.
+    """Raise `GateError` if two gates (pass/fail conditions) contradict each other, so that no number meets both.
 
     >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
     """

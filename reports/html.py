@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def html_table(shown: Table, note: str = "") -> str:
-    """A table as HTML; lines of constant guesses (floors) are grey.
+    """A table as HTML. Lines of guesses without the release (floors) are grey.
 
     >>> from privkit.reports.tables import Table
     >>> html_table(Table(headers=("a",), rows=(("<1>",),)))

@@ -14,7 +14,8 @@ _CODES = ("data", "code", "files")  # sections whose values are hashes; a few di
 
 
 def differences(there: Provenance, here: Provenance, *, seed: int | None = None) -> list[str]:
-    """Changes of provenance from `there` to `here`, in a few words each; empty if nothing changed.
+    """The changes of provenance (data, code, files, versions, machine) from `there` to `here`, in a few words each;
+    empty if nothing changed. With `seed`, a change of the data names this seed.
 
     >>> old = Provenance(packages={"torch": "2.14.0"}, code={"mine": "ab"})
     >>> differences(old, Provenance(packages={"torch": "2.15.0"}, code={"mine": "cd"}))
@@ -45,10 +46,11 @@ def _change(section: str, key: str, before: str | None, after: str | None, seed:
 
 
 def origins(rows: Sequence[Row]) -> dict[str, str]:
-    """For each result row, by id, how its provenance differs from other rows'; empty if all rows agree.
+    """For each result row, how its provenance differs from that of other rows: a dict from the row's id to words; empty
+    if all rows agree.
 
-    Rows of different seeds have different images, and rows of different attacks have different sources. So only entries
-    that both rows have are compared, and images only within a seed.
+    Rows of different seeds have different images, and rows of different attacks have different source code. So only
+    entries that both rows have are compared, and images only between rows of one seed.
 
     >>> from privkit.reports.schema import Provenance
     >>> shared = dict(status="done", defense="none", dataset="d", model="m", protocol="sl", partition="iid", seed=0)

@@ -35,15 +35,15 @@ STRIPS = "reconstructions.svg"  # the pictures of a run in one figure
 class Report:
     """The content of a report. Data of single experiments (attack, defense and seed) are dictionaries by their id."""
 
-    rows: Sequence[Row]  # in order, at least one
+    rows: Sequence[Row]  # the result rows (one for each attack, defense and seed), at least one
     summaries: Sequence[Summary]  # numbers over seeds; empty if there is one seed
     threats: Sequence[threats.ThreatVerdict]
     manifest: Manifest
     verdict: Verdict
-    pictures: Mapping[str, Pictures] = field(default_factory=dict)  # the first images
+    pictures: Mapping[str, Pictures] = field(default_factory=dict)  # the first attacked images, and the guesses at them
     # the first token sequences or table rows in words, and the guesses at them
     texts: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
-    left_out: bool = False  # whether both are left out on purpose
+    left_out: bool = False  # whether pictures and texts are left out on purpose
     told: Mapping[str, Told] = field(default_factory=dict)  # scores of attacks on labels, members or canaries
     commands: Mapping[str, str] = field(
         default_factory=dict
@@ -213,7 +213,7 @@ def environment() -> Environment:
 
 
 def _cell(text: str) -> Markup:
-    """A cell of a table, with a number's interval below the number.
+    """A table cell as HTML; the interval of a number is put below the number.
 
     >>> _cell("0.900 [0.880, 0.920]")
     Markup('0.900<small>[0.880, 0.920]</small>')
@@ -223,7 +223,7 @@ def _cell(text: str) -> Markup:
 
 
 def _breakable(text: str) -> Markup:
-    """A name with allowed line breaks after its punctuation.
+    """A name as HTML that allows line breaks after punctuation.
 
     >>> _breakable("mixup:keep=<1>")
     Markup('mixup:<wbr>keep=&lt;1&gt;')

@@ -27,18 +27,18 @@ NOTE = (
 
 
 class Entry(Frozen):
-    """One setting of a defense against one adversary, with one seed."""
+    """The measured result of one setting (a defense with its options) against one adversary, with one seed."""
 
     dataset: str  # the dataset whose records were attacked
     model: str  # the network
-    defense: str  # with the options that differ from their defaults
+    defense: str  # the defense, with the options that differ from their defaults
     threat_model: ThreatModel  # what the adversary may do
     seed: int  # the run's seed
     # the verdict of this seed; "not_shown" if it stands, and a stronger attack is known and was not mounted
     outcome: Outcome
     attack: str  # the attack that identifies most records, among those on which the verdict rests
     victims: int  # number of attacked records, among which a guess must name the right one
-    identified: float  # share of them, in [0, 1]
+    identified: float  # share of the attacked records that `attack` identifies, in [0, 1]
     chance: float  # the largest share that a guess without the release identifies
     # share that the same attack, or else the strongest, identifies on the undefended model; None if that was not
     # attacked
@@ -50,15 +50,16 @@ class Entry(Frozen):
     # bytes of a record both ways, as a multiple of the undefended model's; None if either was not counted
     traffic: float | None
     own: int  # number of the adversary's own records
-    queries: int  # rounds of them that the attack sent
+    queries: int  # rounds of own records that the attack sent
     seconds: float  # the attack's seconds on the CPU
     commit: str  # privkit's commit, or "unknown"
 
 
 class MeasuredSetting(Frozen):
-    """The results of one setting against one adversary: means over seeds, with intervals of the compared numbers.
+    """The results of one setting (a defense with its options) against one adversary: means over seeds, and an interval
+    of the share of identified records.
 
-    Intervals are over seeds, or over records if there is only one seed.
+    The interval is over seeds; if there is only one seed, over records.
     """
 
     dataset: str
@@ -66,16 +67,16 @@ class MeasuredSetting(Frozen):
     defense: str
     threat_model: ThreatModel
     seeds: tuple[int, ...]
-    outcomes: tuple[Outcome, ...]
-    attack: str
-    victims: int
-    own: int
-    identified: Interval
-    chance: float
-    accuracy: float
-    bare_accuracy: float | None
-    claim: str
-    traffic: float | None
+    outcomes: tuple[Outcome, ...]  # the verdict of each seed
+    attack: str  # the attack that identifies most records
+    victims: int  # number of attacked records
+    own: int  # number of the adversary's own records
+    identified: Interval  # share of the attacked records that are identified
+    chance: float  # the largest share that a guess without the release identifies
+    accuracy: float  # accuracy of the task
+    bare_accuracy: float | None  # accuracy of the undefended model; None if it was not trained
+    claim: str  # what is proven or declared
+    traffic: float | None  # bytes of a record both ways, as a multiple of the undefended model's; None if not counted
 
     @property
     def named(self) -> str:
@@ -84,7 +85,8 @@ class MeasuredSetting(Frozen):
 
 
 class Place(Frozen):
-    """The place of a setting among the registered settings with the same dataset and adversary."""
+    """The rank of a user's setting (a defense with its options) among the registered settings with the same dataset and
+    adversary."""
 
     setting: MeasuredSetting  # the user's setting
     peers: int  # number of registered settings
@@ -190,9 +192,10 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 
 
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
-    """The settings, summarized over their seeds; settings with the largest leakage come first.
+    """The registered settings, each summarized over its seeds. The setting of which most records are identified comes
+    first.
 
-    Seeds with fewer victims than another seed of the same setting are left out, since their shares are not
+    Seeds with fewer attacked records than another seed of the same setting are left out, since their shares are not
     comparable.
     """
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
@@ -243,10 +246,11 @@ def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[
 def place(
     own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting], rows: Sequence[Row] | None = None
 ) -> list[Place]:
-    """The places of settings among the registered settings; settings without a peer are left out.
+    """The place of each own setting among the registered settings. A setting that has no peer gets no place.
 
-    A peer has the same dataset, adversary and number of attacked records. `rows` are the run's result rows, whose
-    attacks are compared with the registered attacks; None skips this comparison.
+    A peer is a registered setting with another defense, and with the same dataset, adversary and number of attacked
+    records. `rows` are the run's result rows, whose attacks are compared with the registered attacks; None skips this
+    comparison.
     """
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):

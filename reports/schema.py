@@ -38,7 +38,8 @@ Metrics = dict[str, Metric]
 
 
 class Seconds(Frozen):
-    """The time for one attack on one defense with one seed: CPU seconds over all threads; elapsed with a GPU.
+    """The time for one attack on one defense with one seed, in CPU seconds over all threads; with a GPU, in elapsed
+    seconds.
 
     Several such experiments may share a model and an attack's control experiments, whose time is spent only once.
     """
@@ -53,46 +54,36 @@ class Check(Frozen):
 
     name: str
     passed: bool | None
-    detail: str
+    detail: str  # what was found, in a sentence
     decisive: bool
     """A decisive check that does not pass makes the numbers meaningless and the run fail (exit code 1)."""
 
 
 class Provenance(Frozen):
-    """The provenance of numbers. A run continues only if its provenance is unchanged, except for `noted`.
+    """The origin of numbers: hashes and versions of everything that may change them. A run continues only if its
+    provenance is unchanged; only `noted` may change."""
 
-    `data`: SHA-256 of ids, labels and records of each part of the data. `code`: SHA-256 of the source of each module
-    outside privkit. `files`: SHA-256 of checkpoints, feature networks and files that a user's own code read.
-    `packages`: versions of privkit, Python and the libraries that compute. `machine`: device and threads. `noted`:
-    commit, processor and system, which may change.
-    """
-
-    data: dict[str, str] = {}
-    code: dict[str, str] = {}
-    files: dict[str, str] = {}
-    packages: dict[str, str] = {}
-    machine: dict[str, str] = {}
-    noted: dict[str, str] = {}
+    data: dict[str, str] = {}  # SHA-256 of ids, labels and records of each part of the data
+    code: dict[str, str] = {}  # SHA-256 of the source of each module outside privkit
+    files: dict[str, str] = {}  # SHA-256 of checkpoints, feature networks and files that a user's own code read
+    packages: dict[str, str] = {}  # versions of privkit, Python and the libraries that compute
+    machine: dict[str, str] = {}  # device and threads
+    noted: dict[str, str] = {}  # commit, processor and operating system
 
 
 class Tuned(Frozen):
-    """The choice of an attack's fields, on the adversary's records only.
-
-    `fields` were searched in `trials`, of which `failed` gave no number. In each trial, `played` of the adversary's
-    records acted as attacked records, and the `own` others trained the attack. `given` is the metric of the attack
-    as given, `best` that of the `chosen` fields. `queries` is the number of rounds that the search sent.
-    """
+    """The result of a search for the best options (fields) of an attack, on the adversary's own records only."""
 
     chosen: str  # the attack that was mounted, as `--attack` takes it
-    fields: tuple[str, ...]
-    metric: str
-    given: float
-    best: float
-    trials: int
-    failed: int
-    played: int
-    own: int
-    queries: int
+    fields: tuple[str, ...]  # the fields that were searched
+    metric: str  # the metric that decided
+    given: float  # metric of the attack with the fields as given
+    best: float  # metric of the attack with the chosen fields
+    trials: int  # number of trials
+    failed: int  # number of trials without a result
+    played: int  # number of the adversary's records that acted as attacked records in each trial
+    own: int  # number of its other records, which trained the attack
+    queries: int  # number of rounds of queries that the search sent
 
     @property
     def sentence(self) -> str:
@@ -108,17 +99,17 @@ class Tuned(Frozen):
 class Row(Frozen):
     """The result of one cell: one attack on one defense with one seed.
 
-    `recovered` and `floors` are keyed by alignment ("unaligned": guess n against record n; "matched": the best
-    assignment of guesses to images inside each message). The first key of `floors` names a guess without the release;
-    "class_mean" uses the true labels, and "zero_steps" is not such a guess but the untrained attack. `ahead` is the
-    mean difference between the attack and each floor, paired by record. `answers` has the scores ("auc" and so on)
-    of attacks on labels, members, canaries or an order. `notes` are sentences on the numbers, `provenance` is their
-    origin. Rows are compared without `seconds`, which differ from run to run.
+    An *alignment* says which record a guess is compared with: "unaligned": guess n with record n; "matched": guesses
+    are assigned to the records of their message such that they fit best. A *floor* is a guess without the release, such
+    as the mean image; "class_mean" uses the true labels. Among the floors, "zero_steps" is an exception: the attack's
+    own guesses before any training.
+
+    Two rows are equal if all fields except `seconds` are equal.
     """
 
     schema_version: Literal[9] = 9
-    cell: str
-    status: Status
+    cell: str  # the cell's id
+    status: Status  # whether the cell has a result
     reason: str = ""  # why there is no number, if there is none
     defense: str
     attack: str
@@ -129,7 +120,7 @@ class Row(Frozen):
     seed: int
     # what the adversary may hold beside the release, by `privkit.attacks.base.known_to`
     knowledge: tuple[str, ...] = ()
-    # one of `privkit.shared.threat_models`, by what the adversary really had; empty in older rows
+    # one of `privkit.shared.threat_models`, by what the adversary had in this run; empty in older rows
     threat_model: str = ""
     # where the network is cut, what follows the defense, how often records cross; empty if older
     arrangement: tuple[str, ...] = ()
@@ -137,7 +128,8 @@ class Row(Frozen):
     auxiliary: str  # where the adversary's own records come from
     attacked: str  # which records are attacked
     records: str = "images"  # what the dataset holds
-    counts: dict[str, int] = {}  # records of each part; without a class mean, also labels of victims
+    # number of records in each part of the data; without a class mean, also the number of labels of attacked records
+    counts: dict[str, int] = {}
     batch_size: int
     data_range: float = 1.0  # largest minus smallest value of a pixel
     tuned: Tuned | None = None  # how the attack's fields were chosen, if they were tuned
@@ -147,26 +139,26 @@ class Row(Frozen):
     certificate: Certificate | None = None  # what is proven or declared
     limits: Limits | None = None  # limits that the proven trade-off curve sets to any attack on the covered data
     recovered: dict[str, Metrics] = {}  # alignment -> metric -> value
-    floors: dict[str, dict[str, Metrics]] = {}  # guess -> alignment -> metric -> value
-    # guess -> metric -> how much closer the attack came to each record; empty in older rows
+    floors: dict[str, dict[str, Metrics]] = {}  # floor -> alignment -> metric -> value
+    # floor -> metric -> by how much the attack is closer to the records, a mean paired by record; empty in older rows
     ahead: dict[str, Metrics] = {}
-    answers: dict[str, Interval] = {}
+    answers: dict[str, Interval] = {}  # scores ("auc" and so on) of attacks on labels, members, canaries or an order
     queries: int | None = None  # rounds of own images that the attack sent through the defended clients
     # lower bound on ε from canaries, beside the claim on the same release
     empirical_bound: EmpiricalBound | None = None
-    doubt: str = ""  # why it does not show that the defense holds, if the attack fails; empty in older rows
-    notes: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
-    costs: Costs | None = None
+    doubt: str = ""  # why a failure of this attack would not show that the defense holds; empty in older rows
+    notes: tuple[str, ...] = ()  # sentences on the numbers
+    checks: tuple[Check, ...] = ()  # control experiments and other checks
+    costs: Costs | None = None  # bytes, operations and memory of one client
     training_curve: tuple[float, ...] = ()  # training loss of each epoch
     validation_curve: tuple[dict[str, float], ...] = ()  # accuracy, MCC and AUC of each epoch
     best_epoch: int | None = None  # the best epoch on validation records, counted from 1
     kept: Literal["last", "best"] = "last"  # which epoch's model the row is about
-    auc_curve: tuple[Interval, ...] = ()  # AUC of each epoch of training, if the attack was asked in each
+    auc_curve: tuple[Interval, ...] = ()  # AUC after each epoch of training, if the attack was run after each
     attack_curve: tuple[float, ...] = ()  # the attack's own objective, by epoch
     seconds: Seconds | None = None  # time of the row; None in older rows
-    files: dict[str, str] = {}  # SHA-256 of the files beside the row's own
-    provenance: Provenance = Provenance()
+    files: dict[str, str] = {}  # SHA-256 of the further files that belong to this row
+    provenance: Provenance = Provenance()  # origin of the numbers
 
     def __eq__(self, other: object) -> bool:
         """Whether all fields but `seconds` are equal."""
@@ -189,11 +181,12 @@ class Row(Frozen):
 
 
 class Summary(Frozen):
-    """The summary over several seeds of one attack on one defense, or of the guess that `floor` names.
+    """The means over several seeds, either of one attack on one defense, or of the floor (guess without the release)
+    that `floor` names.
 
-    `protocol` is set if `floor` differs between protocols; otherwise it is empty. `values` has accuracy and the
-    measures of guesses (unaligned, and the likeness after matching): the mean of the seeds' means, with its
-    interval.
+    `protocol` is set only if this floor differs between protocols. `values` maps each measure to the mean of the seeds'
+    means, with its interval: the accuracy, the measures that compare guess n with record n, and the likeness after
+    guesses are matched to records.
     """
 
     defense: str
@@ -205,10 +198,10 @@ class Summary(Frozen):
 
 
 class PlannedCell(Frozen):
-    """One planned cell (one attack on one defense with one seed), with its id and the id of its model.
+    """One planned cell (one attack on one defense with one seed), with its id and the id of the model that it attacks.
 
-    Some cells attack the undefended model only if the same attack fails on a defense. Then `twin_of` has the ids of
-    the cells with this attack on defenses; otherwise it is empty.
+    Some cells attack the undefended model, and are needed only if the same attack fails on a defense. For these,
+    `twin_of` has the ids of the cells with this attack on defenses; otherwise it is empty.
     """
 
     cell: str
@@ -220,19 +213,20 @@ class PlannedCell(Frozen):
 
 
 class Manifest(Frozen):
-    """The configuration of a run folder, and the cells (attack, defense and seed) to compute, in order.
+    """The configuration of a run folder, and its cells (one attack on one defense with one seed each) in the order of
+    computation.
 
-    The provenance of numbers is stored with result rows and models. `settings` are the settings of the last command, as
-    the user wrote them. The configuration holds only the settings that change a result.
+    `config` holds only the settings that change a result. `settings` holds those of the last command, as the user wrote
+    them. The provenance of numbers is stored with the result rows and models.
     """
 
     schema_version: Literal[9] = 9
-    privkit: str
-    created: str
-    argv: tuple[str, ...]
+    privkit: str  # privkit's version
+    created: str  # time of creation
+    argv: tuple[str, ...]  # the command
     config: dict[str, object]
     settings: dict[str, object] = {}
-    fingerprint: str
-    threads: int
+    fingerprint: str  # hash of the configuration
+    threads: int  # number of CPU threads
     seeds: tuple[int, ...]
     cells: tuple[PlannedCell, ...]

@@ -17,18 +17,20 @@ _CORNERS = 120  # most corners of a drawn ROC curve
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """The scores of one attack in one run, with its ROC curve, AUC and proven limits."""
+    """The scores that one attack gave to two kinds of examples (such as members and non-members), with its ROC curve,
+    AUC and proven limits."""
 
-    positive: NDArray[np.float64]  # float [P], scores of positive examples
-    negative: NDArray[np.float64]  # float [Q], scores of negative ones
-    false: NDArray[np.float64]  # [K], false positive rates along the ROC curve
-    true: NDArray[np.float64]  # [K], true positive rates
+    positive: NDArray[np.float64]  # [P] scores of the positive examples, such as members
+    negative: NDArray[np.float64]  # [Q] scores of the negative examples
+    false: NDArray[np.float64]  # [K] false positive rates along the ROC curve
+    true: NDArray[np.float64]  # [K] true positive rates along the ROC curve
     auc: float  # area under the ROC curve
     limits: Limits | None = None  # proven limits of any attack's rates; None without a proof
 
 
 def score_charts(told: Told) -> tuple[Chart, Chart]:
-    """The ROC curve with the region that is proven impossible in gray, and histograms of both kinds of examples.
+    """Two charts of an attack's scores: the ROC curve, with the region that is proven impossible in gray, and the
+    histograms of positive and negative examples.
 
     Source: the panels of DP-CutMixSL's Figs. 8-10.
     """
@@ -57,9 +59,10 @@ def _roc(told: Told) -> Chart:
 
 
 def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
-    """The rates that the proof rules out, above the proven curve and below its mirror image.
+    """The area of rates that the proof rules out: above the proven ROC curve and below its mirror image.
 
-    Between two tabulated rates the larger one counts, since a chord of the curve would rule out too much.
+    The proven curve is known at some false positive rates. Between two of them the larger true positive rate counts,
+    since a chord of the curve would rule out too much.
     """
     false, true = np.repeat(limits.false_positives, 2)[:-1], np.repeat(limits.true_positives, 2)[1:]
     corners = np.concatenate([[0.0], false, [1.0]]), np.concatenate([[1.0], true, [1.0]])

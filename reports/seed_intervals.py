@@ -13,15 +13,16 @@ from privkit.shared.measures import UNBOUNDED
 
 
 def over_values(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
-    """Mean of a few values with Student's interval, computed on a scale that respects the quantity's range.
+    """The mean of a few values with Student's confidence interval, which stays inside the range of the quantity.
 
-    The half width t·s/√n is transformed by the derivative to the logit scale (range with two ends) or log scale (one
-    end), and the limits are transformed back. Near an end the distribution is skewed, and a symmetric interval would
-    have too low coverage.
+    There are n ≥ 1 values, one for each seed or record, and `within` is the range (low, high). Near an end of the range
+    the distribution is skewed, and a symmetric interval would have too low coverage. So the half width t·s/√n
+    (Student's quantile t, standard deviation s) is transformed, by the derivative, to the logit scale if the range has
+    two ends, or to the log scale if it has one. The limits are transformed back. An unbounded range gives Student's
+    interval.
 
-    There are n ≥ 1 values, one for each seed or record; if some are infinite, the limits are the smallest and the
-    largest. A single value shows no spread, so its interval is the whole range. If the range (low, high) is unbounded,
-    the result is Student's interval.
+    If some values are infinite, the limits are the smallest and the largest value. A single value shows no spread, so
+    its interval is the whole range.
 
     Source: Student 1908 and the delta method; for proportions over few clusters Korn and Graubard 1998, for AUC Pepe
         2003, §5.2. Coverage is simulated in `tests/reports/test_seed_intervals.py`.
@@ -59,12 +60,11 @@ def over_values(values: Sequence[float], confidence: float, within: tuple[float,
 
 
 def over_records(values: Sequence[float], confidence: float, within: tuple[float, float] = UNBOUNDED) -> Interval:
-    """Mean over records, with the interval of `over_values`.
+    """The mean of a value over records, with the interval of `over_values`.
 
     A percentile bootstrap is too narrow for few records: with 2 records it contains the mean in half of all cases. If
-    all values are equal, Clopper–Pearson's limit gives the share of records that may have any other value in the range.
-
-    Records are treated as independent, although a mixing defense makes the records of one message dependent.
+    all values are equal, the interval comes from Clopper–Pearson's limit of the share of records that may have another
+    value. Records are treated as independent, although a mixing defense makes the records of one message dependent.
 
     Args:
         values: values of the records, n ≥ 1.
@@ -87,13 +87,15 @@ def over_records(values: Sequence[float], confidence: float, within: tuple[float
 def over_intervals(
     found: Sequence[Interval], confidence: float, within: tuple[float, float] = UNBOUNDED, *, fitted: bool = False
 ) -> Interval:
-    """Mean over seeds, with an interval at least as wide as the seeds' own limits imply.
+    """The mean of a value over seeds, with an interval that is at least as wide as the seeds' own intervals imply.
 
-    Few seeds may agree by chance: for three shares of 1, each from 100 records, Student's interval is a point, although
-    the records alone allow 0.98. Squared deviations of independent seeds add up.
+    Few seeds may agree by chance. For three shares of 1, each from 100 records, Student's interval is a point, although
+    the records alone allow 0.98. The squared half widths of independent seeds add up.
 
     Args:
         found: the interval of each of n ≥ 1 seeds.
+        confidence: confidence of the result, in (0, 1).
+        within: the range (low, high) of the value.
         fitted: whether each seed's value is the best of many, chosen with the truth. All seeds then err in the same
             direction, which averaging does not remove. So the limits are at least as wide as the mean of the seeds'
             limits.

@@ -23,17 +23,17 @@ OPTIONS = re.compile(r":(?=\w+=)[^+@]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Strongest:
-    """The result row of the strongest attack for one defense and seed."""
+    """The result of the strongest attack on one defense with one seed."""
 
-    row: Row  # row of the attack that came closest to the records as released, by their deciding measure
-    attacks: int  # number of attacks that gave a number, without floors
+    row: Row  # result row of the attack whose guesses are closest to the records, by the deciding measure
+    attacks: int  # number of attacks that gave a number; guesses without the release are not counted
     told: tuple[Row, ...] = ()  # rows of the same defense and seed for attacks on labels, members or canaries
 
 
 def strongest(rows: Sequence[Row]) -> list[Strongest]:
-    """One entry for each defense and seed with a number from an attack, in the order of the rows.
+    """The strongest attack for each defense and seed, in the order of the rows; only where an attack gave a number.
 
-    If no attack reconstructed records, the row whose AUC is farthest from 1/2 counts. Constant guesses need no
+    If no attack reconstructed records, the attack whose AUC is farthest from 1/2 counts. Constant guesses need no
     release; they count as attacks only if no other attack was run.
     """
     groups = grouped((row for row in rows if row.status == "done"), lambda row: (row.defense, row.seed))
@@ -58,12 +58,14 @@ def as_error(estimate: Metric) -> float:
 
 
 def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.0) -> bool:
-    """Whether an attack came closer to the records than a guess without the release, the only definition of "better".
+    """Whether an attack came closer to the records than a guess without the release (floor). This is the only
+    definition of "better".
 
     Args:
-        ahead: mean difference over records between attack and guess, positive if the attack is closer; pairing removes
-            the difficulty of a record. The whole interval must lie above `margin`. None for results of older runs and
-            for untrained attacks; then the whole interval of `ours` must be better than `floor` by `margin`.
+        ours, floor: error or likeness of the attack, and of the guess, as means over records.
+        ahead: mean difference between guess and attack, paired by record, positive if the attack is closer. Pairing
+            removes the difficulty of a record. The whole interval must lie above `margin`. None for results of older
+            runs and for untrained attacks; then the whole interval of `ours` must be better than `floor` by `margin`.
         margin: smallest difference that counts, ≥ 0.
     """
     if ahead is not None:
@@ -72,17 +74,16 @@ def better(ours: Metric, floor: Metric, ahead: Metric | None, margin: float = 0.
 
 
 def grade(row: Row) -> _Grade | None:
-    """The information in a result row's guesses: "nothing", "class" or "record", by the finished or the untrained
-    attack; None without a guess to compare with.
-    """
+    """What a result row's guesses reveal: "nothing", the "class" or the "record", for the finished or the untrained
+    attack, whichever counts. None if there is no guess without the release to compare with."""
     return finished_grade(counted(row))
 
 
 def counted(row: Row) -> Row:
-    """A result row with the guesses that count: the untrained attack's if the finished attack is worse.
+    """A result row with the guesses that count: those of the untrained attack if the finished attack is worse.
 
-    An adversary may stop before the first step. So the untrained attack counts if it reveals records, and the
-    finished attack reveals none, identifies fewer, or identifies equally many with a larger error.
+    An adversary may stop before the first step. So the untrained attack counts if it reveals records and the finished
+    attack is worse: it reveals no records, or identifies fewer, or identifies equally many with a larger error.
     """
     metric, start = metric_of(row), row.floors.get(START, {})
     if not metric or metric not in start.get("unaligned", {}):
@@ -116,9 +117,10 @@ def most_identified(row: Row) -> Metric | None:
 
 
 def finished_grade(row: Row) -> _Grade | None:
-    """The information in a finished attack's guesses, by its deciding metric; None without a guess to compare with.
+    """What the guesses of a finished attack reveal, by the deciding metric: "nothing", the "class" or the "record".
+    None if there is no guess without the release to compare with.
 
-    The grade is also "record" if more records are identified than by any guess from the label alone, because a sharp
+    The grade is also "record" if more records are identified than by any guess from the label alone, since a sharp
     guess may have a large error.
     """
     floors = _guesses(row)
@@ -131,9 +133,11 @@ def finished_grade(row: Row) -> _Grade | None:
 
 
 def beats(row: Row, guess: str) -> bool:
-    """Whether a row's guesses are closer to the records than the guess named `guess`, by the row's deciding metric.
+    """Whether a row's guesses are closer to the records, by the deciding metric, than the guess without the release
+    that is named `guess`.
 
-    To beat the class mean, an attack needs a margin for the class mean's error from few records.
+    To beat the class mean, the attack must be closer by a margin, since the mean of few records has an error of its
+    own.
     """
     metric, floor = metric_of(row), row.floors[guess]["unaligned"]
     margin = _by_few_records(row, floor, metric) if guess == CLASS_MEAN.name else 0.0
@@ -143,9 +147,9 @@ def beats(row: Row, guess: str) -> bool:
 def _by_few_records(row: Row, class_mean: Metrics, metric: str) -> float:
     """The margin by which a better guess from the label alone may be closer than the class mean of few records.
 
-    The mean of n records has an expected squared error of σ²(1 + 1/n); the true mean, the best such guess, has σ².
-    So 1/(n + 1) of the error is due to the few records. The class mean identifies one record per class, which gives
-    the number of classes. The margin is 0 for older rows, which do not count identified records.
+    The mean of n records has an expected squared error of σ²(1 + 1/n). The true mean, the best such guess, has σ². So
+    1/(n + 1) of the error is due to the few records. The class mean identifies one record per class, which gives the
+    number of classes. The margin is 0 for older rows, which do not count identified records.
     """
     found, own = class_mean.get(IDENTIFIED.name), row.counts.get("auxiliary", 0)
     if found is None or not own:
@@ -159,10 +163,11 @@ def _guesses(row: Row) -> dict[str, Metrics]:
 
 
 def _identifies(row: Row) -> bool:
-    """Whether guesses identify more records than a guess from the label alone, which identifies one per label.
+    """Whether an attack's guesses identify more records than a guess from the label alone, which identifies one record
+    per label.
 
-    The class mean gives this number. Without a class mean, for example if the adversary's records have other
-    classes, the labels of the attacked records are counted. If they are unknown, the answer is False.
+    The class mean shows this number. Without a class mean, for example if the adversary's records have other classes,
+    the labels of the attacked records are counted. If these are unknown, the answer is False.
     """
     found, labels, floors = identified(row.recovered), row.counts.get("victim_labels", 0), _guesses(row)
     if found is None or not (labels or CLASS_MEAN.name in floors):
@@ -194,10 +199,11 @@ def lost(row: Row) -> bool:
 
 
 def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
-    """The reason why an attack need not run on the undefended model; empty if it must.
+    """The reason why an attack need not run on the undefended model; empty if it must run.
 
-    `twin_of` has the ids of the cells (attack, defense and seed) with this attack on defenses; it is empty if the
-    attack always runs on the undefended model. `rows` are the results of finished cells by id.
+    `twin_of` has the ids of the cells (one attack on one defense with one seed) in which this attack meets a defense.
+    It is empty if the attack always runs on the undefended model. `rows` maps the ids of finished cells to their
+    results.
 
     >>> unneeded((), {}), unneeded(("a",), {})
     ('', 'only if the attack fails on a defense')
@@ -213,7 +219,7 @@ def unneeded(twin_of: Sequence[str], rows: Mapping[str, Row]) -> str:
 
 
 def without_options(label: str) -> str:
-    """A part's name without options; for a chain, the names of its parts.
+    """The name of a defense or attack without options; for a chain of defenses, the names of its stages.
 
     >>> without_options("black_box:epochs=5"), without_options("mine:Attack:k=3"), without_options("a:b=1+c@server")
     ('black_box', 'mine:Attack', 'a+c@server')
@@ -222,7 +228,7 @@ def without_options(label: str) -> str:
 
 
 def undefended(defense: str) -> bool:
-    """Whether the label of a defense means the undefended model.
+    """Whether a defense's label means the undefended model: its name is "none".
 
     >>> undefended("none:protocol=cutmixsl"), undefended("masking")
     (True, False)
@@ -231,10 +237,10 @@ def undefended(defense: str) -> bool:
 
 
 def bare_rows(rows: Sequence[Row], protocol: str) -> list[Row]:
-    """The rows of the undefended model under a protocol, with which defenses are compared.
+    """The result rows of the undefended model under a protocol, with which defenses are compared.
 
-    These rows belong to the undefended model with the fewest options. Another undefended model, for example with a
-    random frozen block, may be worse at the task and harder to attack, so every defense would look better in
+    If there are several undefended models, it is the one with the fewest options. Another one, for example with a
+    random frozen block, may be worse at the task and harder to attack. Then every defense would look better in
     comparison.
     """
     bare = [row for row in rows if undefended(row.defense) and row.protocol == protocol]

@@ -15,10 +15,11 @@ _Values = dict[int, dict[str, Interval]]  # seed -> name -> value with its limit
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """Means over the seeds for every defense and attack, and for every constant guess (floor); empty for a single seed.
+    """The means over the seeds for every defense and attack, and for every guess without the release (floor). The list
+    is empty if there is a single seed.
 
-    The interval (`seed_intervals.over_intervals`) covers random splits, weights and draws, and is at least as wide
-    as the number of attacked records implies.
+    The interval of a mean (`seed_intervals.over_intervals`) covers random splits, weights and draws. It is at least as
+    wide as the number of attacked records implies.
     """
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]

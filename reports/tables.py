@@ -71,7 +71,8 @@ _PICTURED = {
 
 
 def table(rows: Sequence[Row]) -> Table:
-    """A table with a line for each result row, then constant guesses and untrained attacks by seed, without scores.
+    """The table of all numbers: a line for each result row, then the guesses without the release (floors) and untrained
+    attacks, seed by seed. Attacks that give scores instead of guesses are left out.
 
     If rows differ in provenance, such as device or version, a last column names the difference.
     """
@@ -157,7 +158,7 @@ def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
-    """A note on what the intervals cover, with a warning if there are few seeds.
+    """A note for a table of means over seeds: what the intervals cover, and a warning if there are fewer than 5 seeds.
 
     >>> row = Summary(defense="none", attack="black_box", seeds=(0, 1), values={})
     >>> "An interval over 2 seeds is wide" in summary_note([row])
@@ -234,7 +235,7 @@ def _of_records(names: Iterable[str]) -> list[str]:
 
 
 def rounds_of(queries: int) -> str:
-    """A number of rounds of queries in words.
+    """The number of rounds in which an attack sent queries, in words.
 
     >>> rounds_of(1), rounds_of(1052)
     ('1 round of queries', '1,052 rounds of queries')
@@ -280,7 +281,7 @@ def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
 
 
 def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
-    """The displayed name of a constant guess (floor) or of an untrained attack, which may use the lower segment.
+    """The displayed name of a guess without the release (floor) or of an untrained attack.
 
     >>> _floor_name(START, "none", "white_box", "sl")
     'white_box on none before its first step'
@@ -314,7 +315,7 @@ def number(found: Interval | None, digits: int) -> str:
 
 
 def with_prefix(operations: int) -> str:
-    """A number of operations, shortened with a prefix such as M or G.
+    """A number of operations as text, shortened by the prefix k (thousand) or M (million).
 
     >>> with_prefix(950), with_prefix(12_345), with_prefix(3_400_000)
     ('950', '12.35 k', '3.40 M')
@@ -326,7 +327,8 @@ def with_prefix(operations: int) -> str:
 
 
 def of_task(name: str, found: Interval) -> str:
-    """A measure of the task with its interval; the interval is left out if it is the measure's whole range.
+    """A measure of the model's task as text, with its interval. An interval that is the measure's whole range is left
+    out.
 
     >>> of_task("mcc", Interval(value=0.0, low=-0.99999, high=0.99999, n=5, method="m"))
     '0.000'

@@ -97,10 +97,11 @@ def threat_verdicts(
     registered: Mapping[str, Sequence[str]],
     known: Mapping[str, Sequence[KnownOutcome]] = MappingProxyType({}),
 ) -> list[ThreatVerdict]:
-    """The verdicts on every defense whose records were attacked, or on the undefended model if there is no defense.
+    """The verdicts on every defense whose records were attacked; on the undefended model if there is no defense.
 
     Args:
-        summaries: numbers of `counted` rows over the seeds; empty for a single seed.
+        rows: the run's result rows.
+        summaries: means over the seeds of the `counted` rows; empty for a single seed.
         registered: names of the attacks that are possible on these records, by threat model (or `OTHERS`).
         known: attacks that broke a defense in privkit's own measurements, by the defense's label.
     """
@@ -210,10 +211,8 @@ def _unshown(rows: Sequence[Row], twins: Twins) -> str:
 
 
 def _unseen(rows: Sequence[Row]) -> str:
-    """A remark on the largest lead over all constant guesses that the data allow for an attack.
-
-    With few records, only large differences are significant.
-    """
+    """A remark on the error that is not ruled out for an attack: how far it may lie below every constant guess's error.
+    With few records, only large differences are significant."""
     gains = []
     for row in rows:
         metric = metric_of(row)
@@ -277,9 +276,9 @@ def _recovered(rows: Sequence[Row]) -> list[str]:
 
 
 def _single(rows: Sequence[Row]) -> str:
-    """A remark if one guess recovers an image, although all guesses on average are no closer than a constant guess.
+    """A remark if one guess recovers an image, although the guesses on average are no closer than a constant guess.
 
-    A mean error over records hides this, because many bad guesses outweigh a few good ones.
+    A mean error over records hides this image, because many bad guesses outweigh it.
     """
     best = {row.recovered["unaligned"]["ssim"].worst: row for row in rows if "ssim" in row.recovered["unaligned"]}
     if not best or max(best) < _SEEN:
@@ -292,11 +291,11 @@ def _single(rows: Sequence[Row]) -> str:
 
 
 def _unnamed(rows: Sequence[Row]) -> str:
-    """A remark if records were recovered, though not which is which, for example if groups are secret.
+    """A remark if records were recovered, though not which is which, for example if the groups of a mixture are secret.
 
-    Guesses are then matched to a round's records with the truth, which favors even bad guesses. An error below half
-    that of the best constant guess is too small for this effect, unless the adversary's records match as well
-    (`OWN_MATCH`).
+    Guesses are then matched to a message's records with the truth, which favors even bad guesses. An error below half
+    that of the best constant guess is too small for this effect, unless guesses made of the adversary's own records
+    match as well (`OWN_MATCH`).
     """
     found: dict[float, tuple[Row, Metric]] = {}
     for row in rows:

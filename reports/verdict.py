@@ -15,27 +15,23 @@ from privkit.shared.grouped import grouped
 
 
 class Judgement(Frozen):
-    """The result of one check on one result row, or on one defended model.
+    """The result of one check: on one result row, on one defended model, or on the whole run."""
 
-    `kind`: "control" (an attack's control experiment), "claim" (a claimed ε against canaries, or a declared mechanism
-    against the data of its recording), "number" (whether any attack gave a number) or "gate" (a user's condition). If
-    `met` is None, the check is undecided.
-    """
-
+    # an attack's control experiment; a claimed ε against canaries, or a declared mechanism against the data of its
+    # recording; whether any attack gave a number; or a user's condition
     kind: Literal["control", "claim", "number", "gate"]
     name: str
     defense: str = ""
     attack: str = ""
     seed: int | None = None
     cell: str = ""
-    met: bool | None
+    met: bool | None  # None if the check is undecided
     sentence: str
 
 
 class CellState(Frozen):
-    """A planned cell (one attack on one defense with one seed) and its state. A missing cell has no result yet; a
-    cell that is not needed will have none.
-    """
+    """A planned cell (one attack on one defense with one seed) and its state. A cell that is "missing" has no result
+    yet; a cell that is "not_needed" will have none."""
 
     cell: str
     defense: str
@@ -46,21 +42,19 @@ class CellState(Frozen):
 
 
 class Verdict(Frozen):
-    """The content of `verdict.json`, from which the report, the tables and the exit code follow.
-
-    `gates` are the user's conditions as given; `files` the SHA-256 of the report's files, by their path in the run.
-    """
+    """The verdict on a run, which is the content of `verdict.json`. The report, the tables and the exit code follow
+    from it."""
 
     schema_version: Literal[9] = 9
-    run: str
+    run: str  # fingerprint of the run
     outcome: Literal["clean", "failed", "errored", "unfinished", "empty"]
     exit_code: Literal[0, 1, 3]
     sentence: str
     failures: tuple[str, ...]
     cells: tuple[CellState, ...]
-    gates: tuple[str, ...]
+    gates: tuple[str, ...]  # the user's conditions, as given
     checks: tuple[Judgement, ...]
-    files: dict[str, str] = Field(default_factory=dict)
+    files: dict[str, str] = Field(default_factory=dict)  # path in the run -> SHA-256 of a file of the report
 
     @property
     def decided(self) -> Verdict:
@@ -78,10 +72,12 @@ def judge(
     silent: Collection[str] = (),
     trains: bool = True,
 ) -> Verdict:
-    """Judge the results of a run by its plan, its checks and the user's conditions.
+    """The verdict on a run's results, from its plan, its checks and the user's conditions.
 
     Args:
-        conditions: the user's conditions (gates).
+        planned: the cells to compute (one attack on one defense with one seed each).
+        rows: the results of finished cells.
+        conditions: the user's pass/fail conditions (gates).
         run: fingerprint of the run.
         silent: names of protocols under which clients train alone and send nothing, so attacks cannot give numbers.
         trains: whether the run trains long enough for its models to learn something.
@@ -125,9 +121,11 @@ def _of(row: Row) -> dict[str, object]:
 
 
 def _decisive(row: Row, check: Check, tests: int) -> Judgement:
-    """The judgement of a decisive check of a result row; an undecided check counts as not met.
+    """The judgement on a result row's decisive check (whose failure makes the run fail). An undecided check counts as
+    not met.
 
-    Each of the run's `tests` of a claim by canaries may err by chance, so a failure says how many there are.
+    Each of the run's `tests` of a claim by canaries may err by chance, so the sentence on a failure states their
+    number.
     """
     found = {
         "kind": "claim" if check.name in (CLAIM, DECLARATION) else "control",

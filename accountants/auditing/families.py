@@ -32,7 +32,8 @@ class Rates(Protocol):
 
 
 class Family(ABC):
-    """Trade-off curves ordered by strength: an attack learns nothing at 0, and more at a larger strength."""
+    """A family of trade-off curves with one parameter, the strength ≥ 0. At strength 0 an attack learns nothing; a
+    larger strength lets it learn more."""
 
     assumption: str  # what a bound assumes if it uses this family, in a sentence
     # the same in a few words, printed beside the bound; empty if nothing is assumed
@@ -41,9 +42,8 @@ class Family(ABC):
 
     @property
     def one_sided(self) -> bool:
-        """Whether a canary's presence shows far more clearly than its absence, so guesses of "non-member" help
-        little.
-        """
+        """Whether the presence of a canary (a record that the auditor inserts or leaves out) shows far more clearly
+        than its absence. Guesses of "non-member" then help little."""
         return False
 
     @abstractmethod
@@ -55,10 +55,10 @@ class Family(ABC):
         """The ε at δ of the curve with this strength (≥ 0)."""
 
     def lower(self, strength: float, delta: float) -> float:
-        """A lower bound on the ε at δ of a mechanism of this strength.
+        """A lower bound on the ε at δ of a mechanism whose trade-off curve has this strength (parameter).
 
-        The bound is below `epsilon` if the accountant may overstate the mechanism's ε. Compare a claimed ε with
-        `epsilon`; use this method to bound the mechanism's true ε.
+        It is below `epsilon` if the accountant may overstate the mechanism's ε. Compare a claimed ε with `epsilon`; use
+        this method to bound the mechanism's true ε.
         """
         return self.epsilon(strength, delta)
 
@@ -73,7 +73,9 @@ class Family(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class _GaussianRates:
-    """The rates that a Gaussian release of shift μ ≥ 0 allows an attack.
+    """The true and false positive rates that an attack on a Gaussian release can have.
+
+    `mu` ≥ 0 is the distance of the two neighbors' means, divided by the noise's standard deviation.
 
     Source: Dong, Roth and Su 2022, Definition 4.
 
@@ -96,7 +98,8 @@ class _GaussianRates:
 
 @dataclass(frozen=True)
 class Gaussian(Family):
-    """Gaussian curves; the strength is μ, the shift over the noise's standard deviation.
+    """The trade-off curves of Gaussian mechanisms. The strength is μ, the L2 sensitivity divided by the noise's
+    standard deviation.
 
     >>> round(Gaussian().epsilon(1.0, 1e-5), 4)
     4.3772
@@ -118,7 +121,7 @@ class Gaussian(Family):
 
 @dataclass(frozen=True, kw_only=True)
 class Approximate(Family):
-    """Curves of (ε, δ)-DP at one δ in [0, 1), without further assumptions; the strength is ε.
+    """The trade-off curves of (ε, δ)-DP at one fixed δ in [0, 1), without further assumptions. The strength is ε.
 
     >>> round(Approximate(delta=0.0).at(1.0).advantage, 4)
     0.4621
@@ -145,7 +148,8 @@ class Approximate(Family):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ScaledNoise(Family):
-    """Trade-off curves of one mechanism whose noise is divided by the strength, as the accountant computes them.
+    """The trade-off curves of one mechanism with more or less noise, as this library's accountant computes them. At
+    strength s the noise is divided by s.
 
     If the accountant knows no lower bound (`Certificate.lower`), it may overstate the mechanism's ε. A bound from this
     family may then exceed the truth.
@@ -197,7 +201,8 @@ GAUSSIAN = Gaussian()
 
 
 def stated(family: Family | None, delta: float) -> Family:
-    """The family that the caller stated; by default `Approximate`, the family of every (ε, δ)-DP mechanism.
+    """The family of trade-off curves that the caller stated. None stands for `Approximate`, the family of all (ε, δ)-DP
+    mechanisms.
 
     >>> stated(None, 1e-5)
     Approximate(delta=1e-05)
@@ -210,10 +215,11 @@ _NOTHING = 1e-6
 
 
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
-    """The largest rejected strength, at most `_LARGEST`; 0 if no strength above `_NOTHING` is rejected.
+    """The largest strength (parameter of a family of trade-off curves) that a test rejects: at most 64, and 0 if no
+    strength above 1e-6 is rejected.
 
-    `rejected` must hold for all strengths up to some value, and for none above. The bisection stops at this relative
-    precision, on the rejected side.
+    `rejected` takes a strength. It must be true up to some strength and false above it. The result is itself a rejected
+    strength, and at most this relative precision below the largest.
 
     >>> round(largest_rejected(lambda strength: strength <= 1.5), 6), largest_rejected(lambda strength: strength == 0)
     (1.5, 0.0)

@@ -30,26 +30,28 @@ def epsilon_independent(
     family: Family | None = None,
     test: Test = "errors",
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run with independent canaries; independence makes it tighter than other bounds.
+    """Lower bound on ε from one run with independent canaries; independence makes it tighter than other one-run bounds.
 
-    A fair coin decides whether canary i is a member. The canary is wrongly accused with probability a_i/2 and wrongly
-    acquitted with probability b_i/2, where a_i and b_i are the error rates of one test of this canary; canaries need
-    not be alike.
+    A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. Let a_i be the probability
+    that canary i is guessed "member" if it is left out, and b_i the probability that it is guessed "non-member" if it
+    is a member. The a_i may differ between canaries, and so may the b_i.
 
-    * "errors" counts all wrong guesses. Each guess is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, so the count
-    is stochastically at least binomial. This test is stronger for curves like the Gaussian.
-    * "rates" bounds the mean of a_i and the mean of b_i from above, each at half the significance, and asks whether the
-      curve allows both. The curve is convex, so if it allows the rates of each canary, it allows their means. This test
-      is stronger if few releases reveal much, as with sampling or mixing. A sum of independent unlike trials obeys the
-      Clopper–Pearson limit, too, at this significance (Hoeffding 1956).
+    * "errors" counts all wrong guesses. Guess i is wrong with probability (a_i + b_i)/2 ≥ (1 − TV)/2, where TV is the
+      largest total variation that the mechanism allows. So a binomial count with this probability is a lower bound.
+      This test is stronger for curves like the Gaussian.
+    * "rates" bounds the mean of the a_i and the mean of the b_i from above, each at half the significance, and asks
+      whether the trade-off curve allows both means. The curve is convex, so if it allows the pair (a_i, b_i) of each
+      canary, it allows their means. The Clopper–Pearson limit also holds for a sum of independent trials of different
+      probability at this significance (Hoeffding 1956). This test is stronger if few releases reveal much, as with
+      sampling or mixing.
 
     Args:
-        in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
-        threshold: the finite cut, fixed before the coins were known; a score of at least this is guessed "member". With
-            log-likelihood ratios and "errors", 0 is best.
+        in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.
+        threshold: a finite number, fixed before the coins were known. A score of at least this is guessed "member". If
+            scores are log-likelihood ratios, 0 is best for "errors".
         confidence: confidence of the bound, in [1/2, 1).
-        delta: δ in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
-        family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
+        delta: δ in [0, 1); above 0 for a Gaussian family, whose ε is infinite at 0.
+        family: the claimed family of trade-off curves; None for any (ε, δ)-DP mechanism.
         test: "errors" or "rates", chosen before the coins were known.
 
     Source: derived; limits: Clopper and Pearson 1934; one threshold and a Gaussian curve: Nasr et al. 2023, §4; trials
@@ -95,9 +97,10 @@ def epsilon_independent(
 def ceiling_independent(
     canaries: int, *, confidence: float, delta: float, family: Family | None = None, test: Test = "errors"
 ) -> float:
-    """The largest bound that `epsilon_independent` can give with this number of canaries, if every guess is right.
+    """The largest bound that `epsilon_independent` can give with this number of canaries (≥ 1), reached if every guess
+    is right.
 
-    Arguments are those of `epsilon_independent`, with canaries ≥ 1.
+    The other arguments have the meaning that they have in `epsilon_independent`.
 
     >>> round(ceiling_independent(200, confidence=0.95, delta=1e-5), 2)
     4.19

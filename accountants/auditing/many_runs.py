@@ -23,25 +23,29 @@ def epsilon_clopper_pearson(
     threshold: float | None = None,
     family: Family | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε from the error rates of score thresholds, by false accusations and by missed members.
+    """Lower bound on ε from the error rates of score thresholds, with one score from each of many runs.
 
-    With error rates at most F (non-members accused) and M (members missed), ε ≥ ln((1 − M − δ)/F) and
-    ε ≥ ln((1 − F − δ)/M). Both limits hold together, so using both costs no confidence. With a claimed family of
-    curves, a curve is ruled out if it allows no true positive rate of 1 − M at the false positive rate F. A Gaussian
-    curve then has μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
+    Let F be an upper limit on the rate of non-members whose score is at or above the threshold, and M an upper limit on
+    the rate of members below it. Then ε ≥ ln((1 − M − δ)/F) and ε ≥ ln((1 − F − δ)/M). Both limits hold together, so
+    using both inequalities costs no confidence. A claimed trade-off curve is ruled out if it allows no true positive
+    rate of 1 − M at the false positive rate F. So a Gaussian curve has μ ≥ Φ⁻¹(1 − F) − Φ⁻¹(M).
 
-    Without a threshold, two families of cuts share the error probability; both are proven. (1) Cuts at ranks fixed in
-    advance: they accuse at most n/2^j − 1 of n non-members, or miss at most this many members. This error rate is below
-    an order statistic of uniform variables, whose quantile is the Clopper–Pearson limit; the other error rate is
-    binomial given the cut. (2) Any cut: n such order statistics bound an error rate wherever the cut is, ties included.
+    Without a threshold, two sets of thresholds are tried, and half of the error probability covers each set.
+
+    1. Thresholds at ranks fixed in advance: at most n/2^j − 1 of n non-members are at or above the threshold (or at
+       most as many of n members below). The rate of this error is below an order statistic of n uniform variables,
+       whose quantile is the Clopper–Pearson limit. Given the threshold, the number of errors of the other kind is
+       binomial.
+    2. All thresholds. Only n order statistics can bound an error rate on n scores, so the error probability is divided
+       by n. This includes ties.
 
     Args:
-        in_scores, out_scores: [n] scores of members, and [k] of non-members.
+        in_scores, out_scores: scores of n runs with the record ("members"), and of k runs without it.
         confidence: confidence of the bound, in (0, 1).
-        delta: δ in [0, 1); above 0 for a Gaussian, whose ε is infinite at 0.
-        threshold: the finite cut, fixed before the scores were seen; a score of at least this is guessed "member". If
-            None, many cuts are tried.
-        family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
+        delta: δ in [0, 1); above 0 for a Gaussian family, whose ε is infinite at 0.
+        threshold: a finite number, fixed before the scores were seen. A score of at least this is guessed "member". If
+            None, many thresholds are tried.
+        family: the claimed family of trade-off curves; None for any (ε, δ)-DP mechanism.
 
     Source: Jagielski, Ullman and Oprea 2020, §3 (one threshold); Nasr et al. 2021 (δ, both tails); Nasr et al. 2023, §4
     (a Gaussian curve); the correction: derived.
@@ -94,8 +98,8 @@ def epsilon_clopper_pearson(
 def ceiling_many_runs(
     members: int, others: int, *, confidence: float, delta: float, family: Family | None = None
 ) -> float:
-    """The largest bound that `epsilon_clopper_pearson` can give with these numbers of runs (≥ 1 each), if all members
-    score above all non-members.
+    """The largest bound that `epsilon_clopper_pearson` can give with `members` runs that contain the record and
+    `others` runs without it (≥ 1 each). It is reached if all members score above all non-members.
 
     >>> round(ceiling_many_runs(100, 100, confidence=0.95, delta=1e-5), 2)
     2.6
@@ -108,7 +112,8 @@ def ceiling_many_runs(
 
 
 def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
-    """The largest parameter of the family whose trade-off curve one of J thresholds refutes, and its index.
+    """The largest strength whose trade-off curve is refuted by at least one of J thresholds, and the index of this
+    threshold.
 
     Args:
         accused: [J] upper limits on the false positive rate.
@@ -123,10 +128,13 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """Thresholds on sorted scores. With probability 1 − `error`, the limits of all their error rates hold together.
+    """The thresholds to try on sorted scores, and the error probability of each limit.
 
-    The result holds the cuts; the error probabilities of the limits on missed members and on false alarms, [J] each;
-    the assumption about the threshold; and the method in words.
+    With probability 1 − `error`, the Clopper–Pearson limits of all error rates hold together.
+
+    Returns:
+        The J cuts (thresholds with their error counts); the error probability of each limit on the rate of missed
+        members, [J], and on the rate of false alarms, [J]; the assumption about the threshold; and the method in words.
     """
     if threshold is not None:
         cuts, half = Cuts.at(members, others, validate.real("threshold", threshold)), np.array([error / 2])

@@ -40,19 +40,23 @@ def epsilon_one_run(
     delta: float,
     guesses: tuple[int, int] | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on ε from one run with many canaries, each a member by its own fair coin. The attack may abstain.
+    """Lower bound on ε from one run with many canaries (records that the auditor inserts or leaves out, each by a fair
+    coin).
 
-    The highest scores are guessed "member", the lowest "non-member", and the attack abstains on the rest. It also
-    abstains on scores that tie at the border, so that the guesses depend on the pooled scores alone. If many scores
-    tie, add noise to them first. With v of r guesses right and q = e^ε/(1+e^ε), (ε, δ)-DP is rejected if P[B ≥ v] +
-    2mδ·max_i P[v−i ≤ B < v]/i, B ~ Binomial(r, q), is at most the error probability; m counts all canaries.
+    The attack guesses "member" (inserted) for the highest scores and "non-member" for the lowest. It abstains on the
+    rest, and on scores that tie at the border, so that the guesses depend on the pooled scores alone. If many scores
+    tie, add noise to them first. Let v of r guesses be right, m be the number of all canaries, q = e^ε/(1 + e^ε) and B
+    ~ Binomial(r, q). Then (ε, δ)-DP is rejected if P[B ≥ v] + 2mδ·max_i P[v − i ≤ B < v]/i is at most the error
+    probability 1 − confidence.
 
     Args:
-        in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not.
-        confidence, delta: confidence in (0, 1), δ in [0, 1).
+        in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not.
+        confidence: confidence of the bound, in (0, 1).
+        delta: δ in [0, 1).
         guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known. If None, m/2^j
-            guesses are tried for each j, on either side and on both sides. The error probability is then divided by the
-            number of tries, about 3·log2(m). The division is valid, since the tries depend on m alone.
+            guesses are tried for each j: all "member", all "non-member", or this number of each. The error probability
+            is then divided by the number of tries, about 3·log2(m). The division is valid, since the tries depend on m
+            alone.
 
     Source: Steinke, Nasr and Jagielski 2023, Theorem 5.2.
 
@@ -90,8 +94,8 @@ def epsilon_one_run(
 def ceiling_one_run(
     members: int, others: int, *, confidence: float, delta: float, guesses: tuple[int, int] | None = None
 ) -> float:
-    """The largest bound that `epsilon_one_run` can give with these numbers of canaries (≥ 1 each), if all guesses are
-    right.
+    """The largest bound that `epsilon_one_run` can give with `members` canaries in the data and `others` outside (≥ 1
+    each), reached if all guesses are right.
 
     >>> round(ceiling_one_run(100, 100, confidence=0.95, delta=1e-5), 2)
     3.49

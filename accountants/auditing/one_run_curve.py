@@ -27,27 +27,36 @@ def epsilon_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> EmpiricalBound:
-    """Lower bound on the ε(δ) of a mechanism by its whole trade-off curve, from one run with many canaries.
+    """Lower bound on ε at δ from one run with many canaries. It uses the whole trade-off curve, not one point (ε, δ).
 
-    The highest scores are guessed "member", the lowest "non-member". Let p_i be the probability that i of the c guesses
-    are right, m the number of canaries, and f̄(x) the largest true positive rate that the curve allows at the false
-    positive rate x; of a Gaussian curve it is Φ(Φ⁻¹(x) + μ). Flipping one coin makes one right guess wrong and leaves
-    the others unchanged, so Σ_{j≥i} j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i: f̄ bounds the event for
-    every canary, and is concave. If all guesses are "member", a coin that shows "non-member" makes no guess right, so
-    m/2 takes the place of m, and the bound is larger; likewise for "non-member". Let P[at least v right] = τ. The least
-    total probability under these inequalities puts τ on v itself and then as little as possible on v − 1, v − 2, ….
-    If even this exceeds 1 for τ = 1 − confidence, the curve is rejected. Unlike ε at one δ, this uses the whole curve.
+    A canary is a record that the auditor inserts (a "member") or leaves out, by a fair coin. The attack guesses
+    "member" for the highest scores and "non-member" for the lowest. We reject a curve as follows. Let f̄(x) be the
+    largest true positive rate that it allows at the false positive rate x; for a Gaussian curve, f̄(x) = Φ(Φ⁻¹(x) + μ).
+    Let m be the number of canaries, c the number of guesses, and p_j the probability that j guesses are right.
+
+    1. Consider the event that canary t is guessed right and at least i guesses are right. If the coin of t is flipped,
+       its guess is wrong and the other guesses are unchanged, so at least i − 1 guesses are right. The curve limits the
+       first probability to f̄ of the second. As f̄ is concave, the means over all canaries obey the same limit: Σ_{j≥i}
+       j·p_j/m ≤ f̄(Σ_{j≥i} (c − j + 1)·p_{j−1}/m) for all i.
+    2. If all guesses are "member", a canary that was left out is never guessed right. Then m/2 takes the place of m,
+       and the bound is larger; likewise if all guesses are "non-member".
+    3. Let v guesses be right in the run, and suppose P[at least v right] ≥ τ = 1 − confidence. The least Σ p_j under
+       these inequalities has p_v = τ, and then the least possible p_{v−1}, p_{v−2}, …. If even this sum exceeds 1, the
+       assumption is false, and the curve is rejected.
+
+    The bound is the ε at δ of the strongest rejected curve.
 
     Args:
-        in_scores, out_scores: [n] scores of the canaries that were members, and [k] of those that were not; ties at a
-            border of the guesses are refused.
-        confidence, delta: in (0, 1).
+        in_scores, out_scores: scores of the n canaries that were members, and of the k canaries that were not. Ties at
+            a border of the guesses are refused.
+        confidence: confidence of the bound, in (0, 1).
+        delta: δ in (0, 1).
         guesses: numbers ≥ 0 of "member" and "non-member" guesses, fixed before the coins were known; `planned_guesses`
             finds good ones.
-        family: the claimed family of curves; None for any (ε, δ)-DP mechanism.
+        family: the claimed family of trade-off curves; None for any (ε, δ)-DP mechanism.
 
-    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run". Derived here: the
-    greedy filling is the worst case; m/2 for guesses of one kind.
+    Source: Mahloujifar, Melis and Chaudhuri 2025, "Auditing f-differential privacy in one run". Derived here: steps 2
+    and 3.
 
     >>> scores = range(100, 200), range(100)
     >>> any_mechanism = epsilon_one_run_curve(*scores, confidence=0.95, delta=1e-5, guesses=(50, 50))
@@ -104,7 +113,8 @@ def ceiling_one_run_curve(
     guesses: tuple[int, int],
     family: Family | None = None,
 ) -> float:
-    """The largest bound that `epsilon_one_run_curve` can give with these numbers of canaries (≥ 1 each).
+    """The largest bound that `epsilon_one_run_curve` can give with `members` canaries in the data and `others` outside
+    (≥ 1 each).
 
     >>> family = Gaussian()
     >>> round(ceiling_one_run_curve(100, 100, confidence=0.95, delta=1e-5, guesses=(50, 50), family=family), 3)
@@ -128,10 +138,14 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a trade-off curve is rejected: if it held, `right` or more of `asked` guesses would be correct with
+    """Whether a trade-off curve is rejected: if it held, at least `right` of `asked` guesses would be correct with
     probability at most `error`.
 
-    `canaries` is the number of canaries; half of it if every guess says "sent", or every guess says "not sent".
+    Args:
+        rates: the true and false positive rates that the curve allows.
+        right, asked: number of correct guesses, and of all guesses.
+        canaries: number of canaries; half of it if all guesses are "member" or all are "non-member".
+        error: error probability of the test, in (0, 1).
 
     >>> rejected(Gaussian().at(0.0), 9, 10, 10, 0.05), rejected(Gaussian().at(0.0), 7, 10, 10, 0.05)
     (True, False)
@@ -150,12 +164,14 @@ def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float
 
 @cache
 def planned_guesses(canaries: int, strength: float, *, confidence: float, family: Family) -> tuple[int, int]:
-    """The numbers of "member" and "non-member" guesses that promise the largest bound under the claimed curve.
+    """The numbers of "member" and "non-member" guesses that promise the largest bound if the claimed trade-off curve is
+    true.
 
-    The claimed curve has this strength in this family. The numbers depend only on this curve and on the number m ≥ 2 of
-    canaries, so the choice costs no confidence. A threshold at the false positive rate x makes m·(x + f̄(x))/2 guesses
-    on a side. We assume that one standard deviation fewer guesses are right than the curve allows. Both sides get the
-    same number; if the family is one-sided, all guesses are "member".
+    The claimed curve is the curve of `family` with this `strength`. Let f̄(x) be its true positive rate at the false
+    positive rate x. Of m = `canaries` ≥ 2 canaries, which are members by fair coins, a threshold at x guesses m·(x +
+    f̄(x))/2 to be members, on average. We try several x, and assume that one standard deviation fewer guesses are right
+    than the curve allows. The number of "non-member" guesses is the same, or 0 if the family is one-sided. The plan
+    depends only on m and the claimed curve, so it costs no confidence.
 
     >>> planned_guesses(2_000, 1.666, confidence=0.95, family=Gaussian())
     (146, 146)

@@ -42,11 +42,11 @@ def scores(name: str, values: ArrayLike) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class Cuts:
-    """Missed members and false alarms, [J] each, if scores at or above a threshold count as members'."""
+    """J thresholds and their numbers of errors, if every score at or above the threshold is guessed "member"."""
 
-    thresholds: Array
-    missed: _Counts  # number of members below the threshold
-    alarms: _Counts  # number of non-members at or above it
+    thresholds: Array  # [J]
+    missed: _Counts  # [J] number of members below the threshold
+    alarms: _Counts  # [J] number of non-members at or above the threshold
 
     @classmethod
     def of(cls, members: Array, others: Array) -> Cuts:
@@ -64,9 +64,9 @@ class Cuts:
 
     @classmethod
     def at_ranks(cls, members: Array, others: Array) -> Cuts:
-        """Cuts that accuse at most n/2^j − 1 non-members, or miss at most this number of members. These numbers
-        themselves serve as the error counts.
-        """
+        """Thresholds at ranks that do not depend on the scores, for j = 0, 1, …: at most ⌈n/2^j⌉ − 1 of n non-members
+        are at or above the threshold, or at most ⌈n/2^j⌉ − 1 of n members are below it. This limit is stored as the
+        number of these errors."""
         alarms, missed = halved(others.size) - 1, halved(members.size) - 1
         above = np.nextafter(others[others.size - 1 - alarms], inf)
         at = members[missed]

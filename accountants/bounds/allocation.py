@@ -1,8 +1,10 @@
-"""A Gaussian shift in each of k secretly chosen places out of t: random allocation of rounds, and hidden masks.
+"""Privacy of a record that takes part in k of t places, drawn secretly. A place is a round (random allocation) or a
+patch of a release (hidden mask).
 
-For k = 1, P = mean over i of N(μ·e_i, I) is compared with Q = N(0, I), with t ≥ 1 places and a shift μ ≥ 0 over the
-noise's standard deviation. Under Q the likelihood ratio L is the mean of t independent lognormal variables X with mean
-1. Every function here gives an upper bound.
+In each of its places the record shifts a Gaussian by μ ≥ 0 standard deviations of the noise. For k = 1, the release
+with the record has the law P = mean over i of N(μ·e_i, I), e_i being the i-th of t unit vectors; the release without it
+has the law Q = N(0, I). Under Q the likelihood ratio L = P/Q is the mean of t independent copies of a lognormal
+variable X with mean 1. Every function here gives an upper bound.
 """
 
 from __future__ import annotations
@@ -38,21 +40,21 @@ _ROUNDING = 4e-15  # relative error of a place's mass, generously; t places add 
 
 @dataclass(frozen=True, kw_only=True)
 class SecretPlaces(Step):
-    """A shift in k of t places, drawn uniformly and secretly.
+    """A record that shifts Gaussian releases in k of t places, drawn uniformly and secretly.
 
-    The places are split at random into k blocks, each with one shift.
+    Proof of the charge for k ≤ t/2: to draw k of t places uniformly, split the places at random into k blocks of nearly
+    equal size, and draw one place in each block. Revealing the split cannot lower a divergence (joint convexity). Given
+    the split, the blocks are independent, so each block is charged as one secret place.
 
-    A uniform choice of one place in each block of a uniform partition is a uniform subset. Revealing the partition
-    cannot lower a divergence (joint convexity), and given the partition the blocks are independent. For k > t/2, the
-    step is charged as t − k secret places and one known shift. Along (1, …, 1) every subset moves the mean by μk/√t;
-    orthogonal to it, a subset and its complement mirror each other. So k of t places equal t − k of t places and one
-    Gaussian with squared shift μ²(2k − t).
+    For k > t/2 the step is charged as t − k secret places and one known shift. Along the direction (1, …, 1), every
+    subset of k places moves the mean by μk/√t. Orthogonal to this direction, a subset and its complement mirror each
+    other. So k of t places equal t − k of t places and one Gaussian with squared shift μ²(2k − t).
     """
 
     chosen: int  # k in 1..t
     places: int  # t
     mu: float  # shift in one place, ≥ 0
-    masked: bool = False  # whether the places are patches of a release; else they are rounds
+    masked: bool = False  # True: the places are patches of a release; False: rounds
 
     @property
     def orders(self) -> Array:
@@ -108,9 +110,10 @@ class SecretPlaces(Step):
 
 @dataclass(frozen=True, kw_only=True)
 class ToldPlaces(Step):
-    """A shift in k secret places, charged as if the places were known: one Gaussian, without credit for secrecy.
+    """A shift by μ standard deviations of the noise in k secret places, charged as if the server knew the places: one
+    Gaussian of shift √k·μ.
 
-    Source: derived from joint convexity.
+    Source: derived from joint convexity: revealing the places cannot lower a divergence.
     """
 
     chosen: int  # k
@@ -128,12 +131,19 @@ class ToldPlaces(Step):
 
 
 def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
-    """Rényi divergence of a shift in one of t secret places, the larger of both directions: an upper bound.
+    """Upper bounds on the Rényi divergence of a shift μ in one of t = `places` secret places, at A orders α > 1: float
+    [A].
 
-    For the release with the shift against the one without, E L^α − 1 is exact at whole α: α!/t^α times the coefficient
-    of z^α in (Σ_j e^{μ²j(j−1)/2} z^j/j!)^t − e^{tz}, a sum of positive terms; between whole orders (α − 1)·D, which is
-    convex in α, is interpolated. The other direction is E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1), integrated at
-    every α. At [A] orders α > 1 it is at most αμ²/2, the curve of a known place; above 256 it is that curve.
+    The value is the larger of both directions. Let L be the likelihood ratio of the release with the shift (P) to the
+    release without it (Q), and E the mean under Q.
+
+    1. P against Q: at whole α, E L^α − 1 is exact. It is α!/t^α times the coefficient of z^α in (Σ_j e^{μ²j(j−1)/2}
+       z^j/j!)^t − e^{tz}, a sum of positive terms. Between whole orders, (α − 1)·D_α is interpolated, since it is
+       convex in α.
+    2. Q against P: E L^{1−α} = ∫ s^{α−2} (E e^{−sX/t})^t ds/Γ(α−1) is integrated at every α. X is a lognormal variable
+       with mean 1.
+
+    The result is at most αμ²/2, the divergence of a known place; for α > 256 it is αμ²/2.
 
     Source: Feldman and Shenfeld 2025 (the pair and the moments at whole orders); the integral is derived.
 
@@ -158,7 +168,8 @@ def rdp(orders: ArrayLike, places: int, mu: float) -> Array:
 
 
 def reverse_rdp(order: float, places: int, mu: float) -> float:
-    """Rényi divergence at one order, of the release without the shift against the one with it.
+    """Rényi divergence at one order > 1 between the release without the shift and the release with a shift `mu` in one
+    of `places` secret places: an upper bound.
 
     >>> round(reverse_rdp(2, 10, 1.0), 6)
     0.143719
@@ -171,17 +182,22 @@ def reverse_rdp(order: float, places: int, mu: float) -> float:
 
 @lru_cache(maxsize=64)
 def profile(places: int, mu: float) -> Pair:
-    """Both privacy profiles of a shift in one of t secret places: the release with the shift against the one without,
-    and the reverse.
+    """Upper bounds on both privacy profiles of a shift μ in one of t = `places` secret places.
 
-    The lognormal X is moved to a grid by connecting the dots of E(c − X)₊. This keeps the mean of X and makes X larger
-    in the convex order. So the sum of t such variables is larger, too, and so are δ = E(L − e^ε)₊ and E(1 − e^ε·L)₊.
-    Sums above c never matter to E(c − S)₊, so that a window [0, c] is enough; E(S − c)₊ follows, since the mean is
-    known. A bound on rounding is added. More than 4096 places are charged as 4096, and a shift above 4 as a shift in a
-    known place.
+    The first profile compares the release with the shift (P) to the release without it (Q): δ(ε) = E(L − e^ε)₊ with the
+    likelihood ratio L = P/Q and the mean E under Q. The second compares Q to P: δ(ε) = E(1 − e^ε·L)₊. L is the mean of
+    t independent copies of a lognormal variable X.
 
-    Source: Feldman and Shenfeld 2025 (the pair dominates, whatever is chosen in between); the convex order is derived:
-    a mean of more independent variables is smaller in it, and so is δ.
+    1. X is moved to a grid such that E(c − X)₊ is unchanged at every node c and linear in between. This keeps the mean
+       of X and makes X larger in the convex order. So the sum S of t such variables is larger in this order, too, and
+       so are both δ.
+    2. Sums above c do not matter to E(c − S)₊, so a grid on [0, c] is enough. E(S − c)₊ follows, since the mean of S is
+       known.
+    3. A bound on rounding errors is added. More than 4096 places are charged as 4096. A shift above 4 is charged as a
+       shift in a known place.
+
+    Source: Feldman and Shenfeld 2025 (this pair dominates also if later rounds are chosen adaptively). Derived: the
+    convex order, in which a mean of more independent variables is smaller, and so is δ.
 
     >>> removed, added = profile(10, 1.0)
     >>> float(removed(np.array(1.0)).round(4)), float(added(np.array(1.0)).round(4))
@@ -244,9 +260,11 @@ def _convolved(left: Array, right: Array) -> Array:
 
 
 def _reverse(orders: Array, places: int, mu: float) -> Array:
-    """D_α(Q‖P) = ln E L^{−β}/β with β = α − 1, E L^{−β} − 1 = ∫ s^{β−1} (M(s/t)^t − e^{−s}) ds/Γ(β), M(u) = E e^{−uX}.
+    """Upper bounds on D_α(Q‖P) = ln(E L^{−β})/β with β = α − 1, at the given orders. Here Q is the release without the
+    shift, P the release with it, and L = P/Q.
 
-    If the integral cannot be computed: (1 + β/t)·μ²/2, since a mean is at least the geometric mean.
+    With the lognormal variable X and M(u) = E e^{−uX}, E L^{−β} − 1 = ∫ s^{β−1} (M(s/t)^t − e^{−s}) ds/Γ(β). If this
+    integral cannot be computed, the result is (1 + β/t)·μ²/2, since a mean is at least the geometric mean.
     """
     beta = np.asarray(orders - 1, float)
     geometric = (1 + beta / places) * mu * mu / 2
@@ -313,10 +331,11 @@ def _puts(places: int, mu: float) -> tuple[Array, Array]:
 
 
 def _dots(interval: float, nodes: int, mu: float) -> Array:
-    """Masses at 0, h, 2h, … whose E(c − X)₊ is the lognormal's at every node.
+    """Probabilities of the values 0, h, 2h, … (h = `interval`) of a variable X, such that E(c − X)₊ is that of the
+    lognormal variable at every node c.
 
-    They are second differences of E(c − X)₊ below the mean, and of E(X − c)₊ above it: each is small there, so the
-    differences keep their digits.
+    They are second differences of the lognormal's E(c − X)₊ below its mean, and of E(X − c)₊ above. Each of these
+    functions is small on its side, so the differences keep their digits.
     """
     c = interval * np.arange(1, nodes + 1)
     d = np.log(c) / mu
@@ -343,7 +362,10 @@ def _sum_of_losses(masses: Array, count: int) -> Array:
 
 
 def log_overlap(order: int, chosen: int, places: int, mu: float) -> float:
-    """ln E L^α of a shift in k of t secret places, α = 2 or 3: the mean of e^{μ²·Σ_{a<b}|A_a ∩ A_b|} over α subsets.
+    """ln E L^α for α = 2 or 3, where L is the likelihood ratio of a shift μ in k = `chosen` of t = `places` secret
+    places.
+
+    E L^α is the mean of exp(μ²·Σ_{a<b} |A_a ∩ A_b|) over α independent uniform subsets A_1, …, A_α of k places.
 
     Source: derived; the overlap of two subsets is hypergeometric; a third subset is counted region by region.
 

@@ -48,7 +48,7 @@ class GaussianBound(Bound):
 
 
 def gaussian_bound(steps: Steps) -> GaussianBound | None:
-    """The single Gaussian that dominates all steps; None if no Gaussian dominates one of the steps.
+    """The bound by one Gaussian release that dominates the whole run; None if a step is dominated by no Gaussian.
 
     Source: Balle and Wang 2018, Theorem 8; √Σμ²: Dong, Roth and Su 2022, Corollary 3.3.
 
@@ -66,7 +66,9 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
 
 
 def pure_bound(steps: Steps) -> ClosedForm | None:
-    """Pure ε of a run, the sum of its steps' largest privacy losses; None if a step's loss is unbounded.
+    """The bound (ε, 0) of a run, if its losses are bounded: ε is the sum of the largest privacy losses of its steps.
+
+    It is None if a step's loss is unbounded.
 
     Source: Dwork et al. 2006 (basic composition).
 

@@ -1,8 +1,8 @@
-"""Composition of sampled releases on a coarse grid, for many runs at once, used for fast answers.
+"""Fast composition of sampled releases on a coarse grid, for many runs at once (the answers of `--fast`).
 
-The losses of one release lie on a few nodes (`truncated_losses`). Their Rényi curve, converted at the best order, gives
-a first ε. Then the nodes are moved to a grid about as coarse as the spread of one release's loss, and all rounds are
-composed by one FFT.
+The privacy losses of one release are rounded to a few nodes (`truncated_losses`). Their Rényi curve, converted at the
+best order, gives a first ε. Then the nodes are moved to a grid about as coarse as the standard deviation of one
+release's loss, and all rounds are composed by one FFT.
 """
 
 from __future__ import annotations
@@ -47,28 +47,34 @@ _NOISE = 1e-14  # rounding error of a node's probability for each round, in a tr
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CoarseComposition(Bound):
-    r"""Privacy losses composed on a coarse grid; losses above a cut count as infinite.
+    r"""The privacy losses of a run composed on a coarse grid; losses above a cut count as infinite.
 
-    Let p be the probability that any release has an infinite loss, and K = ln E_P e^{λL} for the sum L of finite losses
-    and some λ > 0. A first bound is
+    A release has the laws P and Q under the two neighbors, and the loss ln(P/Q). Let p be the probability that any
+    release has an infinite loss, L the sum of the finite losses, and K = ln E_P e^{λL} for some λ > 0.
 
-        δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε},
+    1. The moment K gives, at every ε, the bound
 
-    at the λ with the smallest ε. At this λ the mass of each loss is divided between the two nodes of a grid beside it,
-    so that its probabilities under P and Q are kept. P is tilted by e^{λL − K}, so that sums near ε are likely and keep
-    their digits. With the tilted probabilities P̃ of the composed nodes l and the grid's end t,
+        δ ≤ p + λ^λ/(1 + λ)^{1+λ}·e^{K − λε}.
+
+       We take the λ with the smallest ε, and use it in step 2.
+    2. The losses are moved to a grid: the mass of each loss is divided between the two neighboring nodes, such that
+       this mass is kept under P and under Q. P is tilted by e^{λL − K}, so that sums near ε are likely and keep their
+       digits. Let P̃(l) be the tilted probability that the composed loss equals l, and t the last node of the grid.
+       Then
 
         δ ≤ p + Σ_{ε < l ≤ t} (1 − e^{ε − l})·e^{K − λl}·P̃(l) + e^{K − λt}.
 
-    The grid is a circle: probability beyond its ends is counted a second time inside, which can only make δ larger. The
-    smaller ε of both bounds is taken. Under Poisson sampling, ε is computed in both directions.
+       The FFT treats the grid as a circle: probability beyond its ends is counted a second time inside, which can only
+       enlarge δ.
+
+    The answer is the smaller ε of both bounds. Under Poisson sampling it is the larger ε of both directions.
 
     Source: derived. Composition by FFT: Koskela, Jälkö and Honkela 2020; the two nodes: Doroshenko et al. 2022,
-    Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff; truncation:
-    H(P‖Q) is at most P(A) plus the divergence of both restricted to the complement of A.
+    Algorithm 1; the first bound: Canonne, Kamath and Steinke 2020, Proposition 12; the tail: Chernoff. Losses counted
+    as infinite: for an event A, δ is at most P(A) plus the δ of P and Q restricted to the complement of A.
     """
 
-    pieces: Sequence[Piece]  # the releases
+    pieces: Sequence[Piece]  # groups of equal releases
     method: str
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022; Zhu, Dong and Wang 2022, Theorem 11"
     exact: bool = False
@@ -100,7 +106,10 @@ class CoarseComposition(Bound):
 
 
 def coarse_composition(steps: Steps) -> CoarseComposition | None:
-    """The coarse composition of all steps; None if a step has no pieces, or if closed forms are as good for every step.
+    """The bound of a run by composition on a coarse grid.
+
+    The result is None if a step cannot be written as pieces (groups of equal releases), if a shift is above 10 standard
+    deviations of the noise, or if closed forms are as good for every step.
 
     Source: see `CoarseComposition`.
 
@@ -123,8 +132,8 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
 class _Runs:
     """R runs with S pieces in all, in one direction: a record is added, or a record is removed."""
 
-    losses: TruncatedLosses  # the losses of the pieces
-    rounds: Array  # [S] how often each is repeated
+    losses: TruncatedLosses  # the losses of the pieces (groups of equal releases)
+    rounds: Array  # [S] number of releases in each piece
     owner: NDArray[np.int_]  # [S] the run of each piece; pieces of a run are neighbors
     deltas: Array  # [R] δ of each run
 
@@ -194,9 +203,10 @@ def _epsilons(runs: Sequence[Sequence[Piece]], deltas: Array) -> Array:
 
 
 def _below(runs: _Runs, tilt: Array, first: Array) -> Array:
-    """ε by composition, [R], at most `first`.
+    """The smallest ε of each of R runs that composition on grids proves, at most `first` (already proven): float [R].
 
-    If ε is proven at every node of a grid, the grid began too high, and a smaller λ is tried.
+    If an ε is proven at every node of a grid, the grid began too high. Then a smaller tilt λ (see `CoarseComposition`)
+    is tried, whose grid begins lower.
     """
     found, begins = _on_grids(runs, tilt, first)
     found = np.minimum(found, first)
@@ -238,9 +248,10 @@ def _converted(runs: _Runs, tilt: Array) -> tuple[Array, Array]:
 
 
 def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
-    """ε by composition on grids, [R], and the first node of each grid; grids of one size are computed together.
+    """The ε of each of R runs by composition on a grid, [R], and the first node of each grid, [R].
 
-    A grid ends shortly above `first`, the ε that are already proven, [R].
+    `first` [R] holds the ε that are already proven; each grid ends shortly above it. Grids of equal size are computed
+    together.
     """
     _, mean, variance = runs.cumulants(tilt)
     spread = np.minimum(variance, runs.variance)
@@ -263,9 +274,10 @@ def _on_grids(runs: _Runs, tilt: Array, first: Array) -> tuple[Array, Array]:
 
 
 def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Array, size: int) -> Array:
-    """The smallest ε that is proven on grids of one size, [R]; infinite if no ε is proven.
+    """The smallest ε of each of R runs that is proven on a grid of `size` nodes, [R]; infinite if no ε is proven.
 
-    Nodes are first summed in blocks; only the block in which δ is exceeded is then summed node by node.
+    δ at a node is a sum over the nodes above it. Nodes are first summed in blocks. Only the block in which δ becomes
+    too large is then summed node by node.
     """
     last = np.ceil(low / interval) + size - 1
     log_moment, tilted = _composed(runs, tilt, interval, last, size)
@@ -294,9 +306,10 @@ def _on_grid(runs: _Runs, tilt: Array, center: Array, low: Array, interval: Arra
 
 
 def _composed(runs: _Runs, tilt: Array, interval: Array, last: Array, size: int) -> tuple[Array, Array]:
-    """K on the grids, [R], and upper bounds on the tilted probabilities of the nodes from `last` down, [R, size].
+    """K of each of R runs on its grid, [R], and upper bounds on the tilted probabilities of the nodes, from the node
+    `last` downward, [R, size]. `CoarseComposition` explains K and the tilt.
 
-    The grids are circles: a sum of l intervals is at l modulo `size`.
+    The grids are circles: a sum of l intervals is at the node l modulo `size`.
     """
     losses, rounds = runs.losses, runs.rounds
     each = np.repeat(np.arange(rounds.size), losses.sizes)  # [J] the piece of a shift

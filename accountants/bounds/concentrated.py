@@ -1,7 +1,7 @@
 """The privacy of a run in two other definitions: ρ of zero-concentrated and μ of Gaussian differential privacy.
 
-ρ must hold for every order, and μ for every δ. So secret sampling earns no credit: its rare largest loss counts in
-full.
+ρ must hold for every Rényi order, and μ for every δ. So secret sampling does not lower them: the largest loss counts in
+full, however rare it is.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from privkit.accountants.bounds.step import Steps
 
 
 def zcdp(steps: Steps) -> float:
-    """Smallest known ρ of a run: its Rényi divergence is at most ρα at every order α > 1.
+    """The smallest known ρ ≥ 0 of a run: its Rényi divergence of order α is at most ρα for every α > 1.
 
-    Source: Bun and Steinke 2016 (Lemma 1.7: ρ of a composition is the sum; Proposition 1.6: μ²/2 of a Gaussian;
-    Proposition 1.4: ε²/2 of a largest loss ε).
+    Source: Bun and Steinke 2016. Lemma 1.7: ρ of a composition is the sum. Proposition 1.6: a Gaussian of shift μ has ρ
+    = μ²/2. Proposition 1.4: a release with losses of at most ε has ρ = ε²/2.
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> zcdp([(GaussianRelease(mu=0.5), 4)])
@@ -33,9 +33,10 @@ def zcdp(steps: Steps) -> float:
 
 
 def gdp(steps: Steps) -> float:
-    """Smallest known μ of a run: neighboring datasets are at least as hard to distinguish as N(0, 1) and N(μ, 1).
+    """The smallest known μ ≥ 0 of a run: its neighboring data sets are at least as hard to distinguish as N(0, 1) and
+    N(μ, 1).
 
-    Source: Dong, Roth and Su 2022, Corollary 3.3 (μ of a composition is the root of the sum of squares).
+    Source: Dong, Roth and Su 2022, Corollary 3.3: μ² of a composition is the sum of the steps' μ².
 
     >>> from privkit.accountants.bounds.laplace import LaplaceRelease
     >>> round(gdp([(LaplaceRelease(parts=((1.0, 1),)), 4)]), 4)
@@ -49,11 +50,11 @@ def gdp(steps: Steps) -> float:
 
 
 def pure_gdp(epsilon: float) -> float:
-    """μ of an ε-differentially private mechanism: −2Φ⁻¹(1/(1 + e^ε)).
+    """The μ of Gaussian DP of an ε-DP mechanism: −2Φ⁻¹(1/(1 + e^ε)).
 
-    Its trade-off curve is a chord from (0, 1) to a = (1/(1 + e^ε), 1/(1 + e^ε)), and the mirror image. The Gaussian's
-    curve is convex, symmetric, and passes through both ends of the chord, so it lies below the curve of the ε-private
-    mechanism.
+    The trade-off curve of ε-DP (least false negative rate at each false positive rate) is a straight line from (0, 1)
+    to the corner (a, a) with a = 1/(1 + e^ε), and its mirror image from there to (1, 0). The Gaussian's curve with this
+    μ is convex, symmetric, and passes through (0, 1) and (a, a). So it lies below the curve of ε-DP, as required.
 
     Source: derived.
 

@@ -1,6 +1,6 @@
 """Composition of privacy losses by one FFT. An exponential tilt keeps the digits of a δ as small as 1e-30.
 
-A bound on rounding and truncation is added to δ.
+A bound on the errors of rounding and truncation is added to δ.
 """
 
 from __future__ import annotations
@@ -99,9 +99,16 @@ class ComposedLosses:
 
 
 def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
-    """Convolve all parts under a tilt towards δ or ε. The tilt is reduced if the window would start beyond the answer.
+    """The distribution of the sum of all privacy losses, computed by FFT inside a window near the answer.
 
-    Give either δ or ε. `GridTooLarge` is raised if the window would have too many nodes.
+    Args:
+        parts: pairs (loss distribution of one round, number of such rounds).
+        delta, epsilon: the δ or the ε of the question; give exactly one of them. The masses are multiplied by
+            e^{λ·loss} (tilted) with the λ that makes losses near the answer likely. λ is reduced if the window would
+            start above the answer.
+
+    Raises:
+        GridTooLarge: if the window would have too many nodes.
     """
     tilt = _tilt(parts, delta, epsilon)
     composed = _tilted_composition(parts, tilt)
@@ -212,10 +219,11 @@ def _smallest(function: Callable[[float], float], low: float, high: float, width
 
 
 def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.complex128]:
-    """values^count by squaring; numpy's general complex power is ten times slower.
+    """values^count by repeated squaring, for the Fourier transform of a probability distribution. numpy's general
+    complex power is ten times slower.
 
-    Powers below e^−650 are 0: beside the transform's largest value, 1, they change no digit, and subnormal numbers
-    take a hundred times as long.
+    The largest value is 1, so powers below e^−650 change no digit. They are set to 0, since computing them as subnormal
+    numbers would take a hundred times as long.
     """
     kept = ~(values.real**2 + values.imag**2 < exp(-1300 / count))  # after many rounds, few
     square = values[kept]
@@ -232,9 +240,10 @@ def spectrum_power(values: NDArray[np.complex128], count: int) -> NDArray[np.com
 
 
 def _window(parts: Parts, tilt: float, cumulant: float) -> tuple[int, int, list[Array]]:
-    """The first and last node of a window, and the tilted mass of each part.
+    """The first and last node of a window for the composition, and the masses of each part, tilted (multiplied by
+    e^{λ·loss} with λ = `tilt`) and scaled to sum 1.
 
-    At most `_LOST` of the tilted composition lies below the window, and at most as much above.
+    At most the probability `_LOST` of the tilted composition lies below the window, and at most `_LOST` above.
     """
     tilted, variance = [], 0.0
     for part, count in parts:

@@ -19,14 +19,16 @@ def delta(epsilon: float, mu: float) -> float: ...
 @overload
 def delta(epsilon: ArrayLike, mu: ArrayLike) -> Array: ...
 def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
-    r"""Smallest δ for which a Gaussian release is (ε, δ)-DP.
+    r"""The smallest δ for which a Gaussian release is (ε, δ)-DP: δ(ε) = Φ(a) − e^ε·Φ(b) with a = μ/2 − ε/μ and b = −μ/2
+    − ε/μ.
 
-    δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ). With a, b the two arguments, b² − a² = 2ε, so the second term is
-    ½·exp(−a²/2)·erfcx(−b/√2). Nothing overflows at ε in the thousands. If both terms are small, their difference is
-    taken before the exponential.
+    As b² − a² = 2ε, the second term is ½·exp(−a²/2)·erfcx(−b/√2), so nothing overflows even if ε is in the thousands.
+    If both terms are small, their difference is taken before the exponential.
 
-    Scalars or arrays, which broadcast: ε ≥ 0, in nats, and μ ≥ 0, the L2 sensitivity divided by the noise's standard
-    deviation (0: nothing depends on the record). T releases compose to √T·μ.
+    Args:
+        epsilon: ε ≥ 0 in nats, a number or an array.
+        mu: μ ≥ 0, a number or an array that broadcasts against `epsilon`: the L2 sensitivity divided by the noise's
+            standard deviation. T releases have √T·μ. At 0 the release does not depend on the record.
 
     Source: Balle and Wang 2018, Theorem 8.
 
@@ -40,7 +42,8 @@ def delta(epsilon: ArrayLike, mu: ArrayLike) -> float | Array:
 
 
 def log_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
-    """ln δ(ε), −inf if μ = 0. The arguments are not checked, since inner loops call this function.
+    """ln δ at ε ≥ 0 for a Gaussian release of shift μ ≥ 0; −inf if μ = 0. The arguments broadcast. They are not
+    checked, since inner loops call this function.
 
     >>> float(log_delta(2000.0, 10.0).round(3))
     -19021.712
@@ -57,7 +60,8 @@ def log_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
 
 
 def fast_delta(epsilon: ArrayLike, mu: ArrayLike) -> Array:
-    """δ(ε) without logarithms or checks, for the large arrays of numerical composition; absolute error about 1e-16.
+    """δ at ε ≥ 0 for a Gaussian release of shift μ ≥ 0, without logarithms or checks; absolute error about 1e-16. It
+    serves the large arrays of numerical composition.
 
     >>> float(fast_delta(1.0, 1.0).round(6))
     0.126937
@@ -74,7 +78,9 @@ def epsilon(delta_: float, mu: float) -> float: ...
 @overload
 def epsilon(delta_: ArrayLike, mu: ArrayLike) -> Array: ...
 def epsilon(delta_: ArrayLike, mu: ArrayLike) -> float | Array:
-    """Smallest ε ≥ 0 at δ in (0, 1): the inverse of `delta`, 0 if δ is at least the total variation 2Φ(μ/2) − 1.
+    """The smallest ε ≥ 0 for which a Gaussian release of shift μ ≥ 0 is (ε, δ)-DP, at δ in (0, 1).
+
+    It is 0 if δ is at least the total variation 2Φ(μ/2) − 1.
 
     Source: Balle and Wang 2018, Theorem 8, solved for ε by Newton's method inside a bracket.
 
@@ -115,7 +121,8 @@ def _inverse(target: Array, m: Array) -> Array:
 
 
 def mu_for(epsilon_: float, delta_: float) -> float:
-    """Largest μ whose Gaussian release is (ε, δ)-DP; the noise's deviation is then the sensitivity over μ.
+    """The largest shift μ whose Gaussian release is (ε, δ)-DP. The noise's standard deviation is then the L2
+    sensitivity divided by μ.
 
     Source: Balle and Wang 2018, Algorithm 1 (solved here in logarithms).
 
@@ -133,7 +140,8 @@ def mu_for(epsilon_: float, delta_: float) -> float:
 
 
 def rdp(orders: ArrayLike, mu: ArrayLike) -> Array:
-    """Rényi divergence of order α: α·μ²/2, for every α > 1.
+    """The Rényi divergence of order α > 1 of a Gaussian release whose shift is μ standard deviations of the noise:
+    α·μ²/2. Orders and μ broadcast.
 
     Source: Mironov 2017, Proposition 7 (Corollary 3).
 

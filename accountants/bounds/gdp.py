@@ -1,7 +1,8 @@
 """Gaussian differential privacy of a composition: one number μ that replaces the privacy profile.
 
-A sampled composition has a heavier far tail than a Gaussian, so no useful μ covers every test. `mu` finds the smallest
-μ for tests whose error rates are at least a floor, and a δ for the rest.
+The far tail of a sampled composition is heavier than a Gaussian's, so a μ that covers every hypothesis test is
+uselessly large. The function `mu` finds the smallest μ for tests whose error rates are at least a floor. A δ covers the
+other tests.
 
 Source: Dong, Roth and Su 2022 (GDP); Gomez et al. 2025 (numeric μ).
 """
@@ -26,28 +27,36 @@ NODES = 256  # values of ε at which the composed profile is computed; the exces
 @dataclass(frozen=True, kw_only=True)
 class GaussianFit:
     """The Gaussian mechanism that replaces a composition. The composition is (ε, max(δ_G(ε; μ), delta_floor))-DP for
-    every ε ≥ 0.
+    every ε ≥ 0, where δ_G(ε; μ) is the profile of a Gaussian release.
 
-    Every test whose false positive rate α is at least the `floor` of `mu` has a false negative rate of at least
-    G_μ(α).
+    Every test whose false positive rate α is at least the `floor` given to `mu` has a false negative rate of at least
+    Φ(Φ⁻¹(1 − α) − μ), as for a Gaussian release.
     """
 
     mu: float  # shift of the Gaussian in standard deviations, ≥ 0
-    delta_floor: float  # Φ(μ + Φ⁻¹(α)) with α the floor of the error rates
+    delta_floor: float  # Φ(μ + Φ⁻¹(f)), where f is the floor of the error rates
 
 
 def mu(
     steps: Sequence[tuple[Profile | Pair, int]], *, floor: float = 1e-10, interval: float | None = None
 ) -> GaussianFit:
-    """Smallest μ whose Gaussian dominates a composition, for every test whose error rates are at least `floor`.
+    """The smallest μ for which N(0, 1) and N(μ, 1) are at least as easy to distinguish as the neighbors of a
+    composition, by every test whose error rates are at least `floor`.
 
-    The composed profile is bounded from above at nodes ε_j. By convexity it lies under the lower hull of these points,
-    each edge of which is one point (α, β) of a trade-off curve below the composition's; μ is the largest
-    Φ⁻¹(1 − α) − Φ⁻¹(β) over them. Between these points the claim follows from the convexity of the Gaussian's curve.
+    The composed profile δ(ε) is bounded from above at nodes ε_j. As δ is convex in e^ε, it lies under the lower hull of
+    these points. Each edge of the hull gives one point (α, β) of false positive and false negative rate on a trade-off
+    curve below the composition's. μ is the largest Φ⁻¹(1 − α) − Φ⁻¹(β) over these points. Between them the claim
+    follows, since the Gaussian's trade-off curve is convex.
 
-    `steps` and `interval` are as in `pld`. `floor` lies in [1e-12, 0.1]: tests with smaller error rates are covered by
-    `delta_floor` alone, and μ grows without a useful limit as the floor falls. If no test has both error rates above
-    the floor, or the grid would be too large, ValueError is raised; report ε at δ instead.
+    Args:
+        steps: pairs (privacy profile of one round, number of such rounds).
+        floor: the smallest error rate that μ covers, in [1e-12, 0.1]. `delta_floor` alone covers tests with smaller
+            error rates. μ grows without a useful limit as the floor falls.
+        interval: distance of the nodes of the loss grid, in nats; None chooses it.
+
+    Raises:
+        ValueError: if no test has both error rates above the floor, or the grid would be too large. Report ε at δ
+            instead.
 
     Source: derived from Dong, Roth and Su 2022, Proposition 2.12 (duality); range: Gomez et al. 2025.
 

@@ -88,7 +88,7 @@ class LaplaceRelease(SampledStep):
 
 
 def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
-    """Rényi divergence at orders α > 1 of two Laplace distributions of scale 1 whose means differ by `shift` ≥ 0.
+    """The Rényi divergence, at orders α > 1, of two Laplace distributions of scale 1 whose means differ by `shift` ≥ 0.
 
     Source: Mironov 2017, Proposition 6.
 
@@ -105,7 +105,8 @@ def rdp(orders: ArrayLike, shift: ArrayLike) -> Array:
 
 
 def _vector_rdp(orders: ArrayLike, parts: Sequence[tuple[float, int]]) -> Array:
-    """Rényi divergence of independent coordinates, given as pairs (shift, number of coordinates): the sum over them.
+    """The Rényi divergence of independent Laplace coordinates: the sum of their divergences. `parts` holds pairs (shift
+    over the scale, number of coordinates with this shift).
 
     Source: Mironov 2017, Proposition 1.
     """
@@ -119,9 +120,10 @@ def _beyond_linear(x: Array) -> Array:
 
 
 def delta(epsilon: float, shift: float) -> float:
-    """Smallest δ at ε ≥ 0 of one Laplace variable whose mean differs by t ≥ 0 times the scale between neighbors.
+    """The smallest δ at ε ≥ 0 of one Laplace variable. Between neighbors its mean differs by t = `shift` ≥ 0 times the
+    scale.
 
-    It is 1 − exp((ε − t)/2) for ε ≤ t, else 0.
+    It is 1 − exp((ε − t)/2) for ε ≤ t, and 0 for larger ε.
 
     Source: derived from the hockey-stick integral; equals Balle et al. 2018's profile.
 
@@ -133,7 +135,8 @@ def delta(epsilon: float, shift: float) -> float:
 
 
 def epsilon(delta_: float, shift: float) -> float:
-    """Smallest ε at δ of one Laplace variable: t + 2·ln(1 − δ), at least 0.
+    """The smallest ε at δ in (0, 1) of one Laplace variable whose mean differs by t = `shift` ≥ 0 times the scale
+    between neighbors: t + 2·ln(1 − δ), at least 0.
 
     >>> round(epsilon(1e-5, 1.0), 6)
     0.99998

@@ -1,9 +1,9 @@
-"""The joint privacy profile of several independent Laplace variables. The privacy losses of the variables are added.
+"""The joint privacy profile of several independent Laplace variables, by adding their privacy losses.
 
 Sampling k of n clients draws all coordinates of a client at once. So the losses of the coordinates are added first, and
 amplification by sampling is applied to the profile of the sum. All sums are over positive numbers, so a δ of 1e-290
-keeps its digits. When the grid changes, each mass is split between the two nearest nodes such that it is kept under
-both P and Q. This can only enlarge δ.
+keeps its digits. P and Q are the laws of the release for two neighbors. If the grid changes, each probability mass is
+split between the two nearest nodes such that the mass is kept under both P and Q. This can only enlarge δ.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _ROUNDING = 1e-12  # relative rounding error of one sum, generously; n variables
 
 @lru_cache(maxsize=64)
 def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
-    """The privacy loss of independent Laplace variables on a grid, rounded to the safe side.
+    """The distribution of the privacy loss of independent Laplace variables on a grid, rounded to the safe side.
 
-    `parts` are pairs (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1), at least one. The result is
+    `parts` holds at least one pair (shift over the scale, ≥ 0; number of variables with this shift, ≥ 1). The result is
     None if losses above 700 nats matter, since e^ε overflows there.
 
-    Source: derived. A smaller shift of a coordinate is post-processing of a larger one (the trade-off function of a
-    log-concave law falls with its shift), so neighbors that move every coordinate by its largest shift dominate; their
-    loss is the sum of the coordinates' losses. The grid connects dots (Doroshenko et al. 2022).
+    Source: derived. The trade-off curve of a log-concave law falls with its shift, so a smaller shift of a coordinate
+    is post-processing of a larger shift. Hence the neighbors that move every coordinate by its largest shift are the
+    worst; their loss is the sum of the coordinates' losses. The grid connects dots (Doroshenko et al. 2022).
 
     >>> found = losses(((0.5, 2),))
     >>> found is not None and round(float(found.masses.sum()), 9)
@@ -57,7 +57,8 @@ def error(parts: tuple[tuple[float, int], ...]) -> float:
 
 @lru_cache(maxsize=64)
 def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
-    """δ(ε ≥ 0) of `losses`: an upper bound, exact but for the grid's error; None if `losses` is None.
+    """The privacy profile of independent Laplace variables: a function from ε ≥ 0 to an upper bound on δ, exact except
+    for the grid's error. `parts` is the argument of `losses`; None if `losses` gives None.
 
     >>> both = profile(((0.5, 2),))
     >>> both is not None and 0.218 < float(both(np.array(0.1))) < 0.22
@@ -77,10 +78,12 @@ def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
 
 
 def _one(shift: float) -> LossDistribution:
-    """One variable's loss ln(P/Q) under P: ½ at t, e^{−t}/2 at −t, and the density e^{(ℓ − t)/2}/4 between.
+    """The distribution of one Laplace variable's loss ℓ = ln(P/Q) under P, on a grid, for a mean that moves by t =
+    `shift` scales.
 
-    P gives the grid interval (a, a + d) the mass e^{(a − t)/2}(e^{d/2} − 1)/2. The fraction 1/(1 + e^{−d/2}) of it
-    goes to the upper end.
+    Its law has the mass ½ at ℓ = t, the mass e^{−t}/2 at ℓ = −t, and the density e^{(ℓ − t)/2}/4 between. So a grid
+    interval (a, a + d) has the mass e^{(a − t)/2}(e^{d/2} − 1)/2. The fraction 1/(1 + e^{−d/2}) of this mass goes to
+    the upper end.
     """
     if shift == 0:
         return LossDistribution(interval=_WIDEST, lowest=0, masses=np.ones(1), infinity=0.0)
@@ -114,9 +117,8 @@ def _sum(left: LossDistribution, right: LossDistribution) -> LossDistribution:
 
 
 def _on_grid(one: LossDistribution, interval: float) -> LossDistribution:
-    """The same loss on another grid; a mass at x above a node moves (1 − e^{−x})/(1 − e^{−d}) of it to the next
-    node.
-    """
+    """The same loss on another grid. If a mass is at the distance x above a node, and nodes are d apart, the fraction
+    (1 − e^{−x})/(1 − e^{−d}) of it moves to the next node and the rest to the node below."""
     if one.interval == interval:
         return one
     place = one.losses / interval

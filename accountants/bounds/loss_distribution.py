@@ -1,6 +1,7 @@
 """Privacy loss distributions on a grid, made from privacy profiles by connecting the dots: upper bounds.
 
-A profile is convex in e^ε, so the pair of distributions on the grid dominates the mechanism's pair.
+The profile δ(ε) is computed at the nodes, and is taken as linear in e^ε between them. A profile is convex in e^ε, so
+the pair of distributions on the grid dominates the mechanism's pair.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _T = TypeVar("_T")
 
 
 def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
-    """`count` ≥ 1 equal distributions joined into one, by repeated squaring.
+    """`count` ≥ 1 equal distributions joined into one, by repeated squaring; `join` composes two distributions.
 
     >>> by_squaring("a", 5, lambda left, right: left + right)
     'aaaaa'
@@ -51,7 +52,8 @@ class GridTooLarge(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class LossDistribution:
-    """Distribution of the privacy loss ln(P/Q) under P on a grid, at least as bad as the mechanism's."""
+    """A distribution of the privacy loss ln(P/Q) under P on a grid, at least as bad as the mechanism's. P and Q are the
+    laws of the release for two neighbors."""
 
     interval: float  # distance of the nodes, in nats
     lowest: int  # the first node is lowest·interval
@@ -75,11 +77,13 @@ Parts: TypeAlias = list[tuple[LossDistribution, int]]  # distributions of one di
 
 
 def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-20) -> tuple[LossDistribution, ...]:
-    """Loss distributions of a mechanism by connecting the dots of its privacy profile: valid upper bounds.
+    """Privacy loss distributions of a mechanism, by connecting the dots of its privacy profile: valid upper bounds.
 
-    If both directions are alike (replace-one), there is one profile δ(ε ≥ 0) and one distribution. Otherwise there are
-    two: compose both, and take the larger δ. The grid's interval causes an error of about T·interval²/12 in the ε of T
-    rounds. Losses beyond the node where δ falls below `tail` are set to infinity.
+    A mechanism has two directions: neighbor P against Q, and Q against P. If they are equal (replace-one), `profile` is
+    one function δ(ε ≥ 0), and the result holds one distribution. Otherwise it is a pair of functions, and the result
+    holds two distributions: compose each of them, and take the larger δ. The grid's interval (distance of nodes, in
+    nats) causes an error of about T·interval²/12 in the ε of T rounds. Losses beyond the node where δ falls below
+    `tail` are set to infinity.
 
     Raises:
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
@@ -115,10 +119,11 @@ def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
-    """The distance of nodes: at most a hundredth of the standard deviation of one round's loss, unless the grid would
-    be too large.
+    """The distance of the grid's nodes, in nats: at most a hundredth of the standard deviation of one round's loss,
+    unless the grid would be too large.
 
-    A `wanted` interval is used unchanged.
+    `steps` holds pairs (privacy profile of one round, number of such rounds). The grid ends where a round's δ falls
+    below `tail`. If `wanted` is given, it is returned unchanged.
     """
     if wanted is not None:
         return validate.real("interval", wanted, above=0)
@@ -132,7 +137,8 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
 
 
 def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, float]:
-    """The losses of the first direction on about 4,096 nodes, and an ε at which δ is below the tail in both directions.
+    """A mechanism's privacy losses on about 4,096 nodes, for one direction (neighbor P against Q), and an ε at which δ
+    is below `tail` in both directions (also Q against P).
 
     Raises:
         GridTooLarge: if all losses lie beyond the farthest node.

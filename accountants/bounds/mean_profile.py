@@ -1,13 +1,15 @@
 r"""The mean of many Gaussian privacy profiles at many ε, by piecewise polynomials that are never below it.
 
-A loss distribution needs δ(ε) = E δ_G(ε; μ) at some 10⁵ ε, and a law of mixing ratios has some 10³ values of μ. We
-evaluate the mean at `_NODES` Chebyshev nodes of a panel, and interpolate. With a = μ/2 − ε/μ and n nodes,
+A loss distribution needs δ(ε) = E δ_G(ε; μ) at some 10⁵ ε. Here δ_G is the profile of a Gaussian release, and the
+shift μ is random with some 10³ values (a law of mixing ratios). We split the ε into panels, evaluate the mean at n =
+`_NODES` Chebyshev nodes of a panel, and interpolate. With a = μ/2 − ε/μ, the normal density φ and the Hermite
+polynomials He_j, the n-th derivative is
 
     δ_G⁽ⁿ⁾ = −e^ε Φ(a − μ) + Σ_{j ≤ n−2} He_j(a)·φ(a)/μ^{j+1},
 
-so a panel of half-width h has an error of at most 2·(h/2)ⁿ/n!·max |δ⁽ⁿ⁾|. We bound the maximum by the largest |a| in
-the polynomials, with all signs set to plus, and the smallest |a| in φ. A panel is halved until this error is below
-`_TOLERANCE` of δ at its end; then the error is added.
+so a panel of half-width h has an error of at most 2·(h/2)ⁿ/n!·max |δ⁽ⁿ⁾|. To bound the maximum, we put the largest |a|
+into the polynomials, with all signs set to plus, and the smallest |a| into φ. A panel is halved until this error is
+below `_TOLERANCE` of δ at its end. The error is then added to the mean.
 
 Source: derived; the error of interpolation: Trefethen, Approximation Theory and Approximation Practice, 2013.
 """
@@ -40,10 +42,15 @@ _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 
 
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """Upper bounds on Σ weight·δ_G(ε; μ), [E], larger than it by a factor of about 1 + 1e-13.
+    """Upper bounds on the mean profile Σ_j weight_j·δ_G(ε; μ_j) of Gaussian releases, at E values of ε: float [E], in
+    [0, 1].
 
-    The [E] values of ε ≥ 0 increase. The [J] shifts μ > 0 have [J] probabilities > 0; with the remaining probability
-    nothing is released.
+    They exceed the mean by a factor of about 1 + 1e-13.
+
+    Args:
+        epsilon: [E] increasing values of ε ≥ 0.
+        mu: [J] shifts > 0, in standard deviations of the noise.
+        weight: [J] probabilities > 0 of the shifts; with the remaining probability nothing is released.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> at = np.linspace(0, 9, 1000)

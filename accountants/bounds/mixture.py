@@ -30,10 +30,11 @@ _MEAN = "derived: mean of the exact Gaussian profiles over the coins, as if the 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublicMixture(SampledStep):
-    """Gaussian releases of random shift; the server learns the shift with the release.
+    """Gaussian releases of random shift μ; the server learns the shift with the release.
 
-    If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ). This is the
-    mean over the profiles of sampled releases of each shift. So the shift may be treated as public.
+    If participation is a secret sample of rate γ, a round has the profile γ·E δ_G(ln(1 + (e^ε − 1)/γ); μ), where δ_G(ε;
+    μ) is the profile of a Gaussian release. This is the mean of the profiles of sampled releases with fixed shift. So
+    the shift may be treated as public.
     """
 
     law: ShiftLaw  # the distribution of the shift
@@ -111,9 +112,11 @@ class PublicMixture(SampledStep):
 
 
 def profile(law: ShiftLaw) -> Profile:
-    """δ(ε) = E_λ δ_G(ε; μ(λ)) for random mixing ratios λ that the server knows.
+    """The privacy profile δ(ε) = E_λ δ_G(ε; μ(λ)) of a Gaussian release with random mixing ratio λ that the server
+    knows.
 
-    It is the mean of the profiles, since the ratios are independent of the data.
+    δ_G(ε; μ) is the profile of a Gaussian release of shift μ. The mean is exact, since the ratios are independent of
+    the data.
 
     Source: derived; DP-CutMixSL Theorem 1 has a fixed λ instead.
 
@@ -146,9 +149,11 @@ def profile(law: ShiftLaw) -> Profile:
 
 
 def rdp(orders: ArrayLike, law: ShiftLaw) -> Array:
-    """ε(α) = ln E exp((α−1)·α·μ²/2) / (α−1) over the law of μ.
+    """The Rényi divergence of a Gaussian release of random shift μ, at orders α > 1: ε(α) = ln E
+    exp((α−1)·α·μ²/2)/(α−1).
 
-    `law` describes the mixing ratio of the record that differs, not the largest ratio in the group.
+    `law` is the distribution of μ for the record that differs between neighbors, not for the record with the largest
+    mixing ratio of its group.
 
     Source: derived for published ratios; for hidden ratios it is an upper bound, by joint convexity.
 
@@ -176,7 +181,7 @@ def _log_mean_exp(exponents: Array, log_weight: Array) -> Array:
 
 
 def invert(profile: Profile, delta: float) -> float:
-    """Smallest ε ≥ 0 at which the profile is at most `delta`.
+    """The smallest ε ≥ 0 at which the privacy profile (a function from ε to δ) is at most `delta`.
 
     >>> round(invert(lambda e: gaussian.delta(np.asarray(e, float), 1.0), 1e-5), 6)
     4.377178

@@ -17,10 +17,11 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ComposedBound(Bound):
-    """Dominating pairs of all rounds, composed by FFT. If the grid would be too large, the bound proves nothing."""
+    """The bound of a run from dominating privacy profiles of its rounds, composed by FFT. If the grid would be too
+    large, the bound proves nothing."""
 
-    pairs: Pairs
-    # what one pair of neighbors attains in every round: `pairs` itself if it attains both directions; None if unknown
+    pairs: Pairs  # profiles of single rounds, and how often each is composed
+    # profiles that one pair of neighbors attains in every round: `pairs` if it attains both directions; None if unknown
     attained: Pairs | None = None
     method: str = "numerical composition of privacy loss distributions"
     source: str = "Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022"
@@ -54,7 +55,7 @@ class ComposedBound(Bound):
 
 
 def composed_bound(steps: Steps) -> ComposedBound | None:
-    """The numerical composition of all steps; None if a step has no profile.
+    """The bound by numerical composition of all steps; None if a step has no privacy profile.
 
     Source: Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022.
 
@@ -73,8 +74,9 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
 
 
 def third_record_bound(steps: Steps) -> ComposedBound | None:
-    """The numerical composition with joint profiles of several rounds of k of n (`third_record`); None if no step
-    samples k of n.
+    """The bound by numerical composition in which several rounds of k of n clients share one joint profile.
+
+    `third_record` derives this profile. The result is None if no step samples k of n clients.
 
     Source: derived, in `third_record`.
 
@@ -95,7 +97,8 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
 
 
 def tight_bounds(steps: Steps) -> list[ComposedBound]:
-    """The numerical compositions that hold for the steps (at least one step).
+    """The bounds by numerical composition that apply to a run of at least one step: `composed_bound` and
+    `third_record_bound`, without those that are None.
 
     >>> from privkit.accountants.bounds.sampled import GaussianRelease
     >>> len(tight_bounds([(GaussianRelease(mu=1.0), 2)]))

@@ -1,9 +1,10 @@
 """Tight composition: privacy loss distributions on a grid, composed by one FFT.
 
 Upper bounds come from the grid (`loss_distribution`). The lower bound subtracts the largest error of the grid.
-The composition itself is `fft_composition`. In all functions steps are (profile of one round, rounds), at least one,
-with 1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0, and the grid's interval is chosen unless it is given. They
-raise ValueError for other arguments, and `GridTooLarge` if no grid is small enough.
+`fft_composition` does the composition. In all functions, `steps` holds at least one pair (privacy profile of one round,
+number of such rounds), with 1 to 10¹¹ rounds in all; δ lies in (0, 1), ε is ≥ 0. `interval` is the distance of the
+grid's nodes in nats; None chooses it. The functions raise ValueError for other arguments, and `GridTooLarge` if no grid
+is small enough.
 
 Source: Koskela, Jälkö and Honkela 2020 (composition by FFT); Doroshenko et al. 2022 (the grid).
 """
@@ -34,7 +35,7 @@ _MOST_ROUNDS = 10**11  # most rounds: their rounding errors, about 1e-14 each, s
 
 
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:
-    """ε of T rounds of one mechanism at δ: an upper bound, exact but for the grid's error.
+    """The ε at δ of T = `rounds` rounds of one mechanism: an upper bound, exact except for the error of the loss grid.
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> round(composed_epsilon(without_replacement_gaussian(0.2, 1.0), 100, 1e-5, 1e-3), 3)
@@ -44,9 +45,11 @@ def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interva
 
 
 def history_delta(steps: History, epsilon: float, interval: float | None = None) -> float:
-    """δ of a history of mechanisms at ε: an upper bound, exact but for the grid's error.
+    """The δ at ε ≥ 0 of several mechanisms composed: an upper bound, exact except for the error of the loss grid.
+    `steps` holds pairs (privacy profile of one round, number of such rounds).
 
-    For T rounds, a result below about T·1e-280 is only the truncated tail; the true δ may be far smaller.
+    For T rounds in all, a result below about T·1e-280 only counts losses beyond the grid's end; the true δ may be far
+    smaller.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
@@ -62,7 +65,9 @@ def history_delta(steps: History, epsilon: float, interval: float | None = None)
 
 
 def history_deltas(steps: History, epsilons: Array) -> Array:
-    """δ of a history at [J] ε from one composition: upper bounds, exact but for the grid's error if δ is above 1e-12.
+    """The δ of several mechanisms composed, at J values of ε ≥ 0, from one composition: upper bounds, float [J]. They
+    are exact except for the grid's error if δ is above 1e-12. `steps` holds pairs (privacy profile of one round, number
+    of such rounds).
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> history_deltas([(without_replacement_gaussian(0.2, 1.0), 100)], np.array([0.0, 16.0])).round(6).tolist()
@@ -73,15 +78,17 @@ def history_deltas(steps: History, epsilons: Array) -> Array:
 
 
 def composed_bounds(steps: History, delta: float, interval: float | None = None) -> tuple[float, float]:
-    """Lower and upper bound on ε of a history of mechanisms; they are about interval·√(8T) apart.
+    """A lower and an upper bound on the ε at δ of several mechanisms composed. For T rounds they are about
+    interval·√(8T) apart.
 
-    The lower bound is proven if one pair of neighbors attains every profile in both directions. This fails for sampling
-    without replacement, whose pair has the profiles of `poisson_gaussian`.
+    `steps` holds pairs (privacy profile of one round, number of such rounds). The lower bound is proven if one pair of
+    neighbors attains every profile in both directions. This fails for sampling without replacement, whose worst pair of
+    neighbors has the profiles of `poisson_gaussian`.
 
-    Source of the lower bound: derived. Given the true losses, the losses on the grid are independent, within one
-    interval of the true ones, and by at most b = d/(1−e^{−d}) − 1 − ln(d/(1−e^{−d})) ≈ d²/8 too large on average; by
-    Hoeffding's inequality their sum exceeds the true one by T·b + d·√(T·ln(1/δ₀)/2) with probability at most δ₀ =
-    δ/1000.
+    Source of the lower bound: derived. Let d be the grid's interval. Given the true losses, the losses on the grid are
+    independent, within d of the true losses, and on average too large by at most b = d/(1−e^{−d}) − 1 −
+    ln(d/(1−e^{−d})) ≈ d²/8. By Hoeffding's inequality, their sum exceeds the true sum by more than T·b +
+    d·√(T·ln(1/δ₀)/2) with probability at most δ₀ = δ/1000.
 
     >>> from privkit.accountants.bounds import gaussian
     >>> low, high = composed_bounds([(lambda e: gaussian.delta(e, 0.1), 100)], 1e-5, 1e-4)
@@ -95,8 +102,8 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
 
 
 def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
-    """The lower bound of `composed_bounds` from the first direction alone, which halves the work if there are two
-    profiles.
+    """The lower bound on ε of `composed_bounds`, from one direction alone (neighbor P against Q). This halves the work
+    if the other direction (Q against P) has a profile of its own.
 
     >>> from privkit.accountants.bounds.round_profiles import poisson_gaussian
     >>> round(composed_lower([(poisson_gaussian(0.2, 1.0), 100)], 1e-5, 1e-3), 1)
@@ -132,7 +139,7 @@ def _for_delta(
 def _compositions(
     steps: History, tail: float, interval: float | None, *, first: bool = False, **target: float
 ) -> list[tuple[Parts, ComposedLosses]]:
-    """The parts and their composition for each direction, or only for the `first`.
+    """The loss distributions and their composition, as a pair for each direction; only for one direction if `first`.
 
     If `interval` is None, the grid is made coarser until it fits.
     """

@@ -1,7 +1,7 @@
 """k-ary randomized response: pure ε, Rényi curve and privacy profile of one answer or of many.
 
-In all functions the noise p in (0, 1] is the probability with which an answer is replaced by a uniform draw of the
-k ≥ 2 categories (`classes`), the true one among them.
+In all functions, an answer is replaced with probability p in (0, 1] (`noise`) by a uniform draw from all k ≥ 2
+categories (`classes`), the true category included.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class RandomizedAnswer(Step):
 
 
 def pure_epsilon(noise: float, classes: int) -> float:
-    """ε of one answer at δ = 0: ln(1 + k(1 − p)/p).
+    """The ε of one answer at δ = 0: ln(1 + k(1 − p)/p). With probability p (`noise`) the answer is a uniform draw from
+    k categories (`classes`).
 
     Source: Warner 1965 (k = 2); Kairouz, Bonawitz and Ramage 2016.
 
@@ -67,7 +68,8 @@ def pure_epsilon(noise: float, classes: int) -> float:
 
 
 def noise_for(epsilon: float, classes: int) -> float:
-    """p for which one answer is ε-DP: k/(e^ε − 1 + k).
+    """The probability p = k/(e^ε − 1 + k) for which one answer is ε-DP, if it is replaced with probability p by a
+    uniform draw from k categories (`classes`).
 
     >>> round(noise_for(1.0986122886681098, 2), 6)
     0.5
@@ -77,10 +79,10 @@ def noise_for(epsilon: float, classes: int) -> float:
 
 
 def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
-    """Rényi divergence at [A] α > 1 of two answers whose true categories differ: exact.
+    """The exact Rényi divergence, at A orders α > 1, of two answers whose true categories differ: float [A].
 
-    It is ln(a^α·b^{1−α} + b^α·a^{1−α} + (k − 2)·b)/(α − 1), where a = 1 − p + p/k is the probability of the true
-    category and b = p/k that of any other.
+    It is ln(a^α·b^{1−α} + b^α·a^{1−α} + (k − 2)·b)/(α − 1). Here a = 1 − p + p/k is the probability of the true
+    category, and b = p/k the probability of any other category; p is the `noise` and k the number of `classes`.
 
     Source: definition; Mironov 2017, Proposition 5 for k = 2.
 
@@ -99,10 +101,11 @@ def rdp(orders: ArrayLike, noise: float, classes: int) -> Array:
 
 
 def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> Array:
-    """Smallest δ at ε ≥ 0 of n ≤ 1000 independent answers whose true categories all differ: exact.
+    """The smallest δ at ε ≥ 0 of n = `answers` ≤ 1000 independent answers whose true categories all differ: exact.
 
-    It is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊. The loss of an answer is ε₀ with probability a,
-    −ε₀ with b, and 0 otherwise, so that the sum is trinomial.
+    It is Σ_j P[loss = j·ε₀]·(1 − e^{ε − j·ε₀})₊ with the ε₀ of one answer (`pure_epsilon`). The loss of an answer is ε₀
+    with the probability 1 − p + p/k of the true category, −ε₀ with the probability p/k of the neighbor's category, and
+    0 otherwise. So the sum of n losses is trinomial.
 
     Source: Kairouz, Oh and Viswanath 2015 (k = 2); k > 2 is derived likewise.
 
@@ -118,7 +121,8 @@ def delta(epsilon: ArrayLike, noise: float, classes: int, answers: int = 1) -> A
 
 
 def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> float:
-    """Smallest ε at δ of n answers, exact to rounding and rounded up; at most n·ε₀.
+    """The smallest ε at δ in (0, 1) of n = `answers` independent answers. It is exact, rounded up, and at most n times
+    the ε of one answer.
 
     >>> round(epsilon(1e-5, 0.5, 2), 6)
     1.098599
@@ -141,7 +145,8 @@ def epsilon(delta_: float, noise: float, classes: int, answers: int = 1) -> floa
 
 
 def profile(noise: float, classes: int) -> Profile:
-    """The profile of one answer, for numerical composition on a grid that has ε₀ as a node.
+    """The privacy profile (a function from ε ≥ 0 to δ) of one answer, for numerical composition. The grid must have the
+    answer's `pure_epsilon` as a node.
 
     >>> float(profile(0.5, 2)(np.array(0.0)))
     0.5

@@ -29,9 +29,10 @@ HIGH_ORDERS = tuple(map(np.array, ([64.0, 80.0, 112.0, 160.0], [160.0, 224.0, 32
 
 
 def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
-    """ε at each order: ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1); a negative value proves (0, δ)-DP.
+    """The ε at each order α > 1 of a mechanism with Rényi divergence ε_α (`rdp`): ε_α + ln(1 − 1/α) − ln(αδ)/(α − 1). A
+    negative value proves (0, δ)-DP.
 
-    It is below ε_α + ln(1/δ)/(α − 1) of Mironov 2017, Proposition 3, at every order.
+    At every order it is below ε_α + ln(1/δ)/(α − 1), the formula of Mironov 2017, Proposition 3.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12 (Balle et al. 2020, Theorem 21).
 
@@ -43,7 +44,8 @@ def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
 
 
 def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
-    """ln δ at each order: (α − 1)(ε_α − ε + ln(1 − 1/α)) − ln α, at most 0.
+    """ln δ at each order α > 1 of a mechanism with Rényi divergence ε_α (`rdp`): (α − 1)(ε_α − ε + ln(1 − 1/α)) − ln α,
+    at most 0.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12, solved for δ.
 
@@ -56,9 +58,13 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
-    """Smallest ε over a grid of [A] increasing orders > 1, by `canonne` at each.
+    """The smallest ε ≥ 0 at δ that a Rényi curve proves at one of A orders; `canonne` converts each order. The result
+    names the order.
 
-    `rdp` has [A] upper bounds at these orders, ≥ 0; `inf` if none is known.
+    Args:
+        orders: [A] increasing orders > 1.
+        rdp: [A] upper bounds ≥ 0 on the Rényi divergence at these orders; `inf` if none is known.
+        delta: δ in (0, 1).
 
     >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order
     5.0

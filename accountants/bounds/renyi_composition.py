@@ -32,7 +32,10 @@ class AddedCurves(Step):
 
 
 def renyi_curves(runs: Sequence[Steps], orders: Array) -> Array:
-    """Rényi curves of runs, [R, A]. Gaussian releases with the same kind of sampling are computed together.
+    """Upper bounds on the Rényi divergence of each of R runs at each of A orders: float [R, A].
+
+    A run is a list of pairs (step, number of its repetitions). Gaussian releases with the same kind of sampling are
+    computed together.
 
     Source: Mironov 2017, Proposition 1 (curves add up).
 
@@ -83,7 +86,9 @@ class RenyiBound(Bound):
 
 
 def renyi_bound(steps: Steps) -> RenyiBound:
-    """Rényi composition on the smallest of the steps' grids of orders, which suits all steps.
+    """The bound of a run by Rényi composition: the curves of all steps are added, and converted at the best order.
+
+    The orders are the shortest of the steps' lists of orders, which suits all steps.
 
     Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
 
@@ -97,7 +102,8 @@ def renyi_bound(steps: Steps) -> RenyiBound:
 
 @cache
 def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi composition") -> tuple[str, str]:
-    """Method and source of a composition, from the pairs (method, source) of its steps.
+    """Two texts for a certificate, the method and the source of a composition, joined from the pairs (method, source)
+    of its steps.
 
     >>> method_and_source((("", "Mironov 2017"), (", Poisson-sampled", "Mironov 2017")))[0]
     'Rényi composition, Poisson-sampled'
@@ -118,10 +124,12 @@ def _fine_orders() -> list[Array]:
 def _best(
     bounds: Sequence[RenyiBound], convert: Callable[[Array, Array, list[int]], Array], *, least: float
 ) -> list[Limit]:
-    """The smallest converted value of each bound over their common orders, at least `least`.
+    """For each bound, the smallest value of `convert` over the Rényi orders, at least `least`. All bounds have the same
+    orders.
 
-    Only some of `SAMPLED_ORDERS` are tried, and then the neighbors of the best: with λ = α − 1 the converted value is
-    (K(λ) + ln c(λ) − ln δ)/λ, whose numerator is convex and positive at 0, so it is unimodal.
+    Of `SAMPLED_ORDERS` only some are tried first, and then the orders near the best. This finds the minimum: with λ = α
+    − 1 the converted value is (K(λ) + ln c(λ) − ln δ)/λ, where K(λ) = λ·ε_α and c comes from the conversion. Its
+    numerator is convex and positive at 0, so the value has a single minimum.
     """
     orders, rows = bounds[0].orders, np.arange(len(bounds))
     values, best = np.full(rows.size, inf), np.zeros(rows.size)

@@ -1,6 +1,7 @@
 """Privacy profiles of one round, ready to be composed: a Gaussian, a sampled one, or a Laplace variable.
 
-The shift (μ or t) is the sensitivity over the noise's standard deviation or scale, ≥ 0; a rate lies in [0, 1].
+A profile is a function from ε ≥ 0 to δ. The shift (μ of a Gaussian, t of a Laplace variable) is ≥ 0: the sensitivity
+divided by the noise's standard deviation, or by its scale. A rate lies in [0, 1].
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from privkit.accountants.bounds.loss_distribution import Pair, Profile
 
 
 def without_replacement_gaussian(rate: float, mu: float) -> Profile:
-    """One Gaussian release from k of n clients, replace-one: the tight profile.
+    """The tight privacy profile of one Gaussian release from k of n clients, under replace-one. `rate` is k/n; `mu` ≥ 0
+    is the shift in standard deviations of the noise.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9; Balle and Wang 2018, Theorem 8.
     """
@@ -22,7 +24,8 @@ def without_replacement_gaussian(rate: float, mu: float) -> Profile:
 
 
 def poisson_gaussian(rate: float, mu: float) -> Pair:
-    """One Poisson-sampled Gaussian release, add or remove one: the profiles of both directions.
+    """The privacy profiles of one Poisson-sampled Gaussian release under add-or-remove-one, for both directions: with
+    the record against without it, and the reverse.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 8.
 
@@ -38,7 +41,7 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
 
 
 def laplace_profile(shift: float) -> Profile:
-    """The privacy profile of one Laplace variable: δ = 1 − e^{(ε−t)/2} for ε ≤ t, and 0 above.
+    """The privacy profile (a function from ε ≥ 0 to δ) of one Laplace variable: 1 − e^{(ε−t)/2} for ε ≤ t, and 0 above.
 
     Args:
         shift: t ≥ 0, the sensitivity divided by the scale of the noise.
@@ -53,7 +56,8 @@ def laplace_profile(shift: float) -> Profile:
 
 
 def gaussian_profile(mu: float) -> Profile:
-    """The privacy profile of one Gaussian release.
+    """The privacy profile (a function from ε ≥ 0 to δ) of one Gaussian release whose shift is `mu` standard deviations
+    of the noise.
 
     Source: Balle and Wang 2018, Theorem 8.
 

@@ -99,8 +99,10 @@ class GaussianRelease(SampledStep):
         return sqrt(count * self.mu**2)
 
     def exact(self, count: int) -> ClosedForm | None:
-        """The profile of one sampled release. Under Poisson sampling, it compares the release with the record and
-        the release without it, in the worse direction.
+        """The exact bound of one sampled release; None for several releases, or without sampling.
+
+        Under Poisson sampling, it compares the release with the record to the release without it, which is the worse
+        direction.
         """
         if count > 1 or self.rate in (0, 1):
             return None
@@ -138,9 +140,8 @@ class GaussianRelease(SampledStep):
         return [Piece(np.array([self.mu]), _CERTAIN, self.rate, count, sampled)]
 
     def attained(self, count: int) -> Pairs | None:
-        """The profile that one known pair of neighbors attains under sampling of k of n: a record against a zero
-        record, if all other records are zero.
-        """
+        """The profiles that a known pair of neighbors attains under sampling of k of n clients: a record against a zero
+        record, if all other records are zero."""
         return [(round_profiles.poisson_gaussian(self.rate, self.mu), count)] if self.worst else None
 
     def _profile(self, epsilon: Array) -> Array:

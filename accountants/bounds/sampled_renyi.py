@@ -1,7 +1,7 @@
 """Rényi divergence of sampled Gaussians at any order, whole or fractional: an upper bound that is exact to rounding.
 
-Orders are [A] real numbers in (1, 100000], the rate lies in [0, 1], and μ ≥ 0 is the L2 sensitivity over the noise's
-standard deviation. The result is [A], at most the unsampled αμ²/2.
+The functions take A orders in (1, 100000], the sampling rate in [0, 1], and μ ≥ 0, the L2 sensitivity divided by the
+noise's standard deviation. They return float [A], at most the divergence αμ²/2 without sampling.
 """
 
 from __future__ import annotations
@@ -23,12 +23,15 @@ _SLACK = 1e-12
 
 
 def poisson_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
-    """Rényi divergence of one Poisson-sampled Gaussian release, add or remove one.
+    """The Rényi divergence of one Poisson-sampled Gaussian release under add-or-remove-one, at A orders α in (1,
+    100000]: float [A].
 
-    It is ln E L^α/(α − 1), with the likelihood ratio L = 1 − q + q·e^{μx − μ²/2} of x ~ N(0, 1). We integrate E[L^α − 1
-    − α(L − 1)] by the trapezoidal rule. Its integrand is never negative, so small divergences keep their digits. On
-    the line Im x = b with 2bμ ≤ π, the modulus integrates to at most √2·(2 + b²)·e^{b²/2} times the integral. So the
-    relative error of a step h is below e^{−40} once b²/2 − 2πb/h ≤ −47.
+    With rate q and shift μ (in standard deviations of the noise), it is ln E L^α/(α − 1) for the likelihood ratio L = 1
+    − q + q·e^{μx − μ²/2} of x ~ N(0, 1). We integrate E[L^α − 1 − α(L − 1)] by the trapezoidal rule. The integrand is
+    never negative, so small divergences keep their digits.
+
+    Error of the rule: on the line Im x = b with 2bμ ≤ π, the integrand's modulus integrates to at most √2·(2 +
+    b²)·e^{b²/2} times the integral. So a rule of step h has a relative error below e^{−40} if b²/2 − 2πb/h ≤ −47.
 
     Source: Mironov, Talwar and Zhang 2019, Theorem 5 (the larger direction); the error of the rule is derived from
     Trefethen and Weideman 2014, Theorem 5.1.
@@ -40,11 +43,13 @@ def poisson_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
 
 
 def without_replacement_gaussian_curve(orders: ArrayLike, rate: float, mu: float) -> Array:
-    """Rényi divergence of one release from k of n clients under replace-one, from its tight profile.
+    """The Rényi divergence of one Gaussian release from k of n clients under replace-one, at A orders α in (1, 100000]:
+    float [A].
 
-    The profile is γ·δ(ln(1 + (e^ε − 1)/γ)) in both directions, and a Rényi divergence is an integral over a profile:
-    E over x > μ/2 of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1), where L = 1 − γ + γ·e^{μx − μ²/2}. The
-    result is at most the bound of Wang, Balle and Kasiviswanathan 2019.
+    Let γ = k/n be the rate and δ_G the profile of the unsampled release. The tight profile is γ·δ_G(ln(1 + (e^ε −
+    1)/γ)) in both directions, and a Rényi divergence ε(α) is an integral over a profile: e^{(α−1)ε(α)} is 1 plus the
+    means, over x ~ N(0, 1) with x > μ/2, of L^α − 1 − α(L − 1) and of L^{1−α} − 1 + (α − 1)(L − 1). Here L = 1 − γ +
+    γ·e^{μx − μ²/2}. The result is at most the bound of Wang, Balle and Kasiviswanathan 2019.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the integral: derived from Liese and Vajda 2006,
     Theorem 11. A dominating profile gives a dominating divergence.

@@ -20,11 +20,11 @@ USUAL_ORDERS = np.array(ORDERS)
 
 
 class Step(ABC):
-    """One mechanism of a run. A run is a list of steps with their counts. Its privacy loss is the composition of its
-    steps.
+    """One mechanism of a run. A run is a list of steps with their numbers of repetitions, and its privacy loss is their
+    composition.
 
-    Every method answers for `count` repetitions together. A theorem that does not apply gives an infinite shift or
-    loss, or None. Only the Rényi curve is required.
+    Every method describes `count` repetitions together. If a theorem does not apply, the shift or loss is infinite, or
+    the result is None. A step must have a Rényi curve (`rdp`); everything else is optional.
     """
 
     @property
@@ -79,9 +79,8 @@ class Step(ABC):
         return inf
 
     def most(self, count: int) -> list[tuple[float, int]]:
-        """The independent releases of the step, as pairs (largest privacy loss, number of such releases); empty if a
-        loss is unbounded.
-        """
+        """The independent releases of the step, as pairs (largest privacy loss in nats, number of such releases). The
+        list is empty if a loss is unbounded."""
         return []
 
     def exact(self, count: int) -> Bound | None:
@@ -97,9 +96,8 @@ class Step(ABC):
         return None
 
     def pieces(self, count: int) -> list[Piece] | None:
-        """The step's releases in a form for composition on a coarse grid, where losses are moved to a few nodes; empty
-        if no release leaks anything.
-        """
+        """The step's releases as groups of equal releases, for composition on a coarse grid, which rounds losses to a
+        few nodes. None if this is not possible; empty if the releases do not depend on the record."""
         return None
 
     def attained(self, count: int) -> Pairs | None:

@@ -17,11 +17,13 @@ _ROWS = 256  # rows that are worked on at once, so that intermediate arrays stay
 
 
 def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array], Array]) -> Array:
-    """Rényi curve of one release from k of n clients for any base curve, under replace-one: an upper bound.
+    """The Rényi curve of one release from k of n clients under replace-one, for any mechanism: an upper bound at A
+    orders α > 1, float [A].
 
-    At [A] integers α > 1 it is Theorem 9; between them (α − 1)ε(α), which is convex and 0 at 1, is interpolated. The
-    rate is γ = k/n. The vectorised base curve α ↦ ε(α) ≥ 0 is evaluated at all integers up to the largest order, and at
-    `orders`. Sampling cannot hurt, so the result is the base curve wherever the theorem exceeds it.
+    The mechanism without sampling has the Rényi curve `rdp`, a vectorised function α ↦ ε(α) ≥ 0; `rate` is γ = k/n. At
+    integers the result is the bound of Theorem 9. Between integers, (α − 1)ε(α) is interpolated: it is convex, and 0 at
+    α = 1. `rdp` is evaluated at all integers up to the largest order, and at `orders`. Sampling cannot increase the
+    divergence, so the result is never above `rdp`.
 
     Source: Wang, Balle and Kasiviswanathan 2019, Theorem 9 and Corollary 10.
 
@@ -47,15 +49,16 @@ def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array
 
 
 def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistribution) -> Array:
-    """Rényi curve of one release from k of n clients under replace-one, from the tight profile of a loss that is given
-    on a grid.
+    """The Rényi curve of one release from k of n clients under replace-one, if the loss without sampling is given on a
+    grid: float [A].
 
-    The moment is 1 + E[f(L); y > 1] under Q, L = 1 − γ + γy, f(L) = L^α − 1 − α(L − 1) + L^{1−α} − 1 + (α − 1)(L − 1).
-    It grows with the base profile: f is convex and touches 0 at L = 1. For small x = L − 1, f is at most
-    α(α − 1)x²/2·((1 + x)^{max(α − 2, 0)} + 1) (Taylor).
+    `base` is the distribution of the loss ln y (y = P/Q, the likelihood ratio of two neighbors) without sampling. It
+    dominates the release, and is equal in both directions. With γ = k/n (`rate`), the sampled ratio is L = 1 − γ + γy,
+    and the curve ε(α) obeys e^{(α−1)ε(α)} = 1 + E_Q[f(L); y > 1] for f(L) = L^α − 1 − α(L − 1) + L^{1−α} − 1 + (α −
+    1)(L − 1). This mean grows with the base profile, since f is convex and touches 0 at L = 1. For small x = L − 1, f
+    is replaced by its upper bound α(α − 1)x²/2·((1 + x)^{max(α − 2, 0)} + 1) (Taylor).
 
-    The base loss dominates the unsampled release, and is alike in both directions. The curve, [A] as the orders α > 1,
-    is infinite if the base loss can be infinite, or if a moment overflows.
+    The curve at A orders α > 1 is infinite if the base loss can be infinite, or if the mean overflows.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moment is derived as in `sampled_renyi`.
 
@@ -81,14 +84,15 @@ def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistr
 
 
 def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
-    """Rényi curves of Gaussian releases from k of n clients, replace-one, by the tight profile, for R releases at once.
+    """Rényi curves of R Gaussian releases from k of n clients under replace-one, from the tight profile: upper bounds.
 
-    With L = 1 − γ + γy and y = e^{μx − μ²/2}, both over x > μ/2, the moment is E[L^α − 1 − α(L − 1)] +
-    E[L^{1−α} − 1 + (α − 1)(L − 1)]. The first is Σ_j C(α, j)(1 − γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0;
-    the second is at most C(α, 2)γ²·a_2 (Taylor), which is tight if this term matters.
+    For A orders α > 1 the result is [A], or [R, A] if `rate` (γ = k/n) or `mu` ≥ 0 holds R numbers. It is never above
+    the divergence αμ²/2 without sampling.
 
-    For [A] orders α > 1 the curves are [A], or [R, A] if rate γ = k/n or μ ≥ 0 is [R]; they are never above the
-    unsampled αμ²/2. Between integers the convex (α − 1)ε(α) is interpolated.
+    Let x ~ N(0, 1), y = e^{μx − μ²/2} and L = 1 − γ + γy. The curve ε(α) obeys e^{(α−1)ε(α)} = 1 + E[L^α − 1 − α(L −
+    1)] + E[L^{1−α} − 1 + (α − 1)(L − 1)], with both means taken over x > μ/2. The first mean is Σ_j C(α, j)(1 −
+    γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0. The second is at most C(α, 2)γ²·a_2 (Taylor), which is tight
+    if this term matters. Between integers, (α − 1)ε(α) is interpolated, since it is convex.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moments are derived as in `sampled_renyi`,
     which integrates both parts exactly. Theorem 27 of Wang, Balle and Kasiviswanathan 2019 is about twice as large.
@@ -104,11 +108,14 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
 
 
 def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
-    """Rényi curves of Poisson-sampled Gaussian releases, add or remove one, for R releases at once.
+    """Rényi curves of R Poisson-sampled Gaussian releases under add-or-remove-one: upper bounds, exact at integer
+    orders.
 
-    Arguments and shapes are those of `fixed_size_gaussian_rdp`; the curve is exact at integers.
+    For A orders α > 1 the result is [A], or [R, A] if `rate` or the shift `mu` ≥ 0 (in standard deviations of the
+    noise) holds R numbers. It is never above the divergence αμ²/2 without sampling.
 
-    Source: Mironov, Talwar and Zhang 2019, §3.3. The sum runs over e^{j(j−1)μ²/2} − 1, so all terms have one sign.
+    Source: Mironov, Talwar and Zhang 2019, §3.3. Their sum is taken over e^{j(j−1)μ²/2} − 1, so that all terms have one
+    sign.
 
     >>> float(poisson_gaussian_rdp(8, 0.01, 1.0).round(12))
     0.000893643908

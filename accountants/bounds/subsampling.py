@@ -1,7 +1,7 @@
 """Amplification by subsampling: tight privacy profiles. The Rényi curves are in `subsampled_rdp`.
 
-A rate is a probability in [0, 1]; ε is a number or an array; a base profile returns δ in [0, 1] for an array of ε ≥
-0.
+A rate is a probability in [0, 1], and ε is a number or an array. A base profile is the profile without sampling: a
+function that returns δ in [0, 1] for an array of ε ≥ 0.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ def amplify(epsilon: float, rate: float) -> float: ...
 @overload
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def amplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
-    """ε after subsampling: ln(1 + γ(e^ε − 1)), for any real ε, without overflow. Rates broadcast against ε.
+    """The ε after subsampling at rate γ of a mechanism with a given ε: ln(1 + γ(e^ε − 1)). δ becomes γδ.
 
-    Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (without replacement) and Theorem 8 (Poisson). δ becomes γδ.
+    ε may be any real number or array; nothing overflows. Rates in [0, 1] broadcast against ε.
+
+    Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (without replacement) and Theorem 8 (Poisson).
 
     >>> round(amplify(1.0, 0.1), 6), amplify(3000.0, 1.0)
     (0.158565, 3000.0)
@@ -40,9 +42,10 @@ def deamplify(epsilon: float, rate: float) -> float: ...
 @overload
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> Array: ...
 def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
-    """ε of the base mechanism that subsampling turns into `epsilon`, the inverse of `amplify`: ln(1 + (e^ε − 1)/γ).
+    """The ε of the mechanism that has `epsilon` after subsampling at rate γ: ln(1 + (e^ε − 1)/γ), the inverse of
+    `amplify`.
 
-    It needs γ > 0 and ε > ln(1 − γ), the limit of `amplify` as the base ε → −∞.
+    It needs γ > 0 and ε > ln(1 − γ), the value of `amplify` in the limit of a base ε of −∞.
 
     >>> round(deamplify(amplify(1.0, 0.1), 0.1), 12)
     1.0
@@ -57,12 +60,14 @@ def deamplify(epsilon: ArrayLike, rate: ArrayLike) -> float | Array:
 
 
 def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
-    """Tight privacy profile of one release from k of n clients, drawn without replacement and kept secret.
+    """The tight δ at ε of one release from k of n clients, drawn without replacement and kept secret, under
+    replace-one.
 
-    For ε ≥ 0 it is γ·δ_base(ln(1 + (e^ε − 1)/γ)), γ = k/n, replace-one. For ε < 0 we exchange the neighbors: δ(−ε) = 1
-    − e^{−ε} + e^{−ε}δ(ε). For ε ≥ 0 it is also the profile of one Poisson-sampled release with a record against a
-    release without it. This profile is never below that of the other direction (`poisson_added_delta`); composition
-    needs both.
+    With γ = k/n (`rate`) and the profile `base_delta` without sampling, δ(ε) = γ·δ_base(ln(1 + (e^ε − 1)/γ)) for ε ≥ 0.
+    For ε < 0 the neighbors are exchanged: δ(−ε) = 1 − e^{−ε} + e^{−ε}δ(ε).
+
+    For ε ≥ 0 this is also the profile of one Poisson-sampled release with a record against a release without it. It is
+    never below the profile of the other direction (`poisson_added_delta`); composition needs both.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (attained if all other data are zero) and Theorem 8 (Poisson).
 
@@ -77,9 +82,10 @@ def without_replacement_delta(epsilon: ArrayLike, rate: float, base_delta: Profi
 
 
 def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) -> Array:
-    """Tight privacy profile, at ε ≥ 0, of one Poisson-sampled release without a record against a release with it.
+    """The tight δ at ε ≥ 0 of one Poisson-sampled release without a record against a release with it.
 
-    The loss is at most −ln(1 − q): δ = (1 − (1−q)e^ε)·δ_base(ln(q·e^ε/(1 − (1−q)e^ε))), and 0 for larger ε.
+    With q = `rate` and the profile `base_delta` without sampling, δ(ε) = (1 − (1−q)e^ε)·δ_base(ln(q·e^ε/(1 −
+    (1−q)e^ε))). The loss is at most −ln(1 − q), so δ is 0 for larger ε.
 
     Source: derived from the hockey-stick integral; Zhu, Dong and Wang 2022 (dominating pairs under Poisson sampling).
 
@@ -98,7 +104,7 @@ def poisson_added_delta(epsilon: ArrayLike, rate: float, base_delta: Profile) ->
 
 
 def finite_numbers(name: str, value: ArrayLike) -> Array:
-    """The values as floats. Booleans, NaN, infinities and text raise a ValueError that names the argument.
+    """The values as a float array. Booleans, NaN, infinities and text raise a ValueError that names the argument.
 
     >>> finite_numbers("epsilon", [1, 2]).tolist()
     [1.0, 2.0]

@@ -1,28 +1,29 @@
 r"""Composition of rounds with k of n clients: if the differing record is not drawn, the same third record replaces it.
 
-A round holds the record x with probability γ = k/n, and otherwise a third record y in its place; its neighbor holds x'
-or the same y. Given the others' sum, a round is one of
+With probability γ = k/n a round contains the protected record, at the point x. Otherwise it contains a third record,
+at y, in its place. With the neighboring data set, the round contains x' instead of x, or the same y. Given the sum of
+the other records, and in standard deviations of the noise, a round has one of the laws
 
     P = γ·N(x, 1) + (1 − γ)·N(y, 1)    and    Q = γ·N(x', 1) + (1 − γ)·N(y, 1),
 
-with x, x' and y at most μ apart, chosen before the round is seen. The tight profile of one round takes y = x' for ε > 0
-and y = x for ε < 0. Composition of these profiles would let y be x and x' in the same round. Here y is a single record
-in each round, but may depend on all earlier rounds. Let H_t(α) be the largest hockey-stick divergence of t rounds, and
-L = dP/dQ of the next round:
+with x, x' and y at most μ apart. The tight profile of one round takes y = x' for ε > 0 and y = x for ε < 0, so its
+composition would let y be x and x' in the same round. Here y is one point in each round, which may depend on all
+earlier rounds. Let H_t(α) be the largest hockey-stick divergence of t rounds (δ at ε = ln α), and L = dP/dQ of the
+next round. Then
 
     H_0(α) = max(1 − α, 0),    H_{t+1}(α) = max over (x, x', y) of E_P[H_t(α/L)].
 
-Conditions: any two of x, x' and y are at most μ apart; if the clients' places in a round differ, the drawn records take
-them at random; γ, μ and the number of rounds are fixed before the first round.
+Conditions: any two of x, x' and y are at most μ apart; if the clients' places in a round differ, the drawn records
+take them at random; γ, μ and the number of rounds are fixed before the first round.
 
-**Which triples.** Only their distances matter. If two of the three distances are below μ, the point that they share can
-be moved along a new dimension until one of them is μ; the projection back is post-processing. So two sides are μ, and
-the third is μ√t: there are three families, each with 0 ≤ t ≤ 1. In a family the Gram matrix of x − y and x' − y is
-linear in t. A matrix that exceeds the matrices at both ends of an interval of t exceeds all between, and is at least as
-bad.
+**Which triples (x, x', y).** Only their distances matter. If two of the three distances are below μ, the point that
+they share can be moved along a new dimension until one of them is μ; the projection back is post-processing. So two
+distances are μ, and the third is μ√s: there are three families, each with 0 ≤ s ≤ 1. In a family the Gram matrix of x
+− y and x' − y is linear in s. We cover an interval of s by one matrix that exceeds (in the order of positive
+semidefinite matrices) the matrices at both ends. It exceeds all matrices between, and is at least as bad.
 
-**Its use.** H_t is convex in α, so linear interpolation between the nodes of a grid is an upper bound. H_m is a profile
-of m rounds, and composes with itself and with other mechanisms, in any order, as other profiles do.
+**Its use.** H_t is convex in α, so linear interpolation between the nodes of a grid is an upper bound. H_m is a
+profile of m rounds; it composes with itself and with other mechanisms, in any order, as other profiles do.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from privkit.shared.array import Array
 
 Gram: TypeAlias = tuple[float, float, float]  # |x − y|², |x' − y|² and the product of x − y and x' − y
 _NEAR = (0.0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.995, 1.0)
-"""Ends of the intervals of t where y is √t·μ from x', or from x."""
+"""Ends of the intervals of s for the family in which y is √s·μ from x', or from x."""
 APART = (0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97, 0.99, 1.0)
-"""Ends of the intervals of t where x is √t·μ from x'; the nearer they are, the less a round reveals."""
+"""Ends of the intervals of s for the family in which x is √s·μ from x'; the nearer both are, the less is revealed."""
 _LARGEST_SHIFT = 2.5  # μ above which losses are too large for the grid to hold ε and δ
 _MOST = 256  # rounds of one profile; more are composed from several
 _ERROR = 0.002  # error of ε by the grid, relative to a rough guess of ε
@@ -66,11 +67,14 @@ _WIDE = 10.0  # standard deviations of a normal variable that integrals reach
 
 @lru_cache(maxsize=64)
 def rounds_profile(rate: float, mu: float, rounds: int) -> tuple[Profile, int] | None:
-    """A profile of several rounds of k of n, and how many copies cover all rounds; None if no grid is fine enough.
+    """A joint privacy profile of several rounds with k of n clients, and how many copies of it cover all rounds. None
+    if no grid is fine enough.
 
-    The rate γ = k/n lies in (0, 1); two records are at most μ ≥ 0 standard deviations of the noise apart.
+    `rate` is γ = k/n in (0, 1). Two records are at most μ ≥ 0 standard deviations of the noise apart. The profile lets
+    an adversary choose, before each round, the third record that takes the place of an undrawn record.
 
-    Source: derived, see above; Balle, Barthe and Gaboardi 2018, Theorem 9 (one round); Zhu, Dong and Wang 2022.
+    Source: derived in this module's docstring; Balle, Barthe and Gaboardi 2018, Theorem 9 (one round); Zhu, Dong and
+    Wang 2022.
 
     >>> profile, times = rounds_profile(0.1, 1.0, 20)
     >>> times, float(profile(np.array(2.0)).round(3))
@@ -103,12 +107,15 @@ def _several(rate: float, mu: float, rounds: int, worst: LossDistribution) -> tu
 
 
 def triples(near_ends: Sequence[float] = _NEAR, apart_ends: Sequence[float] = APART) -> list[Gram]:
-    """Gram matrices, one for each interval of t between the ends, which exceed the matrices of all triples of records.
+    """Gram matrices that together exceed those of all triples (x, x', y) of records that are at most 1 apart, in the
+    order of positive semidefinite matrices.
 
-    Records are at most 1 apart. Triples with y near x are left out: they equal triples with y near x' after
-    exchanging x and x'.
+    A Gram matrix holds the products of x − y and x' − y. In the worst triples two distances are 1, and the square s of
+    the third is in [0, 1]. For each interval of s between consecutive ends, one matrix exceeds all matrices of this
+    interval. `near_ends` belong to the triples in which the third distance is from y to x', `apart_ends` to those from
+    x to x'. Triples with y near x are left out: exchanging x and x' turns them into triples with y near x'.
     """
-    near, apart = np.array([[1, 0], [0, 0]]), np.ones((2, 2))  # at t = 0
+    near, apart = np.array([[1, 0], [0, 0]]), np.ones((2, 2))  # at s = 0
     slopes = np.array([[0, 0.5], [0.5, 1]]), np.array([[0, -0.5], [-0.5, 0]])
     return [
         _above(low, high, start, slope)
@@ -118,7 +125,7 @@ def triples(near_ends: Sequence[float] = _NEAR, apart_ends: Sequence[float] = AP
 
 
 def _above(low: float, high: float, start: Array, slope: Array) -> Gram:
-    """A matrix that exceeds `start + t·slope` at both ends of an interval of t, and so between them."""
+    """A matrix that exceeds `start + s·slope` at s = `low` and at s = `high`, and so between them."""
     sizes, axes = np.linalg.eigh(slope * (high - low) / 2)
     matrix = start + slope * (low + high) / 2 + (axes * np.abs(sizes)) @ axes.T
     return float(matrix[0, 0]), float(matrix[1, 1]), float(matrix[0, 1])
@@ -135,11 +142,13 @@ def _losses(matrix: Gram, rate: float, mu: float, interval: float) -> tuple[Loss
 
 
 def hockey_stick(epsilon: Array, a: float, b: float, c: float, rate: float) -> Array:
-    """H(P‖Q) of one round at [J] ε ≥ 0, for |x − y|² = a, |x' − y|² = b > 0 and (x − y)·(x' − y) = c, c² < a·b.
+    """The hockey-stick divergence H(P‖Q) of one round, which is δ, at J values of ε ≥ 0: float [J].
 
-    With y at 0, let u and v be the noisy sum's products with x and x'. P exceeds e^ε·Q where e^{u − a/2} exceeds
-    e^{ε + v − b/2} + (e^ε − 1)(1 − γ)/γ. For each v that is a half-line of u, whose remaining standard deviation is
-    √(a − c²/b); the mean over v is a sum over equidistant nodes, which converges exponentially.
+    P = γ·N(x, 1) + (1 − γ)·N(y, 1) and Q = γ·N(x', 1) + (1 − γ)·N(y, 1), with γ = `rate`, |x − y|² = a, |x' − y|² = b >
+    0, (x − y)·(x' − y) = c and c² < a·b. Put y at 0, and let u and v be the products of the noisy sum with x and with
+    x'. P exceeds e^ε·Q where e^{u − a/2} exceeds e^{ε + v − b/2} + (e^ε − 1)(1 − γ)/γ. For each v this is a half-line
+    of u, whose remaining standard deviation is √(a − c²/b). The mean over v is a sum over equidistant nodes, which
+    converges exponentially.
 
     >>> same = hockey_stick(np.array([0.0]), 1.0, 1e-12, 0.0, 0.1)  # x' = y
     >>> same.round(6).tolist()
@@ -170,10 +179,11 @@ def _reach(one: LossDistribution, rounds: int, spread: float) -> float:
 
 
 def _composed(steps: list[tuple[LossDistribution, ...]], rounds: int, interval: float, last: int) -> Array:
-    """Largest δ of all rounds at ε = 0, d, …, n·d, [n + 1].
+    """The largest δ of all rounds together at ε = 0, d, …, n·d, with d = `interval` and n = `last`: float [n + 1].
 
-    The recursion runs on W(ε) = e^{−ε/2}·(H(e^ε) − max(1 − e^ε, 0)) at ε from −n·d to n·d. If P and Q are exchanged, W
-    is mirrored; the triples are closed under this exchange, so W is even, and half of the triples are enough.
+    The recursion runs on W(ε) = e^{−ε/2}·(H(e^ε) − max(1 − e^ε, 0)) for ε from −n·d to n·d, where H is the divergence
+    in the module's docstring. If P and Q are exchanged, W is mirrored. The triples are closed under this exchange, so W
+    is even, and half of the triples are enough.
     """
     width = max(int(np.rint(np.abs(one.losses).max() / interval)) for step in steps for one in step)
     nodes = np.arange(-last, last + 1)

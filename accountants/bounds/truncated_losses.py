@@ -1,14 +1,16 @@
-"""Losses of sampled releases on a few nodes: an upper bound, computed for many runs at once.
+"""Privacy losses of sampled releases on a few nodes: an upper bound, computed for many runs at once.
 
 At high orders the Rényi divergence of a sampled Gaussian explodes, because of losses that hardly ever occur. We count
-these losses as infinite, so that they are charged to δ. The others are moved to a few nodes.
+these losses as infinite, so that they are charged to δ. The other losses are moved to a few nodes.
 
-Let y = e^{μx − μ²/2} be the likelihood ratio of a Gaussian shifted by μ, x ~ N(0, 1) its noise. The mass between two
-nodes goes to these nodes such that its probabilities under P and Q are kept; above the last node, P(x) − y·Q(x) becomes
-an infinite loss. The result dominates the Gaussian pair, and sampling keeps dominance: the sampled ratio L = 1 − q +
-q·y has the same nodes and masses. A release from k of n has the profile of y ≥ 1 in both directions. For a random
-public shift, the masses of all its values are weighted by their probabilities. For a release that is not Gaussian, the
-masses of its loss distribution are moved to such nodes.
+Let y = P/Q = e^{μx − μ²/2} be the likelihood ratio of a Gaussian shifted by μ (P) to the unshifted Gaussian (Q), where
+x ~ N(0, 1) under Q. The mass between two nodes is divided between them such that its probabilities under P and Q are
+kept. Above the last node, the excess of P over y times Q becomes an infinite loss. The result dominates the Gaussian
+pair. Sampling at rate q keeps dominance: the sampled ratio L = 1 − q + q·y has the same nodes and masses.
+
+A release from k of n clients has the profile of y ≥ 1 in both directions. For a random public shift, the masses of all
+its values are weighted by their probabilities. For a release that is not Gaussian, the masses of its loss distribution
+are moved to such nodes.
 
 Source: derived. Discretization: Doroshenko et al. 2022, Algorithm 1; dominance under sampling: Zhu, Dong and Wang 2022,
 Theorem 11.
@@ -40,20 +42,20 @@ class Piece(NamedTuple):
 
     mu: Array  # [J] shifts > 0 of a Gaussian; one placeholder if the loss is given
     chance: Array  # [J] probabilities of the shifts
-    rate: float  # probability with which a unit is in a release
+    rate: float  # probability with which the protected record or client is in a release
     rounds: int  # number of such releases
     poisson: bool  # whether they are Poisson-sampled; else k of n, or everyone
     # distribution of the loss before sampling, alike in both directions; None for a Gaussian
     loss: LossDistribution | None = None
-    error: float = 0.0  # relative error of the masses, which were raised by this error
+    error: float = 0.0  # bound on the relative error of the masses in `loss`, by which they were raised
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedLosses:
     """Losses of S pieces (groups of equal releases) with J ≥ S shifts in all, on N nodes per shift."""
 
-    loss: Array  # [J, N] ln P/Q at the nodes
-    mass: Array  # [J, N] under Q, times the probability of the shift; the last node holds ratios near 0
+    loss: Array  # [J, N] ln(P/Q) at the nodes; P and Q are the laws for two neighbors
+    mass: Array  # [J, N] probability under Q, times that of the shift; the last node holds ratios P/Q near 0
     starts: NDArray[np.int_]  # [S] the first shift of each piece
     without: Array  # [S] probability that a release does not depend on the neighbor at all
     infinite: Array  # [S] mass of P whose loss is infinite
@@ -100,9 +102,11 @@ class TruncatedLosses:
         )
 
     def cumulants(self, tilt: Array) -> tuple[Array, Array, Array]:
-        """ln E_P e^{λ·loss} of the finite losses, bounded from above, with two derivatives; [S] λ -> [S] each.
+        """Upper bounds on ln E_P e^{λ·loss} over the finite losses of each of S pieces (groups of equal releases), and
+        its two first derivatives in λ, for S values of λ: three arrays [S].
 
-        It is ln(1 + E_Q[L^{λ+1} − 1]); counting the mass that Q lacks to 1 would make it smaller.
+        It is computed as ln(1 + E_Q[L^{λ+1} − 1]) with L = P/Q. Q's masses at finite losses sum to less than 1; the
+        formula counts the missing mass as L = 1, which can only enlarge the result.
         """
         weight = np.exp((np.repeat(tilt, self.sizes) + 1)[:, None] * self.loss)
         weight *= self.mass
@@ -194,9 +198,9 @@ def discretized(shift: Array, rate: Array, rounds: Array, poisson: NDArray[np.bo
 
 
 def _between(x: Array) -> Array:
-    """Probabilities of N(0, 1) between consecutive values of increasing rows, [S, N] → [S, N − 1].
+    """Probabilities of N(0, 1) between consecutive values of each increasing row: [S, N] → [S, N − 1].
 
-    They are differences of the smaller tails, so that they keep their digits on both sides.
+    They are differences of the smaller tails, so they keep their digits on both sides.
 
     >>> _between(np.array([[-30.0, -20.0, 0.0, 20.0, 30.0]])) / 2.7536241186e-89 < 1.001
     array([[ True, False, False,  True]])
@@ -207,12 +211,19 @@ def _between(x: Array) -> Array:
 
 
 def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Array, float]:
-    """A loss after sampling k of n clients at rate γ > 0, on the nodes of `discretized`; equal in both directions.
+    """A privacy loss after sampling k of n clients, moved to the N nodes of `discretized`. It is equal in both
+    directions.
 
-    Infinite losses cost about `spent` of δ. The result: [N] losses, [N] masses under Q, and P's infinite mass.
+    Args:
+        base: the loss without sampling.
+        rate: γ = k/n > 0.
+        spent: about the part of δ that infinite losses may take.
 
-    Source: derived. A mass of P at distance x above a node, with nodes d apart, moves (1 − e^{−x})/(1 − e^{−d}) to the
-    upper node: Doroshenko et al. 2022, Algorithm 1.
+    Returns:
+        N losses, their N probabilities under Q, and P's probability of an infinite loss.
+
+    Source: derived. A mass of P at distance x above a node, with nodes d apart, moves the fraction (1 − e^{−x})/(1 −
+    e^{−d}) to the upper node: Doroshenko et al. 2022, Algorithm 1.
 
     >>> half = LossDistribution(interval=1.0, lowest=1, masses=np.array([0.7]), infinity=0.0)
     >>> loss, mass, infinite = moved(half, 1.0, 1e-9)

@@ -36,7 +36,7 @@ class Case:
     source: str = ""  # where the reference value comes from
 
     def check(self) -> tuple[bool, float]:
-        """A pair: whether the computed value matches the reference, and the computed value.
+        """A pair: whether the computed value matches the reference within the tolerances, and the computed value.
 
         >>> Case(id="x", what="two", compute=lambda: 2.0, expected=2.0).check()
         (True, 2.0)
@@ -46,10 +46,11 @@ class Case:
 
 
 def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., Any]]) -> tuple[Case, ...]:
-    """The cases of a file of JSON lines in a package.
+    """The reference values in a file of JSON lines of a package, each with the call that recomputes it.
 
-    A line has id, what, evaluate (a name of `evaluators`, or "module:function" below `privkit.accountants`), inputs
-    (its arguments), expected, rel or abs (the tolerance) and source. An unknown evaluator raises `KeyError`.
+    A line has the keys id, what, evaluate (a name in `evaluators`, or "module:function" below `privkit.accountants`),
+    inputs (the arguments of this function), expected, rel or abs (the tolerance) and source. An unknown evaluator
+    raises `KeyError`.
     """
     cases = []
     for line in (files(package) / name).read_text(encoding="utf-8").splitlines():

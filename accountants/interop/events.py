@@ -33,21 +33,22 @@ class Event:
 
 
 def to_dp_event(mechanism: SplitMechanism) -> Event:
-    """The event of dp_accounting with the same meaning as a mechanism, or one that costs more (seats of uneven ratios).
+    """The event of dp_accounting that means the same as a mechanism; in one case, an event that costs more.
 
-    A seat is a client's place in a mixed row. If sampled clients take secret seats of uneven fixed ratios,
-    dp_accounting has no event for their mean. The event then describes the seat with the largest ratio: its ε is an
-    upper bound, and privkit's ε is smaller.
+    This case is secret places of uneven ratios: sampled clients take secret places in a mixture whose fixed mixing
+    ratios differ. dp_accounting has no event for the mean over the places. The event then describes the place with the
+    largest ratio, so its ε is an upper bound, and privkit's ε is smaller.
 
-    The noise multiplier is 1/μ: the noise over the largest distance between the releases of two neighbors.
-    dp_accounting's own convention is noise over one record's norm, but its accountants disagree on the cost of a
-    replacement: `PLDAccountant` doubles the norm, `RdpAccountant` does not (half of the sensitivity is missing), and
-    for samples without replacement it takes the norm for the distance. So a replace-one mechanism without sampling
-    comes with `REPLACE_SPECIAL`, for which all accountants count the distance once. Only sampling without replacement
-    comes with `REPLACE_ONE`, which `RdpAccountant` requires.
+    The noise multiplier is 1/μ: the noise divided by the largest distance between the releases of two neighbors.
+    dp_accounting itself divides the noise by one record's norm, but its accountants disagree on the cost of a
+    replacement. `PLDAccountant` doubles the norm. `RdpAccountant` does not, so half of the sensitivity is missing; for
+    samples without replacement it takes the norm for the distance. So a replace-one mechanism without sampling comes
+    with the relation `REPLACE_SPECIAL`, for which all accountants count the distance once. Only sampling without
+    replacement comes with `REPLACE_ONE`, which `RdpAccountant` requires.
 
-    There are events for Gaussian noise of constant shift in every round, sampled k of n (secret seats included) or
-    Poisson-sampled, and for Laplace noise on one coordinate in every round. Other mechanisms raise a ValueError.
+    There are events for two kinds of mechanism: Gaussian noise of constant shift (in every round, for k of n sampled
+    clients, or Poisson-sampled), and Laplace noise on one coordinate in every round. Other mechanisms raise a
+    ValueError.
 
     Source: dp_accounting 0.6, run against exact profiles.
 

@@ -24,22 +24,22 @@ def from_dp_event(event: DpEvent, relation: NeighboringRelation, *, unit: Unit =
 
     Args:
         event: Gaussian or Laplace noise, Gaussian noise after Poisson sampling or sampling without replacement, or
-            compositions of one of these. Unsampled Gaussians may differ: together they equal one Gaussian with 1/σ² = Σ
-            1/σᵢ². If they are composed with samples without replacement of one kind, the Gaussians become the releases
-            and the samples become noisy updates.
-        relation: the neighboring relation for which the event is meant. `REPLACE_ONE` needs samples without
-            replacement, and noise relative to the distance of neighbors: if you have noise over one record's norm, give
-            half of it. For other events with this relation, dp_accounting's accountants disagree. Under
-            `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE`, the releases of neighbors differ by one norm. Both become
-            add-or-remove-one, since the special record stands for an absent record.
+            compositions of one of these kinds. Unsampled Gaussians may have different σᵢ: together they equal one
+            Gaussian with 1/σ² = Σ 1/σᵢ². If they are composed with samples without replacement of one kind, the
+            Gaussians become the releases, and the samples become noisy updates.
+        relation: the neighboring relation for which the event is meant. `REPLACE_ONE` is accepted only for samples
+            without replacement; the noise multiplier must then be relative to the distance of neighbors. (If yours is
+            relative to one record's norm, give half of it.) dp_accounting's accountants disagree on other events with
+            this relation. Under `REPLACE_SPECIAL` and `ADD_OR_REMOVE_ONE`, the releases of neighbors differ by one
+            norm. Both become add-or-remove-one, since the special record stands for an absent record.
         unit: the unit in which neighbors differ, such as a record or a client.
 
     Raises:
         ValueError: for any other event or relation, with the reason. To compose mechanisms of several kinds, use a
             ledger.
 
-    Source: dp_accounting 0.6. After `to_dp_event`, ε is that of the original mechanism up to rounding; a replace-one
-    mechanism without sampling comes back as add-or-remove-one.
+    Source: dp_accounting 0.6. The mechanism of an event from `to_dp_event` has the ε of the original mechanism up to
+    rounding. A replace-one mechanism without sampling comes back as add-or-remove-one.
 
     >>> from dp_accounting import GaussianDpEvent, NeighboringRelation, SelfComposedDpEvent
     >>> mechanism = from_dp_event(SelfComposedDpEvent(GaussianDpEvent(2.0), 4), NeighboringRelation.REPLACE_SPECIAL)

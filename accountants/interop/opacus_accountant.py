@@ -24,13 +24,14 @@ _Step = tuple[float, float, int]
 
 
 class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no types
-    """ε of DP-SGD: the smallest result of numerical (PLD), Rényi and exact unsampled composition.
+    """An accountant of opacus for DP-SGD: its ε is the smallest result of numerical composition (PLD), Rényi
+    composition, and exact composition without credit for sampling.
 
-    Steps may differ in noise and rate. Relation: add or remove one record.
+    Steps of the optimizer may differ in noise and sampling rate. Neighbors add or remove one record.
 
     Attributes:
-        history: entries (noise multiplier, sample rate, steps), as in opacus' own accountants; consecutive equal steps
-            form one entry.
+        history: entries (noise multiplier, sample rate, number of steps), as in opacus' own accountants; consecutive
+            equal steps form one entry.
 
     Source: Doroshenko et al. 2022 (numerical composition); Mironov, Talwar and Zhang 2019 (Rényi, Poisson-sampled);
     Balle and Wang 2018, Theorem 8 (without sampling).
@@ -54,7 +55,8 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
             self.history.append((sigma, rate, 1))
 
     def get_epsilon(self, delta: float, poisson: bool = True, **options: Any) -> float:
-        """Smallest ε that is proven at δ for the steps so far; 0 before the first step.
+        """The smallest ε that is proven at δ for the steps so far; 0 before the first step, `inf` if a step had no
+        noise.
 
         Args:
             delta: δ in (0, 1).
@@ -96,7 +98,7 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
 
 def register() -> None:
-    """Make `PrivacyEngine(accountant="privkit")` work. Repeated calls are harmless.
+    """Add this accountant to opacus, so that `PrivacyEngine(accountant="privkit")` works. Repeated calls are harmless.
 
     >>> register()
     >>> from opacus.accountants import create_accountant

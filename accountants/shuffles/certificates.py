@@ -44,11 +44,14 @@ _ONCE = "exchanging equal patches counts as no change of order; other records ma
 
 
 def patch_shuffle(*, tokens: int, multiplicities: Sequence[int] | None = None) -> Certificate:
-    """Certificate of patch shuffling: N! orderings per image, equally likely given the patches. If there is only one
-    ordering, the certificate claims nothing.
+    """Certificate of patch shuffling: all orders of an image's patches are equally likely given the set of patches.
 
-    `multiplicities` are the numbers of times that each different patch occurs; their sum is N ≥ 1. None: all patches
-    differ.
+    This is no differential privacy, since the patches themselves are released. If there is only one order, the
+    certificate claims nothing.
+
+    An image has N ≥ 1 patches (`tokens`) and N! orders. If patches repeat, `multiplicities` says how often each
+    different patch occurs; these numbers sum to N. None means that all patches differ. `log10_permutations` among the
+    quantities is log10 of the number of orders.
 
     Source: Yao et al., patch shuffling, Definition 2 and Proposition 1.
 
@@ -90,18 +93,19 @@ def batch_shuffle(
     variant: Variant = "final_shuffle",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Certificate of batch shuffling: the counts of Eq. 7 and 8, and their meaning under this `variant`.
+    """Certificate of batch shuffling: the paper's numbers of permutations (Eq. 7 and 8), and their meaning.
 
-    `log10_permutations` is −log10 of the best guess's probability: Eq. 7, unless patches are kept in place.
-    `log10_target_share` is log10 of the probability that an output is its own image in the original order. K in 0..N of
-    N ≥ 1 tokens are kept, and B ≥ 2 images are mixed.
+    A batch has B ≥ 2 images of N ≥ 1 patches (`tokens`). K = `kept` patches, 0 to N, stay with their image; the others
+    are dealt out over the batch. `variant` says where the patches are put (see `variants`). Quantities of the
+    certificate: `log10_permutations` is −log10 of the best guess's probability, which is Eq. 7 unless patches are kept
+    in place. `log10_target_share` is log10 of the probability that a shuffled image equals its original.
 
-    The multiplicities say how often each different patch of the batch occurs; their sum is N·B. Then the best guess at
-    what the batch looks like is right at most ∏m! times as often, and `log10_permutations` is a lower bound. Give None
-    if all patches differ.
+    `multiplicities` says how often each different patch of the batch occurs; these numbers m sum to N·B. With equal
+    patches, a guess at the look of the batch is right up to ∏m! times as often, so `log10_permutations` is reduced
+    accordingly. None means that all patches differ.
 
-    Source: Yao et al., patch shuffling, Eq. 7 and 8; the union bound for equal patches. Proposition 2 (σ-privacy over
-    N·B patches) is false for K ≥ 1 and is not claimed here.
+    Source: Yao et al., patch shuffling, Eq. 7 and 8; a union bound for equal patches. Proposition 2 of the paper
+    (σ-privacy over N·B patches) is false for K ≥ 1 and is not claimed here.
 
     >>> round(batch_shuffle(tokens=196, batch=50, kept=78).quantities["log10_permutations"], 3)
     28239.734

@@ -1,10 +1,12 @@
-"""Bounds on the entropy of an image's patch order after an attack's success, and why shuffling has no finite ε.
+"""Upper bounds on the entropy of an image's patch order, given an attack's success; and why shuffling has no finite ε
+(`distinguish`).
 
-Every function gives an upper bound on the remaining entropy in bits, in the shape of its `success` argument. A failed
-attack proves nothing: for a success at or below chance, the result is log2 N!, the entropy of a uniform order.
+Every function with an argument `success` or `accuracy` gives an upper bound on the remaining entropy in bits, in the
+shape of this argument. A failed attack proves nothing: for a success at or below chance, the result is log2 N!, the
+entropy of a uniform order.
 
-N ≥ 1 is the number of `tokens` (patches). `multiplicities` are the numbers of times that each different patch
-occurs; if None, all patches differ. A success p or an accuracy a lies in [0, 1]; a confidence lies in (0, 1).
+N ≥ 1 is the number of patches (`tokens`). `multiplicities` says how often each different patch occurs; None means that
+all patches differ. Successes and accuracies lie in [0, 1], confidences in (0, 1).
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from privkit.shared.certificate import Certificate
 
 
 def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> float:
-    """Entropy of a uniform order in bits: log2 N!, or log2(N!/∏m!) if patches repeat.
+    """The entropy in bits of a uniform order of N = `tokens` patches: log2 N!, or log2(N!/∏m!) if different patches
+    occur m times each (`multiplicities`).
 
     >>> round(orderings_bits(196), 1), orderings_bits(4, [4])
     (1214.8, 0.0)
@@ -40,10 +43,11 @@ def orderings_bits(tokens: int, multiplicities: Sequence[int] | None = None) -> 
 
 
 def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
-    """Largest entropy H(π|Z) of the order π given the release Z, if an attack finds π with probability at least p.
+    """The largest entropy H(π|Z), in bits, of an image's patch order π given the release Z, if an attack finds π with
+    probability at least p = `success`.
 
-    It is h(p) + (1−p)·log2(M−1) for M = N! orders, or M = N!/∏m! if patches repeat: orders that give the same image
-    count as one.
+    It is h(p) + (1−p)·log2(M−1) with the binary entropy h and the number M of orders: N! for N patches, or N!/∏m! if
+    different patches occur m times each. (Orders that give the same image count as one.)
 
     Source: Fano's inequality. It is attained if the guess has probability p and all other orders are equally likely.
 
@@ -57,7 +61,8 @@ def fano_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | N
 
 
 def min_entropy_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[int] | None = None) -> Any:
-    """Largest min-entropy H_∞(π|Z) if an attack finds the whole order with probability at least p: −log2 p.
+    """The largest min-entropy H_∞(π|Z), in bits, of an image's patch order π given the release Z, if an attack finds
+    the whole order with probability at least p = `success`: −log2 p.
 
     Source: by definition: the best guess succeeds with probability 2^−H_∞, and no attack is better than the best guess.
 
@@ -69,15 +74,17 @@ def min_entropy_bits(tokens: int, success: ArrayLike, multiplicities: Sequence[i
 
 
 def patch_entropy_bits(tokens: int, accuracy: ArrayLike) -> Any:
-    """Largest H(π|Z) if an attack puts at least the share a of all patches in their place: the tight bound.
+    """The largest entropy H(π|Z), in bits, of the order π of N patches given the release Z, if an attack puts at least
+    the share a = `accuracy` of all patches in their place. The bound is tight.
 
-    The correct places of a guess are the fixed points of a random permutation. Exactly C(N,j)·D_d permutations have
-    j = N − d fixed points (rencontres numbers). By duality, the largest entropy with a mean of aN fixed points is
-    min_θ≥0 [ln Σ_d C(N,d)·D_d·e^{−θd} + θ(1−a)N]; every θ gives a bound, so the minimum may be inexact.
+    The correct places of a guess are the fixed points of a random permutation. Exactly C(N,d)·D_d permutations move d
+    patches and fix N − d; D_d is the number of permutations of d elements without a fixed point. By duality, the
+    largest entropy with a mean of aN fixed points is min_θ≥0 [ln Σ_d C(N,d)·D_d·e^{−θd} + θ(1−a)N]. Every θ gives a
+    bound, so the minimum may be inexact.
 
     N is at most 10⁶, all patches must differ, and the attack must answer with an order that has each patch once.
 
-    Source: derived (maximum entropy); the tilted law attains it.
+    Source: derived (maximum entropy). A law ∝ e^{−θd} attains the bound.
 
     >>> round(patch_entropy_bits(196, 0.9), 4)
     151.3755
@@ -99,9 +106,10 @@ def patch_entropy_bits(tokens: int, accuracy: ArrayLike) -> Any:
 
 
 def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
-    """Fano's bound patch by patch, for comparison: N·[h(a) + (1−a)·log2(N−1)]; never below `patch_entropy_bits`.
+    """Fano's bound for each patch's place, summed over N patches, in bits: N·[h(a) + (1−a)·log2(N−1)] with a =
+    `accuracy` and the binary entropy h. It serves for comparison, and is never below `patch_entropy_bits`.
 
-    Source: Fano's inequality for every patch's place, summed; it ignores that no two patches share a place.
+    Source: Fano's inequality. The sum ignores that no two patches share a place.
 
     >>> round(per_patch_fano_bits(196, 0.9), 1)
     241.0
@@ -113,7 +121,8 @@ def per_patch_fano_bits(tokens: int, accuracy: ArrayLike) -> Any:
 
 
 def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a success probability, from hits in ≥ 1 independent trials; 0 without a hit.
+    """One-sided lower confidence limit of a success probability, from `hits` successes in `trials` ≥ 1 independent
+    trials; 0 without a success.
 
     A trial is a whole order, or *one* patch of each image: patches of one image are not independent.
 
@@ -129,11 +138,11 @@ def success_lower_limit(hits: int, trials: int, confidence: float = 0.95) -> flo
 
 
 def accuracy_lower_limit(accuracy: float, images: int, confidence: float = 0.95) -> float:
-    """One-sided lower confidence limit of a mean patch accuracy over independent images.
+    """One-sided lower confidence limit of a mean patch accuracy over independent images. Patches of one image may
+    depend on each other.
 
-    Patches of one image may depend on each other.
-
-    It is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln 1/(1 − confidence).
+    It is the smallest a in [0, accuracy] with images·KL(accuracy ‖ a) ≤ ln(1/(1 − confidence)), where KL is the
+    relative entropy of two coins.
 
     Source: Hoeffding 1963, Theorem 1 (Eq. 2.1), inverted.
 
@@ -155,13 +164,20 @@ def entropy_after_attack(
     counted: Literal["orders", "patches"] = "orders",
     multiplicities: Sequence[int] | None = None,
 ) -> Certificate:
-    """Largest entropy of an order that is compatible with an attack's measured success; it proves no privacy.
+    """Certificate of the largest entropy of a patch order that an attack's measured success allows.
 
-    With `counted="orders"`, a trial is an image, and a hit finds its whole order. With "patches", a trial is one patch
-    of each image, and a hit finds its place. There is at least one trial, and trials are independent. `confidence`
-    belongs to the Clopper–Pearson lower limit on success. The quantities are `success_at_least`, `entropy_bits_at_most`
-    (Fano, or the tight bound for patches), `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"),
-    and `orderings_bits`.
+    It proves no privacy, since another attack may succeed more often.
+
+    Args:
+        tokens: number of patches of an image.
+        hits, trials: number of successes, and of independent trials, ≥ 1.
+        confidence: confidence of the Clopper–Pearson lower limit on the success probability, in (0, 1).
+        counted: "orders": a trial is an image, and a success finds its whole order. "patches": a trial is one patch of
+            each image, and a success finds its place.
+        multiplicities: how often each different patch occurs; None if all differ.
+
+    The quantities are `success_at_least`, `entropy_bits_at_most` (by Fano's inequality, or the tight bound for
+    patches), `min_entropy_bits_at_most` ("orders") or `per_patch_fano_bits` ("patches"), and `orderings_bits`.
 
     Source: `fano_bits`, `min_entropy_bits`, `patch_entropy_bits`, `success_lower_limit`.
 
@@ -200,11 +216,12 @@ def entropy_after_attack(
 def distinguish(
     released_tokens: ArrayLike, candidate_a: ArrayLike, candidate_b: ArrayLike
 ) -> Literal["a", "b", "both", "neither"]:
-    """Find which of two candidates was released, by comparing sorted patches: a shuffle does not change these.
+    """Which of two candidate images was released after shuffling: "a", "b", "both" or "neither". Sorted patches are
+    compared, since a shuffle does not change them.
 
-    If the candidates differ in one patch, the answer is always right; (ε, δ)-DP allows this only for δ = 1. The answer
-    "both" means that one candidate is a rearrangement of the other. Tokens are finite numbers [..., D]; all leading
-    axes are patches.
+    Each argument holds finite numbers [..., D]: patches of D numbers, along all leading axes. "both" means that one
+    candidate is a rearrangement of the other. If the candidates differ in one patch, the answer is always right; (ε,
+    δ)-DP allows this only for δ = 1.
 
     Source: derived. It shows that σ-privacy is no differential privacy.
 

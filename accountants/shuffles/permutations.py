@@ -1,7 +1,7 @@
 """Logarithms of batch shuffling's published permutation counts (Eq. 7 and 8), and odds over several rounds.
 
-An image has N ≥ 1 `tokens` (patches) and a batch B ≥ 1 images; K in 0..N patches are `kept` with their image, and the
-other N′ = N − K are pooled and dealt out over the batch.
+An image has N ≥ 1 patches (`tokens`), and a batch has B ≥ 1 images. K patches of each image, 0 to N, stay with their
+image (`kept`). The other N′ = N − K patches of all images are pooled and dealt out over the batch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from privkit.accountants import validate
 
 
 def kept_tokens(tokens: int, keep: float) -> int:
-    """⌊keep·tokens⌋ with `keep` in [0, 1], computed in decimals: 0.29·100 is 29, not 28.
+    """The number of patches that stay with their image: ⌊keep·tokens⌋ with `keep` in [0, 1]. It is computed in
+    decimals, so that 0.29·100 is 29, not 28.
 
     Source: Yao et al., patch shuffling, Algorithm 2 (line 7).
 
@@ -29,6 +30,9 @@ def kept_tokens(tokens: int, keep: float) -> int:
 def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
     """log10 of Eq. 7, the number of permutations of a batch that an adversary has to search: (C(N,K)·K!)^B · (B·N′)!.
 
+    A batch has B images of N patches (`tokens`); K of them stay with their image (`kept`), and N′ = N − K are dealt
+    out.
+
     Source: Yao et al., patch shuffling, Eq. 7. It is the exact number of outcomes of Algorithm 2 as written (checked by
     enumeration). With the final shuffle that the text adds inside each image, there are more outcomes.
 
@@ -41,7 +45,11 @@ def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_target_share(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 8 / Eq. 7, the share of permutations that return one given image in order: −log10(N!·C(B·N′, N′)).
+    """log10 of Eq. 8 / Eq. 7, the share of a batch's permutations that return one given image in order:
+    −log10(N!·C(B·N′, N′)).
+
+    A batch has B images of N patches (`tokens`); K of them stay with their image (`kept`), and N′ = N − K are dealt
+    out.
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8.
 
@@ -53,9 +61,10 @@ def log10_target_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def own_image_share(tokens: int, batch: int, kept: int) -> float:
-    """Expected share of an output's tokens that come from its own image: k′ + (1 − k′)/B, with k′ = K/N.
+    """The expected share, in [0, 1], of a shuffled image's patches that come from the image itself: k′ + (1 − k′)/B.
+    Here k′ = K/N is the share of the N patches that stay with their image, and B the number of images in the batch.
 
-    Pooled patches may return to their own image.
+    The second term counts dealt patches that return to their own image.
 
     Source: derived from Algorithm 2; a test counts the tokens that the defense itself releases.
     """
@@ -65,9 +74,8 @@ def own_image_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
-    """log10 of N!/∏m!, the number of different orderings of an image in which equal patches occur m times each.
-
-    Multiplicities are whole numbers ≥ 1 that sum to N.
+    """log10 of N!/∏m!, the number of different orders of an image with N patches, if different patches occur m times
+    each. `multiplicities` holds the m: whole numbers ≥ 1 that sum to N.
 
     Source: the multinomial coefficient.
 
@@ -100,10 +108,11 @@ class _IntersectionOdds:
 
 
 def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
-    """Odds ratio of two patches landing in the same output: patches of one image over patches of two images.
+    """The odds that two patches are in the same output (shuffled image) of batch shuffling: for patches of one image
+    against patches of two images.
 
-    All variants have the same ratio. It needs N ≥ 2, B ≥ 2, and `rounds` ≥ 1 independent rounds that shuffle the same
-    batch of images.
+    All variants of batch shuffling have the same odds. They need N ≥ 2 patches (`tokens`), B ≥ 2 images (`batch`), and
+    `rounds` ≥ 1 independent rounds that shuffle the same batch of images.
 
     Source: derived from Algorithm 2; a test simulates it.
 

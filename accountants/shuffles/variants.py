@@ -1,8 +1,9 @@
 """Three variants of batch shuffling, and how many outcomes each has.
 
-"algorithm_2": kept patches come first and dealt patches after them, as in Algorithm 2. "final_shuffle": in addition,
-every image is shuffled, as the paper's text says. "kept_in_place": kept patches keep their positions. All patches
-differ. `permutations` defines N, B and K.
+"algorithm_2": as in the paper's Algorithm 2, the patches that stay with their image come first, and the dealt patches
+after them. "final_shuffle": in addition, every image is shuffled, as the paper's text says. "kept_in_place": patches
+that stay keep their positions. All patches differ. A batch has B images of N patches; K patches of each image stay with
+it (`kept`), and N′ = N − K are dealt out over the batch.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ READ_AS: dict[Variant, str] = {
 
 
 def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """log10 of the number of distinct releases of a batch under a variant, with a relative error of about 1e-12.
+    """log10 of the number of distinct releases of a batch under a variant of batch shuffling, with a relative error of
+    about 1e-12.
 
-    Under "algorithm_2" the number is Eq. 7. The other two variants can release every arrangement in which each output
-    holds at least K patches of its own image (for "kept_in_place": at their own place). These arrangements are counted
-    with the rook numbers of one image's own places, r_m = C(N,m)²·m! or C(N,m): with P(x) = Σ_{m≥K} (−1)^{m−K}
-    C(m−1,K−1) r_m x^m there are Σ_s [x^s]P(x)^B·(N·B − s)!. For B = 2 and a final shuffle the number is (N!)²·Σ_{t≥K}
-    C(N,t)².
+    A batch has B images of N patches; K patches of each image stay with it. Under "algorithm_2" the number is Eq. 7
+    (`log10_total_permutations`). The other two variants can release every arrangement in which each output holds at
+    least K patches of its own image (for "kept_in_place": at their own place).
 
-    Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around its peak. The polynomial has exact integers, so its
-    alternating terms lose no digits. Without a clear peak, the exact integer is computed.
+    1. Let r_m be the number of ways to put m patches of an image into its own output: C(N,m)²·m!, or C(N,m) if they
+       keep their place. Inclusion and exclusion with P(x) = Σ_{m≥K} (−1)^{m−K} C(m−1,K−1) r_m x^m gives Σ_s
+       [x^s]P(x)^B·(N·B − s)! arrangements, where [x^s] takes the coefficient of x^s. For B = 2 and a final shuffle the
+       number is (N!)²·Σ_{t≥K} C(N,t)².
+    2. Large batches are summed as ∫ e^{−y}·(y^N·P(1/y))^B dy around the integrand's peak. The polynomial has exact
+       integers, so its alternating terms lose no digits. Without a clear peak, the exact integer is computed.
 
     Raises:
         ValueError: also for N > 4096, and for a few shapes (B = 3, N in the hundreds) for which both ways are slow.
@@ -61,12 +65,14 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
 
 
 def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> bool:
-    """Whether all outcomes of a variant are equally likely.
+    """Whether all outcomes of a variant of batch shuffling are equally likely.
 
-    Under "algorithm_2" they always are; in the other variants, only if no patch or every patch is kept.
+    Under "algorithm_2" they always are. In the other variants they are only if no patch or every patch stays with its
+    image.
 
-    With a final shuffle, let output j hold t_j patches of its own image: the outcome's probability is ∝ ∏_j C(t_j, K).
-    With patches kept in place, t_j counts patches at their own place. So the original order is the most likely outcome.
+    With "final_shuffle", let output j (a shuffled image) hold t_j patches of its own image, of which K had to stay. The
+    outcome's probability is proportional to ∏_j C(t_j, K). With "kept_in_place", t_j counts patches at their own place,
+    so the original order is the most likely outcome.
 
     Source: derived; equals the frequencies of enumeration in the tests.
 
@@ -80,10 +86,12 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
 
 
 def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) -> float:
-    """−log10 of the most likely outcome's probability: log10 of the effective number of equally likely outcomes.
+    """−log10 of the probability of the most likely outcome of batch shuffling. If this is r, an attack guesses no
+    better than among 10^r equally likely outcomes.
 
-    Under "algorithm_2" and "final_shuffle" it is Eq. 7: the final shuffle adds outcomes, but the best guess stays as
-    likely. With patches kept in place it is only (B·N′)!.
+    Under "algorithm_2" and "final_shuffle" it is Eq. 7 (`log10_total_permutations`): the final shuffle adds outcomes,
+    but the best guess stays as likely. With "kept_in_place" it is only log10 (B·N′)! for B images with N′ dealt patches
+    each.
 
     Source: derived from the odds in `equally_likely`; equals enumeration in the tests.
 

@@ -36,18 +36,23 @@ from privkit.shared.certificate import Relation, Unit
 
 @dataclass(frozen=True, kw_only=True)
 class SplitMechanism(Checked):
-    """A split-learning mechanism: what the server receives of one record or client in a run.
+    """The specification of a split-learning mechanism: what the server receives of one record or client in a run.
 
     Attributes:
-        smashed: the clip set, which contains the smashed data of every record.
+        smashed: the clip set, which contains the smashed data (activations at the cut layer) of every record;
+            `Categories` for randomized response.
+        noise: law and size of the noise on smashed data and labels.
         lower_model: training of the client's segment: "frozen"; "trained" on raw data; "averaged": trained, and
             averaged over clients or shared in another way; or `PrivateUpdates`.
+        relation, unit: neighbors replace, or add or remove, one record or client.
         labels: the set that contains one record's label; None if labels are not released.
+        mixing: how messages of several clients are mixed, or masked.
+        participation: who takes part in a round.
         rounds: T ≥ 1, the number of rounds; if the unit is a record, the number of releases of this record (one per
             epoch).
         releases: number of releases of one unit in a round: the batch size b if the unit is a client, 1 for a record.
-        random_masks: whether masks are drawn uniformly in every round; used if the norm of the whole release is
-            clipped.
+        random_masks: whether the masks of CutMix are drawn uniformly in every round; used if the norm of the whole
+            release is clipped.
 
     Raises:
         ValueError: for combinations without a derived bound; the message says why, and what is supported.
@@ -190,7 +195,7 @@ class SplitMechanism(Checked):
 
     @cached_property
     def participation_shows(self) -> bool:
-        """Whether an adversary may learn who took part. Sampling then only makes releases rarer.
+        """Whether an adversary may learn who took part in a round. Sampling then only makes releases rarer.
 
         Colluding clients know who was drawn with them. A trained lower model remembers the sample: later releases
         depend on it, whereas the proof of amplification needs a fresh sample in every round.
@@ -199,9 +204,10 @@ class SplitMechanism(Checked):
 
     @property
     def colluders_know(self) -> bool:
-        """Whether colluding clients know who took part.
+        """Whether colluding clients know who took part in a round.
 
-        With k of n, the n − k clients that were not drawn reveal it; under Poisson sampling they reveal nothing.
+        If k of n clients are drawn, the n − k others can say that they were not drawn. Under Poisson sampling the
+        others reveal nothing.
         """
         drawn = isinstance(self.participation, WithoutReplacement)
         return drawn and bool(getattr(self.mixing, "colluding", False))
@@ -219,10 +225,11 @@ class SplitMechanism(Checked):
 
     @property
     def secret_seat(self) -> bool:
-        """Whether the server cannot tell which message, ratio or patches belong to the neighbor.
+        """Whether the server cannot know which message, mixing ratio or patches belong to the record or client that
+        differs.
 
-        Sampled clients send messages without identity and take random places in a group. Colluding clients know
-        their own places and masks, and thereby the neighbor's.
+        Sampled clients send messages without identity and take random places in a group. Colluding clients know their
+        own places and masks, and so they know the remaining client's place.
         """
         mixing, drawn = self.mixing, isinstance(self.participation, WithoutReplacement)
         if not isinstance(mixing, Mixup | CutMix) or mixing.group == 1:
@@ -239,7 +246,8 @@ class SplitMechanism(Checked):
 
     @property
     def ragged(self) -> bool:
-        """Whether patches hold different numbers of coordinates, as in DP-CutMixSL's Table 1 (D_s = 10, N = 64).
+        """Whether the patches of CutMix hold different numbers of coordinates, as in DP-CutMixSL's Table 1 (10
+        coordinates, 64 patches).
 
         Then only the largest number of coordinates in a patch is known.
         """
@@ -258,7 +266,7 @@ class SplitMechanism(Checked):
 
     @property
     def attained(self) -> bool:
-        """Whether the worst neighbors attain the accounted shift. An exact ε is then a lower bound, too.
+        """Whether the worst neighbors attain the shift that is charged. An exact ε is then a lower bound, too.
 
         It is False if the charge may exceed the privacy loss of the worst neighbors. Masks without `random_masks` are a
         fixed part of the mechanism, which the server knows.

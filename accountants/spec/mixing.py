@@ -1,7 +1,9 @@
-"""Mixing ratios and their distribution over rounds: a ratio scales a client's squared distance in a release.
+"""Mixing ratios and their distribution over rounds. A ratio scales the squared distance of a client's release from its
+neighbor's.
 
-A law (distribution) is a list of points with probabilities; each point has the ratio λ and the share of patches q. A
-fixed ratio has one point, a law of counts has N + 1 points, and a density has the nodes of a quadrature.
+A law (distribution) is a list of points with probabilities. Each point has the mixing ratio λ and the share q of
+patches that the client fills. A fixed ratio has one point, a law of counts of N patches has N + 1 points, and a density
+has the nodes of a quadrature.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ ArrayCount = Annotated[int, Ge(1), Le(LARGEST)]  # a number of clients or patche
 
 @dataclass(frozen=True, kw_only=True)
 class RatioLaw:
-    """Distribution of one client's mixing ratio λ and of the share q = N_i/N of patches that the client fills."""
+    """The distribution of one client's mixing ratio λ, and of the share q = N_i/N of the N patches that the client
+    fills, as J points."""
 
     ratio: Array  # [J] λ in [0, 1]
     share: Array  # [J] q in [0, 1]; equals `ratio` where patches are not rounded
@@ -36,9 +39,10 @@ class RatioLaw:
 
 
 def kept_share(share: Array, patches: int, dimensions: int) -> Array:
-    """Largest share of D coordinates that N_i of N patches can hold: min(D, N_i·⌈D/N⌉)/D. `share` is N_i/N.
+    """The largest share of D = `dimensions` coordinates that N_i of N patches can hold: min(D, N_i·⌈D/N⌉)/D. `share`
+    holds values N_i/N; the result has its shape.
 
-    The coordinates are spread so that no patch holds more than ⌈D/N⌉ of them.
+    This assumes that no patch holds more than ⌈D/N⌉ coordinates.
 
     Source: derived. DP-CutMixSL uses N_i/N, although its Table 1 divides 10 coordinates among 64 patches.
 
@@ -51,7 +55,8 @@ def kept_share(share: Array, patches: int, dimensions: int) -> Array:
 
 
 class _Fixed(Checked):
-    """Fixed ratios, which belong to clients or, if sampled clients take random places in a group, to these places."""
+    """Fixed mixing ratios. They belong to clients; if sampled clients take random places in a group, they belong to
+    these places."""
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -85,7 +90,8 @@ class _Fixed(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRatio(_Fixed):
-    """Fixed ratios λ of the group's clients, the same in every round, as in Theorem 1 of DP-CutMixSL; they sum to 1.
+    """Fixed mixing ratios λ_i of the clients in a group, the same in every round, as in Theorem 1 of DP-CutMixSL. They
+    sum to 1.
 
     With CutMix, client i fills N_i = ⌈λ_i·N⌉ of N patches and is charged for the share N_i/N. If some λ_i·N is not
     whole, the counts sum to more than N, so masks cannot be exclusive (use `FixedCounts`). A ratio within two rounding
@@ -118,7 +124,8 @@ class FixedRatio(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedCounts(_Fixed):
-    """Number N_i ≥ 0 of patches of each client in every round; they sum to N, so masks are exclusive and cover all.
+    """The number N_i ≥ 0 of patches that each client fills in every round. The numbers sum to the number N of patches,
+    so the clients' masks are exclusive and cover all patches.
 
     >>> FixedCounts(counts=(32, 32)).law(64).share.tolist()
     [0.5]
@@ -145,11 +152,12 @@ class FixedCounts(_Fixed):
 
 @dataclass(frozen=True, kw_only=True)
 class RealizedRatios:
-    """Mixing ratios [rounds][clients] that were drawn in a run; each round sums to 1.
+    """Mixing ratios that were drawn in a run, one for each round and client; the ratios of a round sum to 1.
 
-    The ratios are public and independent of the data, so the accountant may condition on them.
+    The ratios are public and independent of the data, so the accountant may condition on them. The charge is summed
+    over rounds for each client, and the largest sum is taken: max_i Σ_t, not Σ_t max_i.
 
-    Source: derived. We sum over rounds for each client and take the largest sum: max_i Σ_t, not Σ_t max_i.
+    Source: derived.
     """
 
     kind: ClassVar[str] = "realized"
@@ -179,17 +187,19 @@ class RealizedRatios:
 
 @dataclass(frozen=True, kw_only=True)
 class _Dirichlet(Checked):
-    """Common base of ratios and counts with a symmetric Dirichlet distribution.
+    """Common base of mixing ratios and patch counts with a symmetric Dirichlet distribution.
 
     Attributes:
-        published: whether the server learns λ, and with CutMix the client of each patch. Hidden ratios are charged as
-            if published: this is an upper bound by joint convexity, and other clients' data can reveal λ.
-        drawn: "every_round" for fresh ratios in each round, "once" for ratios that every client keeps for all
-            rounds; masks may still be fresh. Over many rounds, "once" costs more, since a large λ stays.
+        concentration: α_M > 0, the parameter of the distribution; ratios are nearly equal if it is large.
+        clients: k, the number of clients in the group.
+        published: whether the server learns the ratios λ, and with CutMix the client of each patch. Hidden ratios are
+            charged like published ratios: an upper bound by joint convexity. (Other clients' data can reveal λ.)
+        drawn: "every_round" for fresh ratios in each round; "once" for ratios that every client keeps for all rounds,
+            while masks may still be fresh. Over many rounds, "once" costs more, since a large λ stays.
     """
 
-    concentration: Positive  # α_M
-    clients: ArrayCount  # k
+    concentration: Positive
+    clients: ArrayCount
     published: bool = True
     drawn: Literal["every_round", "once"] = "every_round"
 
@@ -205,7 +215,7 @@ class _Dirichlet(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletRatio(_Dirichlet):
-    """λ ~ Dirichlet(α_M, …, α_M), so that one client's λ is Beta(α_M, (k−1)·α_M).
+    """Mixing ratios λ ~ Dirichlet(α_M, …, α_M) of k clients. One client's λ is then Beta(α_M, (k−1)·α_M).
 
     Source: Dirichlet masks of DP-CutMixSL §III.C; the law of the marginal is derived.
 
@@ -228,7 +238,8 @@ class DirichletRatio(_Dirichlet):
 
 @dataclass(frozen=True, kw_only=True)
 class DirichletCounts(_Dirichlet):
-    """N_i ~ Dirichlet-multinomial(N, α_M), λ_i = N_i/N: the counts sum to N, as CutMix needs.
+    """Patch counts N_i ~ Dirichlet-multinomial(N, α_M) of k clients, with mixing ratios λ_i = N_i/N. The counts sum to
+    the number N of patches, as CutMix needs.
 
     Source: CutMixSL §3.2; one client's count is Beta-binomial(N, α_M, (k−1)·α_M).
 
@@ -263,7 +274,8 @@ client's ratio if the clients take the seats of the group uniformly at random; e
 
 
 def rounded_up(ratio: Array, patches: int) -> Array:
-    """⌈λN⌉/N for N patches; a ratio λ within two rounding errors of m/N is taken as m/N.
+    """⌈λN⌉/N: each mixing ratio λ rounded up to a whole number of N = `patches` patches. A ratio within two rounding
+    errors of m/N is taken as m/N.
 
     >>> rounded_up(np.array([0.5, 0.1 + 0.2, 0.5 + 2e-10]), 10).tolist()
     [0.5, 0.3, 0.6]
@@ -272,14 +284,21 @@ def rounded_up(ratio: Array, patches: int) -> Array:
 
 
 def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tuple[Array, Array]:
-    """Nodes and log weights of a quadrature for Beta(a, b), exact to rounding for exp(tλ²) or δ(ε; μλ).
+    """Nodes λ and log weights of a quadrature for a Beta(a, b) variable, exact to rounding for the integrands exp(tλ²)
+    and δ(ε; μλ) (the profile of a Gaussian release of shift μλ).
 
-    In x = logit λ the density has tails e^{ax} and e^{−bx} and no singularity for any a, b > 0. At the peak of an
-    integrand like exp(tλ²) times the density, the curvature is at most about 2(a + b), so Gauss–Legendre on short
-    pieces is exact for any peak. In x, a piece is at most 1 and at most a standard deviation long; in λ, at most
-    1/μ, the scale on which δ(ε; μλ) varies. No piece crosses one of the `breaks`, λ in (0, 1) at which the integrand
-    may jump. Mass beyond the last piece counts as λ = 1. The result is the increasing λ and the logarithms of their
-    weights, which may be far below that of the smallest float. `sharpness` is μ.
+    In x = logit λ the density has tails e^{ax} and e^{−bx}, and no singularity for any a, b > 0. At the peak of an
+    integrand like exp(tλ²) times the density, the curvature is at most about 2(a + b), so Gauss–Legendre quadrature on
+    short pieces is exact for any peak. In x, a piece is at most 1 long and at most a standard deviation; in λ, at most
+    1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the last piece counts as λ = 1.
+
+    Args:
+        a, b: parameters of the Beta variable, > 0.
+        breaks: values of λ in (0, 1) at which the integrand may jump; no piece crosses one of them.
+        sharpness: μ.
+
+    Returns:
+        The increasing λ, and the logarithms of their weights. A weight may be far below the smallest float.
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))

@@ -16,10 +16,10 @@ LawName = Literal["gaussian", "laplace", "randomized_response"]
 
 
 class GaussianLaw:
-    """Normal noise. Other distributions inherit from this class and override what differs.
+    """The properties of normal noise. Other noise distributions inherit from this class and override what differs.
 
-    `check` raises ValueError for a mechanism without a derived bound for this noise, and names what is supported.
-    `attained` says whether the worst neighbors attain the charge under this noise.
+    `check` raises ValueError if no bound is derived for a mechanism with this noise; the message names what is
+    supported. `attained` says whether the worst neighbors attain the charge under this noise.
     """
 
     norm: ClassVar[Norm] = "l2"  # the norm of the sensitivity, L1 or L2
@@ -27,7 +27,7 @@ class GaussianLaw:
     pure: ClassVar[bool] = False  # whether some ε holds at δ = 0
     # whether the noise replaces categories instead of adding to numbers. It then has no distance and no scale.
     answers: ClassVar[bool] = False
-    variance_factor: ClassVar[float] = 1.0  # variance of the noise over the square of its parameter
+    variance_factor: ClassVar[float] = 1.0  # variance of the noise, divided by the square of `Noise.smashed`
 
     def check(self, mechanism: SplitMechanism) -> None: ...
 

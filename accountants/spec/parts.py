@@ -24,13 +24,14 @@ from privkit.constraints import Checked, Count, Fraction, Named, Positive, check
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
-    """Independent noise on every coordinate.
+    """Independent noise on every released coordinate.
 
     Attributes:
         law: "gaussian", "laplace", or "randomized_response" (for `Categories`).
-        smashed: noise on smashed data, > 0: standard deviation σ_s, or scale b_s for Laplace. For randomized response,
-            the probability, at most 1, with which an answer is replaced by a uniform draw.
-        labels: noise on labels, > 0; None if labels are not released.
+        smashed: size of the noise on smashed data (activations at the cut layer), > 0: standard deviation σ_s, or scale
+            b_s for Laplace. For randomized response, the probability, at most 1, with which an answer is replaced by a
+            uniform draw.
+        labels: size of the noise on labels, > 0; None if labels are not released.
         site: where noise is added: "mixer" (once, after mixing) or "client" (by each client, before masks and mixing).
         variance: not a parameter. Table 1 of DP-CutMixSL calls σ the variance, so a value given here raises an error
             that explains this.
@@ -68,13 +69,14 @@ class NoMixing(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Mixup(Checked):
-    """The release is Σ λ_i·s_i over the clients of a group, with their smashed data s_i (DP-MixSL).
+    """Mixing by a weighted sum: the release is Σ λ_i·s_i over the clients i of a group, with their smashed data s_i and
+    mixing ratios λ_i (DP-MixSL).
 
     Attributes:
         ratio: the distribution of the mixing ratios λ_i.
-        colluding: whether the group's other clients may give their data and their noise to the server. Their noise then
-            protects nothing, so only the neighbor's own noise counts, and mixing earns no credit. These clients also
-            reveal who took part, so sampling is not secret.
+        colluding: whether the group's other clients may give their data and their noise to the server. Then only the
+            noise of the attacked client protects it, and mixing earns no credit. The other clients also reveal who took
+            part, so sampling is not secret.
     """
 
     kind: ClassVar[str] = "mixup"
@@ -88,10 +90,14 @@ class Mixup(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class CutMix(Checked):
-    """Exclusive masks over patches: client i fills N_i of the N patches, and its label has weight λ_i (DP-CutMixSL).
+    """Mixing by exclusive masks over N patches: client i fills N_i of the patches, and its label has the weight λ_i
+    (DP-CutMixSL).
 
-    `ratio` is the distribution of the λ_i or of the N_i. If clients collude as in `Mixup`, only the share N_i/N of the
-    smashed data still protects.
+    Attributes:
+        ratio: the distribution of the ratios λ_i, or of the counts N_i.
+        patches: N ≥ 1.
+        colluding: whether the group's other clients may give their data and their noise to the server, as in `Mixup`.
+            Then mixing protects smashed data only by the share N_i/N of patches that are sent.
     """
 
     kind: ClassVar[str] = "cutmix"
@@ -131,10 +137,11 @@ class EveryRound:
 
 @dataclass(frozen=True, kw_only=True)
 class WithoutReplacement(Checked):
-    """A secret uniform subset of k = `chosen` of n clients takes part in each round; replace-one.
+    """A secret uniform subset of k = `chosen` of n = `clients` clients takes part in each round, 1 ≤ k ≤ n. Neighbors
+    replace one client or record.
 
-    With mixing, the sampled clients take the places in the group uniformly at random in every round, also for k = n.
-    A fixed ratio then belongs to a place; with `EveryRound` it belongs to a client. k lies in 1..n.
+    With mixing, the sampled clients take the places in the group uniformly at random in every round, also for k = n. A
+    fixed mixing ratio then belongs to a place; with `EveryRound` it belongs to a client.
     """
 
     kind: ClassVar[str] = "without_replacement"
@@ -160,12 +167,12 @@ class Poisson(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateUpdates(Checked):
-    """Noisy updates of the lower model (DP-SGD), whose privacy cost is added to the cost of the releases.
+    """Noisy updates of the lower model (DP-SGD). Their privacy cost is added to the cost of the releases.
 
     Attributes:
-        noise_multiplier: σ > 0 over the *replace-one* sensitivity of a step's gradient sum, which is twice the clipping
-            norm.
-        steps: number ≥ 1 of updates that use one record (one per epoch); if `chosen` and `records` are given, the
+        noise_multiplier: σ > 0 of the noise, divided by the *replace-one* sensitivity of a step's gradient sum, which
+            is twice the clipping norm.
+        steps: number ≥ 1 of updates that use one record (one per epoch). If `chosen` and `records` are given, the
             number of all updates.
         chosen: number ≥ 1 of records in an update, drawn without replacement. Give it only if these batches are secret
             and drawn independently of the releases. By default an update uses the released batch, whose members the

@@ -17,7 +17,7 @@ CLASSES: dict[str, type[Any]] = {
 
 
 def to_json(spec: object) -> Any:
-    """A specification as nested dicts and lists of JSON types; each object says its `kind`.
+    """A specification as nested dicts and lists of JSON types. Each dict has the key `kind`, the name of its class.
 
     >>> to_json(mixing.FixedRatio.equal(2))
     {'kind': 'fixed', 'ratios': [0.5, 0.5]}
@@ -31,7 +31,8 @@ def to_json(spec: object) -> Any:
 
 
 def from_json(value: Any) -> Any:
-    """The specification that `to_json` gave, checked again. ValueError for an unknown kind, field or value.
+    """The specification whose JSON form is `value`, as `to_json` gives it; its values are checked again. ValueError for
+    an unknown kind, field or value.
 
     >>> from_json({"kind": "fixed", "ratios": [0.5, 0.5]}).group
     2

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomAllocation(Checked):
-    """Each unit (record or client) takes part in k of every t rounds, drawn uniformly, secretly and independently.
+    """Each unit (record or client) takes part in k = `participations` of every t = `epoch_rounds` rounds, drawn
+    uniformly, secretly and independently of other units.
 
-    Also known as balls and bins: the number of units in a round is random. A shuffled epoch, whose rounds all have the
-    same size, has another distribution (`ShuffledEpochs`).
-
-    The rounds of a run are a multiple of t, and every epoch is drawn afresh.
+    This is also known as balls and bins: the number of units in a round is random. A shuffled epoch has another
+    distribution, since all its rounds have the same size (`ShuffledEpochs`). The number of rounds of a run is a
+    multiple of t, and every t rounds are drawn afresh.
 
     Source: Chua et al. 2024 and Feldman and Shenfeld 2025.
     """
@@ -41,20 +41,22 @@ class RandomAllocation(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledEpochs(Checked):
-    """Batches of a fixed size from a fresh permutation in every epoch; each unit (record or client) takes part once.
+    """Batches of a fixed size from a fresh permutation in every epoch; each unit (record or client) takes part once in
+    an epoch.
 
-    A unit that moves to another batch displaces another unit, which can reveal the move. So the proofs of Poisson
-    sampling and of random allocation do not cover shuffling, and a test shows neighbors that lose more than either
-    allows. Without `records` the batch of a unit is charged as if it were known (joint convexity). The order must not
-    depend on the data, but it may be public and need not be uniform. The last batch and the last epoch may be shorter.
+    A unit that moves to another batch displaces another unit, which can reveal the move. So the proofs for Poisson
+    sampling and random allocation do not cover shuffling: some neighbors lose more privacy than either proof allows (a
+    test shows them). Without `records`, a unit is charged as if its batch were known (joint convexity). The order must
+    not depend on the data, but it may be public and need not be uniform. The last batch and the last epoch may be
+    shorter.
 
-    With `records`, the secrecy of the order is credited (`shuffled_rows`): the order must be uniform, secret, and drawn
-    anew in every epoch. This needs the unit `record`, Gaussian noise, no mixing, and a frozen lower model. Under
-    add-or-remove-one, a dummy of zeros takes the row of the absent record.
+    With `records`, the secrecy of the order is credited (`shuffled_rows`). The order must then be uniform, secret, and
+    drawn anew in every epoch. The unit must be a record, the noise Gaussian, the lower model frozen, and nothing mixed.
+    Under add-or-remove-one, a dummy of zeros takes the row of an absent record.
 
     Attributes:
         epoch_rounds: number B ≥ 1 of batches in an epoch.
-        records: number n ≥ 2 of one client's records, each alone in one row of an epoch; None gives no credit.
+        records: number n ≥ 2 of one client's records, if each is alone in one row of a batch; None gives no credit.
 
     Source: Chua et al. 2024 (shuffled batches are not a Poisson sample); the charge and the credit are derived.
     """
@@ -72,9 +74,10 @@ class ShuffledEpochs(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenMask(Checked):
-    """A client keeps K of its N patches, drawn uniformly in every round, and sends noise in place of the others.
+    """A client keeps K = `kept` of its N = `patches` patches, 1 ≤ K ≤ N, drawn uniformly in every round, and sends
+    noise in place of the others.
 
-    K lies in 1..N. The server sees all N patches and does not learn which of them were kept.
+    The server sees N patches and does not learn which of them were kept.
     """
 
     kind: ClassVar[str] = "hidden_mask"
@@ -95,16 +98,15 @@ ONE_SECRET = "hidden masks, random allocation and randomized response are derive
 
 
 def has_secrets(mechanism: SplitMechanism) -> bool:
-    """Whether the mechanism uses random allocation, hidden masks or randomized response. Each has its own
-    derivation."""
+    """Whether the mechanism uses random allocation, hidden masks or randomized response. For each of these, a bound is
+    derived only without the other two."""
     secret = isinstance(mechanism.participation, RandomAllocation) or isinstance(mechanism.mixing, HiddenMask)
     return secret or mechanism.noise.distribution.answers
 
 
 def check_secrets(mechanism: SplitMechanism) -> None:
-    """ValueError for hidden masks or random allocation without a derived bound, or categories without randomized
-    response.
-    """
+    """Raise ValueError for hidden masks, random allocation or a secret order of records without a derived bound, and
+    for categories without randomized response."""
     noise, part, mask = mechanism.noise, mechanism.participation, mechanism.mixing
     if isinstance(mechanism.smashed, Categories) and not noise.distribution.answers:
         raise ValueError(NEED_RESPONSE)

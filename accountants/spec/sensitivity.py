@@ -17,7 +17,8 @@ Norm = Literal["l1", "l2"]
 
 @dataclass(frozen=True, kw_only=True)
 class Clamp(Checked):
-    """All D ≥ 1 coordinates of a record's release are clamped to [low, high], after embedding and before noise.
+    """A clip set: all D ≥ 1 coordinates (`dimensions`) of a record's release are clamped to [low, high], after the
+    position embedding and before noise.
 
     Source: DP-CutMixSL's Δ (low = 0, high = Δ). For tanh outputs use Clamp(low=-1, high=1).
 
@@ -42,7 +43,8 @@ class Clamp(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchBall(Checked):
-    """Each of N patches is clipped to the L2 norm C > 0; two `nonnegative` patches are at most √2·C apart.
+    """A clip set: each of N ≥ 1 patches is clipped to the L2 norm C = `radius` > 0. If all entries are `nonnegative`,
+    two patches are at most √2·C apart, otherwise 2·C.
 
     >>> PatchBall(radius=1.0, patches=64).sensitivity("replace_one", "l2")
     16.0
@@ -60,7 +62,8 @@ class PatchBall(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Ball(Checked):
-    """The whole release is clipped to the L2 norm C > 0, as in DP-SGD; `nonnegative` as in `PatchBall`.
+    """A clip set: the whole release is clipped to the L2 norm C = `radius` > 0, as in DP-SGD. If all entries are
+    `nonnegative`, two releases are at most √2·C apart, otherwise 2·C.
 
     >>> round(Ball(radius=3.0, nonnegative=True).sensitivity("replace_one", "l2"), 4)
     4.2426
@@ -77,7 +80,8 @@ class Ball(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class OneHot:
-    """One-hot labels, or any labels in the probability simplex: two are at most √2 apart for any number of classes.
+    """The set of one-hot labels, or of any labels in the probability simplex. Two labels are at most √2 apart (L2) for
+    any number of classes.
 
     >>> OneHot().sensitivity("replace_one", "l1")
     2.0
@@ -93,7 +97,7 @@ class OneHot:
 
 @dataclass(frozen=True, kw_only=True)
 class BoxLabels(Checked):
-    """Labels with every entry in [0, 1], for example the attributes of a face.
+    """The set of labels with every entry in [0, 1], for example the attributes of a face.
 
     Attributes:
         classes: number L ≥ 1 of entries.
@@ -131,9 +135,11 @@ class Known(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Categories(Checked):
-    """D ≥ 1 answers per release for randomized response, each one of k ≥ 2 categories: a label, or bits of a code.
+    """The input of randomized response: D ≥ 1 answers in a release (`answers`), each from k ≥ 2 categories (`classes`).
+    Examples are a class label, or the bits of a binary code.
 
-    One neighbor may change all answers. Categories have no distance, so asking for a sensitivity is a ValueError.
+    All answers of a record may differ between neighbors. Categories have no distance, so asking for a sensitivity
+    raises a ValueError.
     """
 
     kind: ClassVar[str] = "categories"
@@ -149,13 +155,13 @@ class Categories(Checked):
 
 
 def l1_coordinates(clip: ClipSet | Categories, relation: Relation) -> int:
-    """The worst case under Laplace noise: the number of coordinates over which an L1 distance is spread.
+    """The number of coordinates over which an L1 distance of neighbors is spread in the worst case for Laplace noise.
+    It is 1 if only the sum over coordinates is bounded.
 
-    It is 1 if only the sum is bounded.
-
-    One coordinate with shift s + t loses at least as much as two with shifts s and t: f_s ⊗ f_t ≥ f_t(1 − f_s) =
-    f_{s+t} for the trade-off functions of shifts of one log-concave law. Between two labels in the simplex, increases
-    and decreases have equal sums, so the number is at most two.
+    Proof of this case: let f_s be the trade-off function of a Laplace (or any log-concave) variable that is shifted by
+    s, and f_s ⊗ f_t that of two coordinates together. Then f_s ⊗ f_t ≥ f_t(1 − f_s) = f_{s+t}, so one coordinate with
+    shift s + t loses at least as much privacy as two coordinates with shifts s and t. Between two labels in the
+    simplex, increases and decreases have equal sums, so two coordinates are the worst case.
 
     Source: derived, with Dong, Roth and Su 2022, Lemma A.5 (f_t(1 − f_s) bounds two steps).
 

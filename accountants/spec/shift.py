@@ -26,14 +26,15 @@ _LARGEST_SHIFT = 1e100
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftLaw:
-    """Distribution of a release's Gaussian shift μ (sensitivity over noise) over a round's public random draws.
+    """The distribution of a release's Gaussian shift μ (sensitivity over the noise's standard deviation), over a
+    round's public random draws.
 
     If `profile` is False, the law bounds only the Rényi divergence: the worst neighbors may have another (ε, δ)
     profile.
     """
 
-    mu: Array  # [J] ≥ 0
-    log_weight: Array  # [J] log probabilities
+    mu: Array  # [J] the possible shifts, ≥ 0
+    log_weight: Array  # [J] logarithms of their probabilities
     profile: bool = True
 
     @property
@@ -42,7 +43,7 @@ class ShiftLaw:
         return float(self.mu[0]) if self.mu.size == 1 else None
 
     def merged(self) -> ShiftLaw:
-        """The same distribution with neighboring points of equal μ merged.
+        """The same distribution, in which neighboring points of equal μ are one point.
 
         >>> ShiftLaw(mu=np.array([1.0, 1.0, 2.0]), log_weight=np.log([0.25, 0.25, 0.5])).merged().mu.tolist()
         [1.0, 2.0]
@@ -53,11 +54,12 @@ class ShiftLaw:
         return replace(self, mu=self.mu[starts], log_weight=np.logaddexp.reduceat(self.log_weight, starts))
 
     def raised(self, points: int = FEW) -> ShiftLaw:
-        """The distribution with at most the given number of points: shifts are put into classes, and each is raised to
-        the largest of its class. A distribution with few points is unchanged.
+        """A distribution with at most `points` points: shifts are put into classes, and each shift is raised to the
+        largest of its class. A distribution with few points is returned unchanged.
 
-        A Gaussian profile increases with μ, so the result is an upper bound, and at most the profile of the largest
-        point. One half of the classes has equal steps of μ. The other half follows √(p·Δμ²), which raises E μ² least.
+        A Gaussian profile increases with μ, so the profile of the result is an upper bound. It is at most the profile
+        of the largest shift. One half of the classes has equal steps of μ. The steps of the other half follow √(p·Δμ²),
+        where p is a point's probability; this raises the mean of μ² least.
 
         Source: derived.
 
@@ -80,16 +82,19 @@ class ShiftLaw:
 
 
 def shift_law(mechanism: SplitMechanism) -> ShiftLaw:
-    """Distribution of μ under Gaussian noise: of one record or client in one round, or in all rounds if `joint`.
+    """The distribution of the shift μ under Gaussian noise, for one record or client in one round; for all rounds
+    together if `mechanism.joint`.
 
-    μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²) with the shares s, y that mixing leaves. If participation is public, μ is 0 with
-    the probability that the record or client is not sampled; this draw is independent of the data.
+    μ² = b·(s·S_s²/σ_s² + y·S_y²/σ_y²), with the number b of releases in a round, the sensitivities S_s of smashed data
+    and S_y of the label, and their noises σ_s and σ_y. s and y are the shares of the squared distances that mixing
+    leaves. If participation is public, μ is 0 with the probability that the record or client is not sampled; this draw
+    is independent of the data.
 
-    A random place in the mixed row is charged as if it were public. The place is independent of the data, so the mean
-    divergence over places is an upper bound (joint convexity). Above `FEW` places, small shifts are raised.
+    A random place in the mixture is charged as if it were public. The place is independent of the data, so the mean
+    divergence over places is an upper bound (joint convexity). Above 256 places, small shifts are raised.
 
-    Source: DP-CutMixSL Eq. 19 and 20, corrected for the drawn counts, the site of the noise, and the neighbor's own
-    λ.
+    Source: DP-CutMixSL Eq. 19 and 20, corrected for the drawn counts, the place where noise is added, and the attacked
+    client's own λ.
     """
     law = _taking_part(mechanism)
     if not mechanism.participation_shows:
@@ -118,9 +123,10 @@ def laplace_shift(mechanism: SplitMechanism) -> tuple[float, int]:
 
 
 def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
-    """Independent Laplace variables that dominate one round's releases: pairs (shift over scale, number of variables).
+    """Independent Laplace variables that dominate one round's releases, as pairs (shift over the scale, number of
+    variables with this shift).
 
-    Source: derived; `sensitivity.l1_coordinates` gives the worst case if only a sum is bounded.
+    Source: derived. If only a sum over coordinates is bounded, `sensitivity.l1_coordinates` gives the worst case.
     """
     whole, label = over_noise(mechanism, "l1")
     many = l1_coordinates(mechanism.smashed, mechanism.relation)
@@ -139,10 +145,10 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 
 
 def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
-    """Distribution of the mixing ratios of one round; None without mixing, and for realized ratios.
+    """The distribution of the mixing ratio λ of one round; None without mixing, and for realized ratios.
 
-    Fixed ratios describe the client that loses most, or a random place if sampled clients take random places.
-    `sharpness` is as for `Ratio`.
+    For fixed ratios, λ belongs to the client that loses most, or to a random place if sampled clients take random
+    places. `sharpness` is the largest shift μ of the release, which sets the resolution of the quadrature over λ.
     """
     ratio = getattr(mechanism.mixing, "ratio", None)
     if ratio is None or isinstance(ratio, RealizedRatios):
