@@ -69,7 +69,8 @@ def record(
     seed: Annotated[int | None, typer.Option(parser=whole_number, help="Seed of the run. [the first]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
 ) -> None:
-    """Write a trained model of a run as a recording: attacked releases, weights, the adversary's records and the truth.
+    """Write a run's trained model as a recording: its releases, weights, the attacked records and the adversary's
+    records.
 
     `privkit audit --recorded` on the recording gives the numbers of the run, on a CPU bit for bit. The recording
     contains the attacked images, so share it only if others may see them.

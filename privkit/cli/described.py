@@ -30,7 +30,8 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """The entries of `privkit.parts.entries.part_entries` for one kind of parts, from the cache if possible.
+    """Describe all parts of one kind (such as "defenses"), as `privkit.parts.entries.part_entries` does, from the cache
+    if possible.
 
     A kind with plug-ins is never cached, because plug-ins may change.
     """

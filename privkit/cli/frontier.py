@@ -32,7 +32,8 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
         ] = None,
         **flags: Any,
     ) -> None:
-        """Audit a defense at several strengths, and draw accuracy against the best attack's recovery, with ε as color.
+        """Audit a defense at several strengths, and plot accuracy against the strongest attack's recovery, with ε as
+        color.
 
         This is an audit of several defenses, so the same command resumes it, and `privkit verify` checks its folder.
         """
@@ -55,7 +56,7 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
 
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:
-    """The labels of a defense at every combination of the values.
+    """The labels (name and options) of a defense at every combination of the given option values.
 
     Args:
         defense: a defense as `--defense` takes it; in a chain, the stage that has the option is varied.

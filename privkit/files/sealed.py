@@ -20,7 +20,8 @@ AGAIN = "repeat the run's command to do that part anew"  # advice after a damage
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The message for a file of the run that could not be read. The file may be intact, so deletion is not advised.
+    """The message for a file of a run that could not be read. It does not advise to delete the file, which may be
+    intact.
 
     Args:
         unit: folder of the result or model whose record lists the file; None if no record lists it.
@@ -83,10 +84,11 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Pairs of a file that differs from a record's list and a description of the difference; empty if all are intact.
+    """The files that differ from a record's list, as pairs (file, description of the difference); empty if all are
+    intact.
 
     Args:
-        files: name or path below the folder -> SHA-256 in the record.
+        files: the record's list: name or path below the folder -> SHA-256.
     """
     changes = []
     for name, known in files.items():

@@ -228,7 +228,9 @@ def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:
-    """Read weights into a module; a `DamagedFile` if the file is missing or was changed.
+    """Read weights from a file into a module.
+
+    A `DamagedFile` is raised if the file is missing or was changed.
 
     Args:
         known: the SHA-256 that `save_module` returned.

@@ -43,7 +43,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text.
+    """Parse a TOML text into nested dictionaries.
 
     Raises:
         TomlError: if the text is not valid TOML.

@@ -27,7 +27,7 @@ class ImageMetric(Protocol):
     def __call__(
         self, truth: NDArray[np.float32], guess: NDArray[np.float32], *, data_range: float
     ) -> NDArray[np.floating]:
-        """Compare originals and guesses, both [N, C, H, W], one finite value each, [N].
+        """Compare N originals with their guesses, both [N, C, H, W]; returns one finite value for each image, [N].
 
         `data_range` is the largest minus the smallest possible value, 1.0 for images in [0, 1].
         """

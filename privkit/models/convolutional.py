@@ -21,7 +21,7 @@ def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
     """Cut a chain of modules after the one called `cut`, which may be any module but the last.
 
     The modules in `pieces`, in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so smashed
-    data reveal their places.
+    data reveal their position in the image.
     """
     names = list(pieces)
     below = names.index(cut) + 1

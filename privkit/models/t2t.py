@@ -96,8 +96,8 @@ class Whole(nn.Module):
 class T2tVit(NamedCuts):
     """T2T-ViT with a transformer-type tokens-to-token module.
 
-    For images of 224 pixels per side, a token represents 16 pixels per side. The patches overlap, so tokens reveal
-    their neighbors even without positions, and `SplitModel.hides_places` is False. Positions are fixed sinusoids.
+    For images of 224×224 pixels, a token represents 16×16 pixels. The patches overlap, so tokens reveal their neighbors
+    even without positions, and `SplitModel.hides_places` is False. Positions are fixed sinusoids.
 
     Attributes:
         width: token size D: 384 for T2T-ViT-14, 512 for T2T-ViT-24.

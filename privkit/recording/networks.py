@@ -23,9 +23,10 @@ _MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
 def network(
     described: Network, files: Files, domain: Domain, *, trust: Sequence[str] = (), training: bool = False
 ) -> nn.Module:
-    """Build a segment with frozen weights, fixed in evaluation mode or in training mode.
+    """Build a recorded segment with frozen weights, fixed in evaluation mode or in training mode.
 
     Args:
+        described: the segment's description in `recording.json`.
         domain: domain of the records, passed to a builder that takes it.
         trust: modules that the command trusts; other import paths are refused (`privkit.files.import_path.only`).
 

@@ -29,7 +29,8 @@ _MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word 
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The fields of `recording.json` that describe one record, and the files that these fields name.
+    """The fields of `recording.json` that describe a record of this domain, and the files that these fields name, by
+    name.
 
     >>> described_domain(Images(shape=(1, 8, 8)))
     ({'image_shape': [1, 8, 8]}, {})
@@ -71,7 +72,9 @@ def _read(files: Files, name: str) -> Domain:
 def records(
     described: Description, domain: Domain, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Records of one kind with their labels (0 if unknown), and the labels again, or None if unknown.
+    """Read the adversary's or the private records of a recording.
+
+    Returns the records with their labels (0 if unknown); and the labels, or None if unknown.
 
     Args:
         kind: "own" for the adversary's records, "truth" for the private records.

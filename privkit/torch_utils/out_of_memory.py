@@ -28,7 +28,9 @@ _ROOM = 32 * 2**20
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception or its cause is an out-of-memory error, or less than 32 MiB are left.
+    """Whether an exception, or its cause, is an out-of-memory error.
+
+    Any exception counts if less than 32 MiB are left.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     (True, True)
@@ -53,7 +55,7 @@ def _scarce() -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """A phrase on how much memory was requested; empty if the error does not say it.
+    """A phrase that says how much memory was requested; empty if the error does not say so.
 
     >>> shortage(RuntimeError("alloc_cpu.cpp: can't allocate memory: you tried to allocate 800 bytes. Error code 12"))
     'you tried to allocate 800 bytes'

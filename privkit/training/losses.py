@@ -28,7 +28,8 @@ class OwnLoss(Protocol):
 
         Args:
             outputs: the output of `forward` for these records.
-            labels: labels, int64 [N], or float [N, L] if a defense mixed or noised them or records have several labels.
+            labels: labels, int64 [N]; or float [N, L] if each record has L labels, or if a defense mixed labels of L
+                classes or added noise to them.
         """
 
 
@@ -85,12 +86,12 @@ def class_scores(outputs: Outputs) -> Tensor:
 
 
 def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Tensor], Tensor] | None = None) -> Tensor:
-    """The loss of each message, [M], as the mean over its records.
+    """The loss of each of M messages (batches of B records), [M]: the mean of the losses of its records.
 
     Args:
         outputs: outputs of the upper segment for M·B records.
-        labels: labels [M, B]; [M, B, L] if they are mixed or records have several labels; [M, B, T] for texts. Several
-            labels and texts need the segment's own loss.
+        labels: class numbers [M, B]; mixed or several labels [M, B, L]; or texts [M, B, T]. Several labels and texts
+            need `own`.
         own: the upper segment's own loss, which must give one value per record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)

@@ -1,7 +1,7 @@
-"""Training with torchrun: the first process runs the whole command, and the other processes help in training.
+"""Training with torchrun: the first process runs the whole command, and the other processes only help in training.
 
-Only the first process knows when to train, since models may be finished already, and attacks may train their own. So
-the first process sends each training to all others.
+The first process sends each training job to all others, since only it knows which models are still to be trained: some
+may be finished already, and attacks may train more.
 """
 
 from __future__ import annotations

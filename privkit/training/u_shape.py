@@ -23,7 +23,7 @@ class SecondCut:
 
 
 class UShaped(nn.Module):
-    """Everything above the first cut: the server's middle layers, and each sending client's tail, its last layers.
+    """The network above the first cut of a U-shape: the server's middle layers, and each client's tail (last layers).
 
     Args:
         middle: module from smashed data [N, ...] to features [N, ...].
