@@ -2,7 +2,8 @@
 
     python benchmarks/run.py costs > costs.md
 
-Everything is counted, nothing timed: two runs on one machine print the same. Memory is that of the device named first.
+Everything is counted, nothing is timed, so two runs on one machine print the same numbers. The output begins with the
+device on which memory was measured.
 """
 
 from collections.abc import Iterable
@@ -39,7 +40,7 @@ class Options:
     """The flags.
 
     Attributes:
-        device: where peak memory is measured (default: cpu).
+        device: device on which peak memory is measured (default: cpu).
     """
 
     device: str = "cpu"
