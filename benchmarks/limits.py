@@ -61,7 +61,7 @@ class Options:
     """The flags.
 
     Attributes:
-        out: the CSV file.
+        out: path of the written CSV file.
     """
 
     out: str = str(TABLE)

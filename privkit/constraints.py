@@ -53,9 +53,9 @@ class Named:
 
 
 class Checked:
-    """Base of dataclasses whose annotations are checked on construction.
+    """Base class for dataclasses: on construction, the fields are checked against their annotations.
 
-    A class with rules between fields defines `__post_init__`, which calls `super().__post_init__()` first.
+    If a subclass has rules between fields, it checks them in `__post_init__`, after `super().__post_init__()`.
     """
 
     def __post_init__(self) -> None:

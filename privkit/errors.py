@@ -97,7 +97,9 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """The error for an unknown name. It suggests the nearest known name, and lists all known names or a few near ones.
+    """The error for an unknown name.
+
+    It suggests the nearest known name, and lists all known names, or only a few similar ones if `listed` is given.
 
     Args:
         listed: the command that lists all names, if they are too many for a sentence.

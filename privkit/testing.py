@@ -72,7 +72,8 @@ def assert_claim_stands(
 
 
 def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:
-    """Run an audit, and fail unless every attack has a result and every check and gate (a pass/fail condition) is met.
+    """Run an audit, and fail unless every attack has a result, every check of the results holds, and every gate (a
+    pass/fail condition that you set) is met.
 
     Args:
         out: the run folder, as in `privkit.run_audit`.

@@ -259,9 +259,10 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Print the value that a search found, the resulting limits on any attack (`limits`), and the certificate.
+    """Print the parameter value that `calibrate` found, the resulting limits on any attack (`limits`), and the
+    certificate.
 
-    Noise and δ are rounded up, so that the printed values reach the target, too.
+    Noise and δ are rounded up, so that the printed value also reaches the target.
     """
     from dataclasses import asdict
 

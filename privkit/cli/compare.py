@@ -42,10 +42,10 @@ def place(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     as_json: Json = False,
 ) -> None:
-    """Compare a run with registered defenses, by accuracy and by the share of records that attacks identify.
+    """Compare a run with the defenses in the registry, by accuracy and by the share of records that attacks identify.
 
-    The registry has results of privkit's own defenses at several strengths, on the same data under the strongest quick
-    attacks.
+    The registry is a table of results of privkit's defenses at several strengths, on the same data under the strongest
+    quick attacks.
     """
     from privkit.audit.place import placed
     from privkit.reports.registry import NOTE, place_table

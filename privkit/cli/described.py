@@ -1,6 +1,6 @@
-"""Descriptions of parts for `list` and `describe`, kept in the user's cache until the parts change.
+"""Descriptions of parts (defenses, attacks, …) for `list` and `describe`, kept in the user's cache until parts change.
 
-Without the cache, reading them imports torch, which takes seconds.
+Without the cache, each command would import torch to read them, which takes seconds.
 """
 
 from __future__ import annotations

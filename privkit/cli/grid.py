@@ -1,7 +1,7 @@
 """`privkit audit --grid grid.toml`: defenses × attacks × data × models × seeds, as a folder of runs.
 
 Attacked images, baselines and defended models depend on dataset and model. So a grid has one run for each pair of
-dataset and model, and every command for runs works on each of them.
+dataset and model. Every command for a run folder works on each of these runs.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Domain(Protocol):
     Attributes:
         kind: the measures that score an attack's guesses at such records, and constant guesses for comparison.
         name: the domain's name, as datasets, models and attacks declare it.
-        records: the plural noun for sentences.
+        records: the plural noun for such records in sentences, such as "images".
         shape: shape of one record.
     """
 

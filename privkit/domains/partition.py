@@ -81,7 +81,8 @@ class Dirichlet(Checked):
     """Each class is divided over the clients in proportions drawn from a symmetric Dirichlet distribution.
 
     Attributes:
-        alpha: α_D > 0; with a small value each client has few classes; the papers use 9,999 for the IID case.
+        alpha: concentration α_D > 0 of the Dirichlet distribution. With a small value, each client has few classes; the
+            papers use 9,999 for the IID case.
         smallest: smallest number of images that a client may have; a client with fewer takes images from the largest
             client.
 
@@ -190,7 +191,7 @@ def _table(order: Rows, sizes: Rows) -> ClientPartition:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientPartition:
-    """Which images each of n clients holds, as indices into the batch of all private images; no image has two clients.
+    """Which images each of n clients holds, as indices into the batch of all private images; no image is shared.
 
     >>> shares = ClientPartition(rows=torch.tensor([[2, 2, 2], [0, 3, 1]]), sizes=torch.tensor([1, 3]))
     >>> shares.weights.tolist(), shares.of(0).tolist()
@@ -251,7 +252,7 @@ def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, 
         rounds: number of rounds, R ≥ 1.
 
     Returns:
-        Indices into the private batch, int64 [R, n, B].
+        Indices into the batch of all private images, for each round and each of n clients, int64 [R, n, B].
     """
     whole("batch_size", batch_size)
     whole("rounds", rounds)

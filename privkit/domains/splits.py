@@ -21,7 +21,7 @@ class Splits:
         private: the clients' training images.
         auxiliary: the adversary's images, disjoint from the private and the test images.
         test: images on which the task's accuracy is measured.
-        classes: number of labels.
+        classes: number of classes, or of labels that each record has.
         validation: images on which each epoch of training is evaluated; None if there are none.
     """
 

@@ -90,7 +90,7 @@ def with_options(given: str) -> tuple[str, str] | None:
 
 
 def imported(what: str, path: str) -> Any:
-    """The object behind an import path.
+    """Import the object that an import path names.
 
     Args:
         what: name of the object in errors, such as "the defense".

@@ -97,7 +97,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """The content of a plain file of the run.
+    """Read a plain file of a run folder.
 
     Args:
         most: the largest number of bytes; None for no limit.

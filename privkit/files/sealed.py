@@ -1,4 +1,4 @@
-"""Record files of a run folder as JSON, with identifying fields and a checksum over all fields.
+"""Reads and writes the records of a run folder: JSON files with identifying fields and a checksum over all fields.
 
 A record describes a run, a cell (one result), a model, or an attack's control experiments. It is written last and lists
 the checksums of the other files.
@@ -44,7 +44,7 @@ def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
-    """The fields of a record from `sealed`; the checksum is checked and removed.
+    """Read the fields of a record that `sealed` wrote; the checksum is checked and removed.
 
     Args:
         data: JSON text, with any spacing and order of keys.
@@ -105,7 +105,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def checked_bytes(path: Path, known: str | None) -> bytes:
-    """Bytes of a file, checked against the SHA-256 in a record.
+    """Read a file and compare it with its SHA-256 in a record (`known`).
 
     Raises:
         DamagedFile: if the record does not list the file (`known` is None), or if the SHA-256 differs.

@@ -37,10 +37,10 @@ def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
 def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: torch.device) -> int:
     """The largest number of bytes in use while `work` runs, including the tensors in `resident`.
 
-    On CUDA it is `max_memory_allocated` (whose running maximum is reset), after an uncounted run in which cuBLAS
-    allocates its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its
-    storage is freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in
-    convolutions), which depends on the processor.
+    On CUDA it is `max_memory_allocated`, whose running maximum is reset; before, an uncounted run lets cuBLAS allocate
+    its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its storage is
+    freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in convolutions),
+    which depends on the processor.
 
     Args:
         work: function to measure, called once on a CPU and twice on CUDA; it must free what it allocates.

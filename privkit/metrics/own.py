@@ -49,7 +49,7 @@ def column(metric: ImageMetric) -> str:
 
 
 def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
-    """One value per image, [N], for truth and guess [N, C, H, W] in [0, 1].
+    """Apply a user's metric to N originals and guesses [N, C, H, W] in [0, 1]: one value per image, [N].
 
     Raises:
         UsageError: if the metric fails, or does not give a finite number for each image.

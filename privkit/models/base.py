@@ -57,10 +57,10 @@ class ModelSpec(Protocol):
     domain: ClassVar[str]
 
     def build(self, domain: Any, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build the segments with seeded weights.
+        """Build the lower and upper segment, with initial weights drawn from `seed`.
 
         Args:
-            domain: domain of the records (their shape and kind), of the kind that this model reads.
+            domain: description of the records (their kind and shape); the kind must be the one that this model reads.
             classes: number of labels.
             positions: whether the lower segment may embed positions; shuffling defenses forbid it.
             seed: seed of the initial weights; the global generator is left unchanged.

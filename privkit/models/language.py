@@ -296,10 +296,10 @@ class _Door(nn.Module):
 
 
 class _Segment(nn.Module):
-    """A copy of the model with some of its blocks, without dropout.
+    """A copy of the language model with some of its transformer blocks, without dropout.
 
     Args:
-        blocks: the remaining blocks, one of them a `_Door`.
+        blocks: the remaining blocks; one of them is a `_Door`, through which tokens cross the cut.
         first: number of the first of these blocks in the whole model.
     """
 

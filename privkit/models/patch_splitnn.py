@@ -105,9 +105,11 @@ _HIDDEN = (512, 256)  # widths inside AdaptationNet, table 1
 
 
 class Patches(nn.Module):
-    """Cuts images into square patches, stacked as channels, and drops some patches of each image in training.
+    """Cuts images into square patches, stacks them as channels, and in training drops some patches of each image.
 
     Args:
+        patch: side of a patch in pixels.
+        stride: pixels from one patch to the next.
         drop: share of each training image's patches that are set to zero, in [0, 1).
     """
 
@@ -217,7 +219,7 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """The number g of patches in a row; a column has as many.
+        """The number g of patches per row and per column of the image.
 
         Raises:
             UsageError: if the image is not a square, or patches of this size and stride do not reach its edge exactly.

@@ -114,7 +114,7 @@ class UncutVit(nn.Module):
 def draw(weight: Tensor) -> None:
     """Draw weights in place from a normal distribution with deviation 0.02; a seed gives the same numbers as timm.
 
-    Source: the inverse of the error function, as in timm's `trunc_normal_`; newer torch versions draw other numbers.
+    Source: timm's `trunc_normal_`, by the inverse of the error function; newer torch versions of it draw other numbers.
     """
     with torch.no_grad():
         weight.uniform_(-1, 1).erfinv_().mul_(0.02 * sqrt(2)).clamp_(-2, 2)  # ±1 would become infinite

@@ -45,7 +45,7 @@ def is_own_name(name: str, names: Container[str]) -> bool:
 
 
 def kinds_of(target: object) -> list[str]:
-    """The kinds of parts to which a user's own object can belong.
+    """The kinds of parts (such as "defenses") to which a user's object can belong.
 
     >>> from privkit.defenses.denoising import Masking
     >>> kinds_of(Masking), kinds_of(len)

@@ -200,7 +200,7 @@ def stages_given(given: Any) -> list[Any] | None:
 
 
 def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]:
-    """Name and options of `name:key=value,…`; with `placed`, a final `@place` gives the option `place`.
+    """Split `name:key=value,…` into name and options; with `placed`, a final `@place` becomes the option `place`.
 
     The name may be an import path, `module:object`.
 
@@ -315,7 +315,7 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """A value as it is written on the command line.
+    """Format an option's value as a user would write it on the command line.
 
     >>> as_written(None), as_written(True), as_written((1, 2))
     ('none', 'true', '[1,2]')

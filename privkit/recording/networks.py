@@ -68,10 +68,10 @@ def _built(described: Network, files: Files, domain: Domain) -> nn.Module:
 
 
 class _Program(nn.Module):
-    """Wraps a TorchScript or exported program as a module without parameters.
+    """Wraps a TorchScript or exported program in a module without parameters.
 
-    This is needed because programs refuse methods such as `train`, which attacks call. The modules inside keep their
-    mode.
+    This is needed because exported programs refuse methods such as `train`, which attacks call. The modules inside keep
+    their training or evaluation mode.
     """
 
     def __init__(self, program: nn.Module) -> None:

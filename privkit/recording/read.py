@@ -133,10 +133,10 @@ class Recording:
         return tuple(replace(view, round=number) for number, view in enumerate(views))
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
-        """The declared mechanism, extended from one pass over the attacked records to several passes.
+        """The mechanism that the recording declares for one pass over the attacked records, extended to several passes.
 
-        Each further pass adds its rounds for a client, and its releases for a record. In a shuffled run each addition
-        counts as an epoch, since an epoch is charged as one release.
+        Each further pass adds the rounds of a client and the releases of a record. If epochs are shuffled, the
+        accounting charges an epoch as one release, so each further pass counts as an epoch.
 
         Args:
             passes: number of passes that an attack reads, at most the recorded number.

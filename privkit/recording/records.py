@@ -129,9 +129,11 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 
 
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
-    """Raise `DataError` if one file mixes class numbers and several labels, or different numbers of labels.
+    """Raise `DataError` if the labels in a recording's file differ in kind: class numbers, or several labels per
+    record.
 
-    Labels of rounds may be float [N, L] although other labels are classes [N], since defenses mix or noise them.
+    The number of labels L must be equal, too. Labels of rounds may be float [N, L] although other labels are classes
+    [N], since defenses mix labels or add noise to them.
     """
     labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)

@@ -118,7 +118,7 @@ def _most(numbers: int, drawn: int) -> float:
 
 
 def variance_of(mechanism: SplitMechanism | None) -> float:
-    """Variance of the declared noise on one number of a release; 0 if no noise is declared.
+    """Variance of the noise that a mechanism adds to each number of a release; 0 without noise or mechanism.
 
     >>> variance_of(None)
     0.0
@@ -130,7 +130,7 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
 
 @torch.no_grad()
 def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
-    """Send the records [N, ...] of a round again, and compare the result with the release [N, ...].
+    """Send the N records `x` of a round again through `ask`, and compare the outputs with the release, [N, ...].
 
     >>> replay(lambda images: images.flatten(1), torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)).distance(0.0)
     0.0

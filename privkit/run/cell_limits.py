@@ -26,7 +26,7 @@ class OverLimit(BaseException):
 
 
 def _written_memory(size: int) -> str:
-    """A number of bytes as the setting cell_memory writes it.
+    """Format a number of bytes as in the setting cell_memory.
 
     >>> _written_memory(2**31), _written_memory(500 * 2**20)
     ('2GiB', '500MiB')

@@ -120,7 +120,8 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store the files that a cell's (defense, attack, seed) code has read so far; return the result's provenance.
+        """Store which files the code of a cell (defense, attack, seed) has read so far; return the provenance of its
+        result.
 
         A file that was edited since the code read it raises a `UsageError`. A file that had other content when an
         earlier process read it raises a `RunFolderError`.

@@ -70,7 +70,7 @@ class Sources(NamedTuple):
 
 
 def sources(named: Iterable[str]) -> Sources:
-    """Hashes of modules and of all modules that they import, and the installed packages that they import.
+    """Hash the modules `named` and all modules that they import, and list the installed packages that they import.
 
     Imports are found anywhere in the source, and in the objects of a loaded module. privkit, the standard library and
     `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A weights file is hashed if a

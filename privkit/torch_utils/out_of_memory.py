@@ -73,7 +73,7 @@ def shortage(error: BaseException) -> str:
 
 
 def advice(error: BaseException) -> str:
-    """A phrase with the user's options after an out-of-memory error.
+    """A phrase that tells the user what to do after an out-of-memory error.
 
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     'lower batch_size in --training, end other programs on the GPU, or use --device cpu'
@@ -84,7 +84,9 @@ def advice(error: BaseException) -> str:
 
 
 def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
-    """Concatenate the results of `work` on chunks of rows. If memory runs out, chunks are halved.
+    """Compute `work` on chunks of at most `most` of `rows` rows, and concatenate the results.
+
+    If memory runs out, chunks are halved.
 
     Args:
         work: function from a slice of row numbers to results [len(slice), ...]; a row's result must not depend on other

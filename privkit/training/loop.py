@@ -100,15 +100,15 @@ def release_count(
 ) -> ReleaseCount:
     """Count how often a run releases one record, and how often one client releases anything.
 
-    After training, each pass over the attacked images consists of whole rounds. A client with fewer images than a batch
-    sends some images several times; images are counted by their ids.
+    Training is counted, and the passes after training in which the attacked images are sent again in whole rounds. A
+    client with fewer images than a batch sends some images several times; images are counted by their ids.
 
     Args:
         spec: training options; the batch size and `freeze_lower` are used.
-        recorded: the attacked images, which are sent again after training in whole rounds.
+        recorded: the attacked images; None if no images are sent after training.
         passes: how often the attacked images are sent after training.
         others: whether the attacked images differ from the private ones. A record is then released either in training
-            or afterwards, so the larger number counts. For a client all rounds count, because its trained segment
+            or afterwards, so the larger number counts. For a client, all rounds count, because its trained segment
             affects every release.
     """
     protocol = clients.protocol
@@ -164,12 +164,12 @@ def train(
 ) -> Trained:
     """Train both sides on the private images.
 
-    Every epoch draws a fresh order for each client and uses whole batches only, so each message has as many images as
-    the defense's receipt says. An epoch's randomness depends only on the seed and the epoch's number, so a restart
-    gives the same bits.
+    Every epoch draws a new order for each client. Only whole batches are used, so each message (a batch of smashed
+    data) has the B images for which the defense's guarantee holds. An epoch's randomness depends only on the seed and
+    the epoch's number, so a restart gives the same bits.
 
     Under torchrun each of W processes computes a round with B images of every client, and one step averages the
-    gradients of all W rounds. Messages still have B images, so receipts and accounting do not change.
+    gradients of all W rounds. Messages still have B images, so guarantees do not change.
 
     Args:
         clients: the clients, on the device of `private`.

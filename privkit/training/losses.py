@@ -40,7 +40,7 @@ def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def next_tokens(texts: Tensor) -> Tensor:
-    """The next token at each place of texts [..., T]; padding at the last place.
+    """For each of the T tokens in texts [..., T], the token that follows it; padding for the last token.
 
     >>> next_tokens(torch.tensor([5, 3, 0]))
     tensor([3, 0, 0])
@@ -49,9 +49,10 @@ def next_tokens(texts: Tensor) -> Tensor:
 
 
 def next_token(logits: Tensor, texts: Tensor) -> Tensor:
-    """Cross-entropy loss [N] for predicting the next token at each place of texts [N, T], from logits [N, T, words].
+    """Cross-entropy loss [N] of N texts [N, T], whose T tokens are each predicted from the tokens before it.
 
-    It is a mean over a text's tokens, and 0 for a text of one token.
+    `logits` [N, T, words] are the scores of the token after each token. The loss is a mean over a text's tokens, and 0
+    for a text of one token.
 
     Source: Radford et al. 2018, "Improving language understanding by generative pre-training", Eq. 1; here it is
     averaged over a text instead of summed, so that texts have equal weight.

@@ -92,7 +92,7 @@ class LiveClients:
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Run one round of training; see `privkit.attacks.base.TrainingClients`.
+        """Run one round of training, in which `answer` computes the returned gradient from what the server sees.
 
         If the gradient overflows in a lower segment, an `AttackDiverged` is raised, and the weights stay unchanged.
         """
