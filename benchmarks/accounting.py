@@ -37,7 +37,7 @@ FRESH = "import time; a = time.perf_counter(); import {0}; b = time.perf_counter
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `accounting`.
 
     Attributes:
         opacus_rows: number of Poisson rows on which opacus is timed, <= 500.

@@ -62,14 +62,14 @@ CELLS: dict[str, list[tuple[str, str, int]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `adaptive`.
 
     Attributes:
         defense: defense of the training, for "adv".
         learning_rate: learning rate of the training, for "adv".
         epochs: epochs of the attack's decoder.
         keeps: shares of the tokens that batch shuffling keeps, for "membership".
-        batches: images per message, for "membership".
+        batches: images per message (batch of smashed data), for "membership".
         stages: numbers of training epochs after which the attack runs, for "adv".
         patch: side of a patch in pixels.
     """

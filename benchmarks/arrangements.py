@@ -38,7 +38,7 @@ ARRANGEMENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `arrangements`.
 
     Attributes:
         seeds: seeds to measure; all arrangements of a seed are measured before the next seed.

@@ -26,7 +26,7 @@ ATTACK = WhiteBox(epochs=1, order="known", start="grey", total_variation=0.1, l2
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `attacks`.
 
     Attributes:
         looped: number of images on which the loops are timed.

@@ -41,12 +41,12 @@ Scores = Callable[[Array, float, np.random.Generator], Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `auditor`.
 
     Attributes:
         epsilons: true values of ε.
-        canaries: numbers of canaries in a run.
-        draws: number of runs for the independent bound; the other two bounds are slower and get a tenth.
+        canaries: numbers of canaries (records whose release or absence is decided by a coin) in a run.
+        draws: number of runs for the bound "independent"; the two bounds "one run" are slower and get a tenth of it.
         planted: share of the claimed noise that the faulty mechanism has.
         rate: probability that a canary takes part in a round; None for a single release of every canary.
         rounds: number of rounds, if `rate` is given.

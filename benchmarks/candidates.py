@@ -37,7 +37,7 @@ NOISE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `candidates`.
 
     Attributes:
         seeds: seeds to measure; all defenses of a seed are measured before the next seed.

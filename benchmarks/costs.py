@@ -37,7 +37,7 @@ PAPER = {"SL / Transform": (3.10, 0.97), "Adv": (81.63, 2.43), "PS / BS": (3.10,
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `costs`.
 
     Attributes:
         device: device on which peak memory is measured (default: cpu).

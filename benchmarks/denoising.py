@@ -32,7 +32,7 @@ MEASURED = paper("accurate_sl").folder / "measured.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `denoising`.
 
     Attributes:
         data_root: folder of the datasets.

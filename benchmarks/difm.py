@@ -32,7 +32,7 @@ MEASURES = ("accuracy", "auc", "dense MSE", "categories")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `difm`.
 
     Attributes:
         data_root: folder that holds train.txt.

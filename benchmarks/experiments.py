@@ -33,7 +33,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "privkit" / "papers"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `experiments`.
 
     Attributes:
         data_root: folder of the official datasets.

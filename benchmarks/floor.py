@@ -41,13 +41,14 @@ Release = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `floor`.
 
     Attributes:
-        segment: the client's segments: linear, clipped, conv, vit.
-        records: number of attacked records in each cell.
-        steps: number of steps of the attacks that know the client's weights, for the mode and again for the mean; the
-            decoder takes ten times as many.
+        segment: the client's segments to measure: linear, clipped, conv, vit.
+        seeds: seeds to measure.
+        records: number of attacked records for each segment, strength of noise and seed.
+        steps: number of optimization steps of the attacks that know the client's weights (one seeks the most probable
+            record, one the posterior mean); the trained decoder takes ten times as many.
         record_to: the file of results.
     """
 

@@ -42,7 +42,7 @@ PUBLISHED_STEP = 2.94  # CPU seconds, level 4
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `fsha`.
 
     Attributes:
         epochs: number of rounds in hundreds.

@@ -36,7 +36,7 @@ ROWS = Path(__file__).parent / "results" / "gpu" / "rows.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `gpu`.
 
     Attributes:
         part: the part to measure; all parts by default.

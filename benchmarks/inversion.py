@@ -37,7 +37,7 @@ WHITE_BOXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `inversion`.
 
     Attributes:
         relu: whether a ReLU lies between convolution and pooling.

@@ -50,7 +50,7 @@ PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `jigsaw`.
 
     Attributes:
         size: side in pixels to which faces are resampled.

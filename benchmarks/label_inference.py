@@ -124,7 +124,7 @@ ALONE = "model_completion on own images"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `label_inference`.
 
     Attributes:
         seeds: seeds of data, weights and attacks.

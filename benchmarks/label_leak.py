@@ -64,10 +64,11 @@ SHOWN = ("norm", "cosine, mean", "cosine, one known")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `label_leak`.
 
     Attributes:
         data_root: folder that holds MNIST/raw.
+        settings: names of the measured defenses and protocols, as in `SETTINGS`.
         figures: folder for the first seed's ROC curves and histograms (Figs. 8-10); None for none.
     """
 

@@ -58,7 +58,7 @@ CLIENTS, TOTAL, SHAPE, CLASSES = 10, 2_000, (3, 32, 32), 10
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `limits`.
 
     Attributes:
         out: path of the written CSV file.

@@ -53,7 +53,7 @@ ENOUGH = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `margins`.
 
     Attributes:
         tests: tests to measure, as pytest takes them; without tests, the table is printed.

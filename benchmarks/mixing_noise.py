@@ -42,7 +42,7 @@ BY_EPOCHS = {8: SETTINGS, 32: LONG}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `mixing_noise`.
 
     Attributes:
         out: folder of the runs, from which the same command resumes; None keeps no runs.

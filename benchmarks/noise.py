@@ -47,7 +47,7 @@ NOISE = "gaussian_noise:sigma=0.7"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `noise`.
 
     Attributes:
         what: what to measure: "accuracy", or "steps" for the time of a step.

@@ -14,8 +14,8 @@ audits a trained ViT under patch shuffling, with and without a position embeddin
 
     python benchmarks/run.py orders --part message
 
-audits batch shuffling: the jigsaw assigns tokens to images for the whole message at once, or token by token. The latter
-runs with about the same CPU time, and with twice the epochs: `message.jsonl`.
+audits batch shuffling: the jigsaw assigns tokens to images for a whole message (batch of smashed data) at once, or
+token by token. The latter runs with about the same CPU time, and with twice the epochs: `message.jsonl`.
 
     python benchmarks/run.py orders --part peer --beside DRAG/runner/data_reconstruction/defense.py
 
@@ -61,7 +61,7 @@ SHARES = ("direct", "neighbor", "membership")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `orders`.
 
     Attributes:
         size: side in pixels to which faces are resampled.

@@ -4,9 +4,9 @@
     python benchmarks/run.py own_tokens --folder DIR --part passes --seeds 0
 
 Each audit attacks 100 of the embedded digits, with the defaults of `privkit audit`, except for one setting: the share
-of tokens that batch shuffling keeps, the number of images in a message, fewer rounds of queries, or no copies of an
-image in a round. An audit with one setting and seed is a line of `results/tokens/runs.jsonl` and is not repeated. The
-folder holds unfinished audits, which the same command continues.
+of tokens that batch shuffling keeps, the number of images in a message (batch of smashed data), fewer rounds of
+queries, or no copies of an image in a round. An audit with one setting and seed is a line of
+`results/tokens/runs.jsonl` and is not repeated. The folder holds unfinished audits, which the same command continues.
 
 "passes" compares `adaptive`, which reads tokens of its own images, with `adaptive:read=0`, which sends its own messages
 again in each epoch. Its lines are in `results/tokens/passes.jsonl`. CPU seconds count the attack without its control

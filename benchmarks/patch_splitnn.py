@@ -50,7 +50,7 @@ FIELDS = ("networks", "attack", "held", "seed", "ssim", "mse", "mean image ssim"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `patch_splitnn`.
 
     Attributes:
         folder: folder of the runs, for "storages".

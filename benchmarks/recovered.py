@@ -32,7 +32,7 @@ _Cell = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `recovered`.
 
     Attributes:
         data: data sets; write TITLE=DATASET if the name contains a path, such as faces=folder:path=DIR.

@@ -60,7 +60,7 @@ STRENGTHS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `registry`.
 
     Attributes:
         defense: names of defenses; all defenses of privkit by default.

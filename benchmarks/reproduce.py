@@ -24,7 +24,7 @@ TINY = Path(__file__).resolve().parents[1] / "privkit" / "papers" / "tiny.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `reproduce`.
 
     Attributes:
         table: tables such as "cutmixsl:Table 1", measured in this order; by default all tables, the smallest first.

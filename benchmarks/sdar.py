@@ -36,15 +36,15 @@ from privkit.domains.images.embedded import Digits
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `sdar`.
 
     Attributes:
-        train_epochs: epochs of training for the client and its server.
-        defenses: defenses of the releases.
-        epochs: epochs of SDAR, FORA, PCAT and the black box.
-        recorded: number of recorded releases.
+        train_epochs: number of epochs in which client and server train.
+        defenses: the defenses that act on the client's releases.
+        epochs: number of epochs of the attacks SDAR, FORA, PCAT and black box.
+        recorded: number of releases that the server has recorded.
         victims: number of attacked images, whose releases are the first recorded ones.
-        unsplit: whether UnSplit runs as well.
+        unsplit: whether the attack UnSplit runs, too.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)

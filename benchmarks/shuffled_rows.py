@@ -30,7 +30,7 @@ AT_OTHER, AT_X, AT_THIRD = (1.0, 1e-6, 0.0), (1e-6, 1.0, 0.0), (1.0, 1.0, 0.5)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `shuffled_rows`.
 
     Attributes:
         count: number of mechanisms.

@@ -45,7 +45,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `strongest`.
 
     Attributes:
         defense: defenses with options; all defenses of privkit by default.

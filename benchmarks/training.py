@@ -38,7 +38,7 @@ Compiled = Mapping[str, Any] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `training`.
 
     Attributes:
         model: names of models, such as vit_tiny6 (the default), vgg16 or pit_tiny.

@@ -38,7 +38,7 @@ SHAPE, CLIENTS, BATCH, OWN = (1, 28, 28), 10, 10, 600
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `unmix`.
 
     Attributes:
         defenses: defenses that mix images or add noise.

@@ -47,7 +47,7 @@ SERVER_ON_TABLES = "fsha"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `vertical`.
 
     Attributes:
         seeds: seeds of data, weights and attacks.
@@ -59,7 +59,7 @@ class Options:
 
 
 def chained(defense: str) -> str:
-    """Add the stage `split_parts` to a defense; it names the part of the release that each party sends.
+    """Chain a defense with `split_parts`, which names the part of the release that each party sends.
 
     >>> chained("none"), chained("mixup"), chained("max_norm")
     ('split_parts', 'mixup+split_parts@mixer', 'split_parts+max_norm')

@@ -59,11 +59,12 @@ def varied(defense: Any, vary: Sequence[str]) -> list[str]:
     """The labels (name and options) of a defense at every combination of the given option values.
 
     Args:
-        defense: a defense as `--defense` takes it; in a chain, the stage that has the option is varied.
+        defense: a defense as `--defense` takes it; in a chain of several defenses, the one that has the option is
+            varied.
         vary: texts of the form "key=value,value,…".
 
     Raises:
-        UsageError: if no stage or several stages have the option, or if a value is not allowed.
+        UsageError: if no defense or several defenses of the chain have the option, or if a value is not allowed.
 
     >>> varied("gaussian_noise:clip=2", ["sigma=.1,1.5"])
     ['gaussian_noise:sigma=0.1,clip=2.0', 'gaussian_noise:sigma=1.5,clip=2.0']

@@ -109,7 +109,7 @@ class T2tVit(NamedCuts):
         cut: last layer of the lower segment: "tokens" (tokens-to-token and positions, as at the edge in the
             patch-shuffling paper), "block1", "block2", ...
         class_token: who owns the class token. "server" adds it to the smashed data, so blocks below the cut do not see
-            it. "client" puts it in front of the tokens before positions are added, so T+1 tokens cross the cut.
+            it. "client" puts it in front of the tokens before positions are added, so one token more crosses the cut.
         checkpoint: the authors' state dict (.safetensors, or .pth read with weights_only). Their released weights scale
             the blocks' attention by D^(−1/2), not (D/heads)^(−1/2); queries are rescaled on loading.
 

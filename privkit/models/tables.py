@@ -219,10 +219,12 @@ class _DualNetwork(nn.Module):
 
 
 class _Reweighted(nn.Module):
-    """Multiplies each field by the sum of its bit-wise and vector-wise factors.
+    """A layer of DIFM: multiplies each of T fields (its weight and vector) by the sum of its bit-wise and vector-wise
+    factors.
 
-    With `by_place`, as published, the vector-wise factor of a field is computed from all T attended vectors in order;
-    otherwise from the field's own attended vector, by a map that all fields share.
+    Vector-wise factors come from attended vectors, the attention's output for each field. With `by_place`, as
+    published, a field's factor is computed from all T attended vectors in order; otherwise only from its own, by a map
+    that all fields share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:

@@ -182,7 +182,8 @@ def _with_classes(what: str, spec: Any, classes: object) -> Any:
 
 
 def stages_given(given: Any) -> list[Any] | None:
-    """Split a chain of defenses into its stages, each as the user wrote it; None for a single defense.
+    """Split a chain of defenses into its stages (the single defenses), each as the user wrote it; None if there is no
+    chain.
 
     >>> stages_given("gaussian_noise:sigma=1e+1+masking:keep=.2@server")
     ['gaussian_noise:sigma=1e+1', 'masking:keep=.2@server']

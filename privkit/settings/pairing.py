@@ -16,7 +16,7 @@ Part = tuple[Component, tuple[Component, ...]]
 def _split_protocol(given: Any) -> tuple[Any, Any]:
     """Split a user's defense into the defense itself and the protocol that it names, or None.
 
-    In a chain of several defenses, any stage may name the chain's protocol.
+    In a chain of several defenses, any of them may name the protocol of the chain.
 
     >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
@@ -34,7 +34,7 @@ def _split_protocol(given: Any) -> tuple[Any, Any]:
 
 
 def _with_protocol(label: str, protocol: str) -> str:
-    """Add a protocol to a defense's label; in a chain of several stages, to the first stage.
+    """Add a protocol to a defense's label; in a chain of several defenses, to the first one.
 
     >>> _with_protocol("gaussian_noise:sigma=2.0@mixer+masking", "sl")
     'gaussian_noise:sigma=2.0,protocol=sl@mixer+masking'

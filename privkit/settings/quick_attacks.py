@@ -37,8 +37,8 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
     A table lists the strongest attacks on single defenses, mostly with default options. For other options, the registry
     of measured defenses gives the attacks that identified the most records, and the table's attacks on the defense
-    follow. For a chain of stages, or if neither table nor registry has the options, the table's attacks on each stage
-    come first, and a general list follows.
+    follow. For a chain of defenses, or if neither table nor registry has the options, the table's attacks on each
+    defense of the chain come first, and a general list follows.
 
     Args:
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.

@@ -57,7 +57,7 @@ class ClientForward:
         labels: the clients' labels, int64 [n, B], or [n, B, L] if each record has L labels.
         release: the M messages as the server uses them, after the defense stages that the server applies.
         receipt: what the defense did in this round, and what it proves about the release.
-        groups: numbers of the clients mixed into each message, int64 [M, k]; −1 marks an empty place.
+        groups: numbers of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
         penalty: the term that the defense adds to each client's loss, one number per batch of `smashed`; None without
             one.
         arrived: the messages as they arrive at the server, before its stages; equal to `release` if it has none.
@@ -329,8 +329,8 @@ class Clients(nn.Module):
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
         """The release of test images [n, B, ...], without defenses that act only in training.
 
-        `noise_free` also leaves out noise, and stages that remove noise. `generator` gives the defense's random
-        numbers.
+        `noise_free` also leaves out the defense's noise, and its steps that remove noise. `generator` gives the
+        defense's random numbers.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -352,8 +352,8 @@ class Clients(nn.Module):
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
         """Add the defense's layers before and behind the server's segment `upper`.
 
-        In front come stages that estimate their own options, and an adapter if the release and the smashed data differ
-        in shape. Behind come stages that act on logits.
+        In front come the defense's stages (steps) that estimate their own options, and an adapter if the release and
+        the smashed data differ in shape. Behind come stages that act on logits.
 
         Raises:
             UsageError: if a stage cannot be placed before or after the segment.

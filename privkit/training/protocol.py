@@ -27,9 +27,9 @@ class SplitProtocol(Checked):
         gradient: the cut-layer gradient that a client gets: "unicast" (the client's own part, masked and scaled),
             "broadcast" (the gradient of the client's whole mixing group) or "average" (the mean over all messages,
             SplitAvg).
-        updates: the server's steps per round: "round" for one step on all messages; "message" for one step per client
-            (CutMixSL's ×n variant). Each of these n steps uses a newly mixed message of the client's group, and only
-            this client gets the gradient.
+        updates: the server's steps per round: "round" for one step on all messages (batches of smashed data, possibly
+            mixed from several clients); "message" for one step per client (CutMixSL's ×n variant). Each of these n
+            steps uses a newly mixed message of the client's group, and only this client gets the gradient.
         grouping: how mixing groups are formed: "random" (drawn every round), "round_robin" (every client meets every
             other) or "fixed" (clients with neighboring numbers stay together, in fixed order).
         labels: "sent" (to the server, who computes the loss) or "kept" (a U-shape: each client keeps its labels and the
@@ -132,7 +132,7 @@ class SplitProtocol(Checked):
     def groups(self, group: int, number: int, generator: Generator) -> Tensor:
         """The mixing groups of k = `group` clients in round `number` (0-based): numbers of n clients, int64 [⌈n/k⌉, k].
 
-        −1 marks an empty place, in the last group only. `generator` is used only if grouping is random.
+        The last group may have fewer clients, and is filled with −1. `generator` is used only if grouping is random.
 
         >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]

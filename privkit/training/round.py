@@ -56,13 +56,14 @@ def split_round(
 
     Args:
         upper: the server's segment, or a stack of segments for several servers or standalone clients; for a U-shape,
-            with the clients' tails.
+            with the clients' last layers.
         images: images [n, B, C, H, W].
         labels: labels, int64 [n, B].
         draws: generator of the mixing groups and of the defense's random numbers.
         shares: each client's share d_i of the data, [n]; None for equal shares.
         number: number of the round, 0-based.
-        update: the server's optimizer step, called after every message if the protocol has `updates="message"`.
+        update: the server's optimizer step, called after every message (batch of smashed data) if the protocol has
+            `updates="message"`.
         groups: the mixing groups; None draws the round's groups from `draws`.
 
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client gets the gradient of its own
@@ -159,8 +160,9 @@ def _one_by_one(
 ) -> Round:
     """A round with one server step for each client, as in CutMixSL's ×n variant.
 
-    For each client, its group mixes a new message, and the message's gradient flows only to this client. Without
-    mixing, every client has its own message. If a client has several messages, the result shows the last one.
+    For each client, its mixing group mixes a new message (batch of smashed data), whose gradient flows only to this
+    client. Without mixing, every client has its own message. If a client has several messages, the result shows the
+    last one.
     """
     losses, members, groups = [], [], clients.groups(number, draws)
     for seat in range(clients.defense.group):
@@ -213,8 +215,8 @@ def _as(weights: Tensor, like: Tensor) -> Tensor:
 def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) -> None:
     """Send each client its cut-layer gradient, and propagate it through the client's segment.
 
-    `gradient` holds the gradient of each message at the cut, and `weights` the messages' weights in the loss. `way` is
-    the protocol's `gradient`: "unicast", "broadcast" or "average".
+    `gradient` holds the gradient of each message (batch of smashed data) at the cut, and `weights` the messages'
+    weights in the loss. `way` is the protocol's `gradient`: "unicast", "broadcast" or "average".
 
     Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).
     """

@@ -57,8 +57,8 @@ def train_together(
 def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator[bool]:
     """Join the processes that torchrun started; without torchrun, this does nothing.
 
-    The first process runs the block's body. The other processes skip the body and help with the first one's trainings
-    until it ends.
+    The first process runs the body of the `with` statement. The other processes skip it, and help with the first
+    process's training until the body ends.
 
     Args:
         device: "cuda", which gives each process its own GPU, or "cpu".
@@ -66,7 +66,7 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
         engine: the run's engine, which must be None under torchrun.
 
     Yields:
-        True in the first process, which runs the body; False in all others.
+        True in the first process; False in all others.
 
     Raises:
         UsageError: if there are fewer GPUs than processes, or several workers.

@@ -47,7 +47,7 @@ class UShaped(nn.Module):
 
 @torch.no_grad()
 def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
-    """Cut `upper` a second time: its last layer with weights becomes the tail of each client.
+    """Cut `upper` a second time for a U-shape: its last layer with weights becomes the tail, which each client holds.
 
     Args:
         upper: module from smashed data to logits; its last layer with weights is removed in place.

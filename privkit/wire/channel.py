@@ -120,7 +120,7 @@ def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
     """Flatten M messages of B releases, [M, B, ...], into one batch [M·B, ...], as an adversary gets them.
 
-    Entry m·B + b is the release of image b of every client in mixing group m.
+    Entry m·B + b (m from 0) is the release that image b of every client in mixing group m is part of.
 
     The defense determines whether mixing weights are public, and whether the server applies the defense.
     """

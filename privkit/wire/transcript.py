@@ -32,7 +32,7 @@ class RecordedRound:
         returned: in a U-shape (clients hold the last layers), the second cut of each client: the server's features as
             `smashed`, and the gradient that the client sent back. Empty without a U-shape.
         members: for scoring, indices (in the round's images) of the up to k images mixed into each release, int64 [M·B,
-            k]; −1 marks an empty place.
+            k], filled with −1 if there are fewer than k.
         labels: for scoring, labels of the round's images, int64 [n·B], or [n·B, L] with L labels per image; the first B
             belong to client 0, the next B to client 1, and so on.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.
@@ -60,7 +60,7 @@ class Transcript:
         wanted: function from a round's number to whether the round is kept; None keeps all rounds.
         inputs: whether to keep images and lower segments as well, for attacks by a client on its returned gradients.
 
-    Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
+    Source: privkit's own; what is recorded are the messages of Gupta and Raskar 2018, Algorithm 1.
     """
 
     def __init__(self, wanted: Callable[[int], bool] | None = None, *, inputs: bool = False) -> None:
