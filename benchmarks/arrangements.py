@@ -2,9 +2,9 @@
 
     python benchmarks/run.py arrangements
 
-Each cell (one measurement) has one defense in one arrangement, one attack and one seed, on the embedded digits with the
-budget `quick`; the undefended model is measured for comparison. A finished cell is a line of
-`benchmarks/results/shuffling/arrangements.jsonl`; the same command continues with the missing cells.
+Each cell (one measurement) has one defense in one arrangement (cut layer, with or without t), one attack and one seed,
+on the embedded digits with the budget `quick`; the undefended model is measured for comparison. A finished cell is a
+line of `benchmarks/results/shuffling/arrangements.jsonl`; the same command continues with the missing cells.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Measure the registry of defenses: every defense at several strengths, under the strongest known attacks on it.
+"""Measure the registry (table of results) of defenses: each at several strengths, under the strongest known attacks.
 
     python benchmarks/run.py registry --dataset digits --seeds 0 1 2
 
@@ -116,10 +116,10 @@ def main(options: Options) -> None:
 
 
 def _add(folder: Path, rows: Sequence[Row], title: str | None) -> None:
-    """Put the results of a run into the registry. `title` replaces the dataset's name.
+    """Put the results of a run into the registry (the table of measured defenses). `title` replaces the dataset's name.
 
     A result replaces an older line of the same setting, adversary and seed. The older line stays if its attack was not
-    repeated in the run and is better: it identified more records, or as many with a better likeness.
+    repeated in the run and is better: it identified more records, or as many with more similar guesses.
     """
     had = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in read_registry()}
     tried, found = {row.attack for row in rows}, []

@@ -119,7 +119,7 @@ def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
 def accuracy(labels: Whole, predicted: Whole) -> Interval:
     """Share of correct predictions, with a confidence interval over N records.
 
-        Labels are classes [N], for which the interval is exact, or L labels per record, [N, L].
+    Labels are classes [N], for which the interval is exact, or L labels per record, [N, L].
 
     Source: Clopper and Pearson 1934.
     """

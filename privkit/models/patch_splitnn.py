@@ -75,7 +75,7 @@ def shared(network: nn.Module) -> nn.Module:
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
     """Join P networks of one architecture, one for each patch, into one network on patches stacked as channels.
 
-        The first network is changed in place.
+    The first network is changed in place.
 
     >>> networks = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)) for _ in range(2)]
     >>> one_a_patch(networks)(torch.rand(5, 6, 8, 8)).shape

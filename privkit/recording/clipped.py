@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
-    """Test whether releases lie further outside the declared clip set than the declared noise explains.
+    """Test whether releases lie further outside the declared clip set (the range of clipping) than the noise explains.
 
     Returns a sentence if they do, otherwise "". Noise moves a point out of a convex set by at most the noise's length;
     so a correct recording is refuted with probability at most `LEVEL`.
@@ -71,10 +71,10 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
 
 
 def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
-    """Test whether releases follow the replayed outputs of the lower segment even outside the clip set.
+    """Test whether releases follow the outputs of the lower segment even outside the clip set (the range of clipping).
 
-    Returns a sentence if they do, otherwise "". A segment that was recorded without the clipping has outputs outside
-    the set, but correct releases lie inside.
+    Returns a sentence if they do, otherwise "". The outputs come from a replay, which sends the same records again. A
+    segment that was recorded without the clipping has outputs outside the set, but correct releases lie inside.
     """
     over = (one.clean - inside).double()
     reach = float(over.square().sum())

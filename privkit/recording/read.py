@@ -135,8 +135,8 @@ class Recording:
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
         """The mechanism that the recording declares for one pass over the attacked records, extended to several passes.
 
-        Each further pass adds the rounds of a client and the releases of a record. If the mechanism shuffles batches
-        within an epoch, an epoch is charged as one release, so each further pass counts as an epoch.
+        Each further pass adds the rounds of a client and the releases of a record. If each epoch uses the records in a
+        secret random order, an epoch is charged as one release, so a further pass counts as an epoch.
 
         Args:
             passes: number of passes that an attack reads, at most the recorded number.

@@ -29,8 +29,7 @@ _MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word 
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The fields of `recording.json` that describe a record of this domain, and the files that these fields name, by
-    name.
+    """The fields of `recording.json` that describe a record, and the contents of the files that these fields name.
 
     >>> described_domain(Images(shape=(1, 8, 8)))
     ({'image_shape': [1, 8, 8]}, {})

@@ -78,10 +78,10 @@ class Replay:
         """The release's variance divided by the variance of replayed outputs, if the ratio is clearly below 1;
         otherwise None.
 
-        If the release is correct, it is one more random draw of the same outputs. It counts as quieter if it is nearer
-        to the mean of all draws than every other draw, by more than twice the range of the other draws' distances. A
-        correct release does so with probability 1.5e-4 if distances are normally distributed (measured), and less if
-        they are skewed.
+        A replay sends the round's records several times through the recorded segment. A correct release is one more
+        random draw of these outputs. The release counts as quieter if it is nearer to the mean of all draws than every
+        other draw, by more than twice the range of the other draws' distances. A correct release does so with
+        probability 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
 
         Args:
             variance: mean variance of the declared noise, as in `distance`.

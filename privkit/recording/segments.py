@@ -34,8 +34,9 @@ def lower_fields(
     """Describe the lower segment for `recording.json`, in the mode (training or evaluation) that is closer to the last
     release.
 
-    Without a round, evaluation mode is used. If noise hides which mode is closer, a segment that released in training
-    mode keeps this mode if records affect each other in it.
+    Without a round, evaluation mode is used. If noise hides which mode is closer, training mode is used under two
+    conditions: the segment released in this mode, and records of a batch affect each other in it (as in batch
+    normalization).
 
     Args:
         sample: records on which a program is traced.

@@ -103,7 +103,7 @@ class RunFolder:
         """Store the provenance (hashes of code, files and data) of a cell (defense, attack, seed) and its model before
         the computation.
 
-        Later calls add what the computation depends on besides.
+        A later call for the same cell adds new dependencies.
 
         A `RunFolderError` is raised if images or files changed since this command read them.
         """

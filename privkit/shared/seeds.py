@@ -22,9 +22,9 @@ def derive(seed: int, *names: str | int) -> int:
 def numbered(seed: int, name: str, number: int) -> int:
     """The seed, in [0, 2⁶²), of one of many numbered random streams; `name` contains {} for the number, from 0.
 
-    It is the seed from `derive`, unless the seed of a smaller number has the same last 32 bits. torch's CPU generator
-    uses only these bits, so two rounds would add the same noise. Among 10,000 rounds, this would happen with
-    probability 1 %.
+    It is the seed from `derive`; if a smaller number's seed has the same last 32 bits, another seed is taken. torch's
+    CPU generator uses only these bits, so otherwise two rounds would add the same noise; among 10,000 rounds, this has
+    a probability of 1 %.
 
     >>> numbered(0, "train/{}", 3) == derive(0, "train", 3)
     True

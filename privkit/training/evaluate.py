@@ -30,8 +30,8 @@ def evaluate(
 ) -> TaskScores:
     """Accuracy, MCC and AUC of the defended model on test images; if it predicts texts, only accuracy.
 
-    Images pass through the n clients' lower segments in turn, so the result is a mean over clients. Defense stages get
-    labels of other images; with the true labels, a stage that leaks them would look accurate.
+    Images pass through the n clients' lower segments in turn, so the result is a mean over clients. The defense gets
+    labels of other images; with the true labels, a defense that leaks them would look accurate.
 
     Args:
         upper: the server's segment; its first output holds the scores of the classes.

@@ -176,7 +176,7 @@ class Images:
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The MSE between each guess and every image; see `Domain.distances`.
+        """The MSE between each of G guesses and each of N images: [G, N].
 
         >>> grey = torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1, 1)
         >>> Images.of(grey).distances(grey[:1], grey)
