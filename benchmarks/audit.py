@@ -19,7 +19,7 @@ from time import perf_counter
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `audit`."""
 
 
 def process(*arguments: str, cwd: Path) -> float:

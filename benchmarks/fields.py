@@ -36,7 +36,7 @@ DEFENSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `fields`."""
 
     data_root: Path
     rows: int = 200

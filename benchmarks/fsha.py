@@ -45,12 +45,17 @@ class Options:
     """Command-line flags of the benchmark `fsha`.
 
     Attributes:
+        level: the client's segment.
+        recipe: the attack's settings: "strong" is privkit's, "released" the authors'.
         epochs: number of rounds in hundreds.
         width: width of the server's networks; the authors use 64.
-        blocks: number of the discriminator's blocks; the authors use 6.
+        blocks: number of the discriminator's blocks; the authors use 6; None for the recipe's number.
         client_width: width of the client's segment; the authors use 64.
         client_rate: learning rate of the clients' Adam; the authors use 1e-5.
+        sigma: standard deviation of the noise, for "noise".
+        policy: how the clients' detector decides, for "noticed".
         warm_up: number of rounds before the clients' detector uses wrong labels.
+        absent: the digit that is missing in the server's images, for "absent".
         labels: whether the discriminator gets the labels that clients send.
     """
 

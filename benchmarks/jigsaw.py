@@ -53,7 +53,15 @@ class Options:
     """Command-line flags of the benchmark `jigsaw`.
 
     Attributes:
+        part: "pictures" (pixels) or "tokens".
+        kicks: number of rounds in which the puzzle search destroys and repairs part of the solution.
+        set: image set: "cifar10", or a folder in `data_root`.
         size: side in pixels to which faces are resampled.
+        width: token size.
+        keep: share of the tokens that batch shuffling keeps.
+        pairs: how the attack compares tokens; see `privkit describe jigsaw`.
+        box: whether the adversary knows the client's segment ("white") or only queries it ("black").
+        batch: number of images in a batch that batch shuffling mixes.
         cut: the cut layer; by default "block1" of the ViT and "tokens" of the T2T-ViT.
     """
 

@@ -56,6 +56,7 @@ class Options:
         epochs: number of training epochs; each has 63 steps with the default images.
         beside: path of the authors' train_mnist_dp.py.
         steps: number of steps in a timed turn.
+        turns: number of timed turns, whose median counts.
     """
 
     what: Literal["accuracy", "steps"] = "accuracy"

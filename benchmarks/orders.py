@@ -64,6 +64,8 @@ class Options:
     """Command-line flags of the benchmark `orders`.
 
     Attributes:
+        part: what to measure; see the benchmark's description.
+        set: image set: "digits", "cifar10", or a folder in `data_root`.
         size: side in pixels to which faces are resampled.
         beside: path of the file with DRAG's `_reorder_tokens`.
     """

@@ -35,7 +35,7 @@ PATCH = f"patch_shuffle:{BARE}"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `own_tokens`."""
 
     folder: Path
     part: Literal["order", "passes"] = "order"

@@ -32,7 +32,7 @@ from privkit.reports.tables import interval
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `permutation_decoder`."""
 
     defense: str = "patch_shuffle"
     decoders: tuple[str, ...] = ("mae", "set")

@@ -20,7 +20,7 @@ BATCH, TOKENS, WIDTH, KEEP = 50, 196, 512, 0.4
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `shuffle`."""
 
     rounds: int = 30
 

@@ -26,7 +26,7 @@ MEASURES = tuple(measure.name for measure in TOKENS.measures)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `texts`."""
 
     cut: tuple[str, ...] = ("block2",)
     defense: tuple[str, ...] = (

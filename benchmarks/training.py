@@ -44,6 +44,7 @@ class Options:
         model: names of models, such as vit_tiny6 (the default), vgg16 or pit_tiny.
         batch: number of images in a round, over all clients.
         steps: number of rounds in a timed turn.
+        growth: path of an SVG figure that shows how the time of a round grows; None for none.
     """
 
     model: tuple[str, ...] | None = None

@@ -9,7 +9,7 @@ from math import ceil, floor
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A value with its confidence interval, from `low` to `high`.
+    """A value with its confidence interval from `low` to `high`.
 
     Attributes:
         n: number of trials, records or seeds behind the value.

@@ -108,7 +108,7 @@ class Transcript:
         """What the server of a U-shape (clients hold the last layers) saw of one client, with gradients, in each kept
         round.
 
-                At the first cut it is the client's release, at the second cut the features.
+        At the first cut it is the client's release, at the second cut the features.
         """
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
