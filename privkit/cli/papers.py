@@ -263,7 +263,7 @@ def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | 
     """Text table of a paper's orderings of methods ("A is better than B"): heading, and one row with the verdict on
     each.
 
-    With `tiny`, the verdicts at tiny scale, columns for the run's size and added seeds follow.
+    If `tiny` gives the verdicts at tiny scale, further columns show these verdicts, the run's size and the added seeds.
     """
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []

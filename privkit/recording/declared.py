@@ -54,8 +54,9 @@ class Compared:
 def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
     """Test whether a recording's tensors contradict the mechanism (clipping, noise, …) that it declares.
 
-    Each group of tests refutes a correct recording at most once in a million (`residual.LEVEL`). Declarations that
-    leave no trace in the release, such as a frozen lower model, are listed as not checked.
+    Each group of tests refutes a correct recording at most once in a million (`residual.LEVEL`). Returns which
+    declarations are refuted, checked and not checked; those without a trace in the release, such as a frozen lower
+    model, are not checked.
 
     Args:
         recording: the whole recording, which declares a mechanism.

@@ -121,10 +121,12 @@ def short_hash(fields: dict[str, Any]) -> str:
 class Schedule:
     """Hands out a run's unfinished cells (each one defense, attack and seed) in the plan's order; some cells must wait.
 
-    A cell waits in four cases. Another cell is training its model. The first seed's cell with the same defense and
-    attack has not finished, whose images the control experiments use. Another cell is running the same attack's control
-    experiments, and some other cell can begin instead. Or the cell repeats an attack on the undefended model (a twin),
-    and the attack has not failed on a defense so far.
+    A cell waits in four cases:
+
+    - another cell is training its model;
+    - the first seed's cell with the same defense and attack has no result yet (control experiments use its images);
+    - another cell is running the control experiments of the same attack, and some other cell can begin instead;
+    - it attacks the undefended model only for comparison (a twin), and the attack has not failed on a defense so far.
 
     Args:
         cells: the plan.

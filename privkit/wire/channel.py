@@ -122,7 +122,7 @@ def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
 
     Entry m·B + b (m from 0) is the release that image b of every client in mixing group m is part of.
 
-    The defense determines whether mixing weights are public, and whether the server applies the defense.
+    Defense stages of the server are left out. The defense determines whether mixing weights are public.
     """
     sent = sent.seen()
     smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights
