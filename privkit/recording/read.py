@@ -156,8 +156,8 @@ class Recording:
     def most_released(self) -> int | None:
         """How often one record is released in one pass over the rounds; None if no true record is known.
 
-        Without `truth.members`, equal records count as one. Since a dataset may contain a record twice, the result is
-        the largest count that at least one record in ten reaches.
+        If the recording does not list the records of each release (`truth.members`), equal records count as one. A
+        dataset may contain a record twice; so the result is the largest count that at least one record in ten reaches.
         """
         known = self.members[self.members >= 0]
         if not len(known):
@@ -323,7 +323,7 @@ def _single(value: Tensor | None) -> Tensor | None:
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
     """Indices of the true records that are mixed into each release of one pass over the records.
 
-    Without `truth.members`, release n holds record n.
+    The recording's tensor `truth.members` gives them; without it, release n holds record n.
     """
     described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
