@@ -40,7 +40,7 @@ class Options:
 
     Attributes:
         part: the part to measure; all parts by default.
-        out: the file of rows.
+        out: the file of results.
         tiny: whether to use toy sizes, for which performance goals are not judged.
         seconds: time limit of a part.
         data_root: folder with MNIST (for fsha) and CIFAR-10 (for paper). Without it, fsha uses 5,000 digits and its

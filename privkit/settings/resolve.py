@@ -118,8 +118,8 @@ def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
     """The settings that a run's manifest stores for its workers.
 
-    They include the data root, which a worker's environment may not name. For an audit of a recording they are the
-    user's settings, otherwise all settings with defaults (`given`).
+    They include the data root, since it may be missing from a worker's environment. For an audit of a recording they
+    are the user's settings, otherwise all settings with defaults (`given`).
     """
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}

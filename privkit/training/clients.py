@@ -140,8 +140,9 @@ class Clients(nn.Module):
             lower: one client's lower segment; all clients start with its weights.
             seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.
             protocol: the protocol; None for one client.
-            block: the model's first block above the cut (`privkit.models.tokens.first_block`), for a defense with
-                frozen_block="first". With frozen_block="auto", clients run a block only if it is given here.
+            block: a transformer block that clients run, frozen, after a shuffle: the model's first block above the cut
+                (`privkit.models.tokens.first_block`). A defense with frozen_block="first" needs it; with "auto",
+                clients run a block only if it is given here.
 
         Raises:
             UsageError: if there are too few clients for a mixing group, the defense cannot take the lower segment's
