@@ -58,8 +58,7 @@ class ClientForward:
         release: the M messages as the server uses them, after the defense stages that the server applies.
         receipt: what the defense did in this round, and what it proves about the release.
         groups: numbers of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
-        penalty: the term that the defense adds to each client's loss, one number per batch of `smashed`; None without
-            one.
+        penalty: the defense's term in each client's loss, one number per batch of `smashed`; None without one.
         arrived: the messages as they arrive at the server, before its stages; equal to `release` if it has none.
         arrived_groups: the clients mixed into each message of `arrived`, as in `groups`.
     """
@@ -330,8 +329,7 @@ class Clients(nn.Module):
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
         """The release of test images [n, B, ...], without defenses that act only in training.
 
-        `noise_free` also leaves out the defense's noise, and its steps that remove noise. `generator` gives the
-        defense's random numbers.
+        `noise_free` also leaves out the defense's noise, and its steps that remove noise. `generator` is the defense's.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
