@@ -1,10 +1,11 @@
-"""The speed of accounting, side by side in one run: parameter tables, opacus' RDP accountant, one exact ε, imports.
+"""Time privkit's accounting: a table of mechanisms against opacus' RDP accountant, one exact ε, and imports.
 
     python benchmarks/run.py accounting
 
-CPU seconds, medians. The table has 1,000 rows of T = 1,000 rounds: half Poisson, half k of n without replacement.
-opacus has no sampling without replacement, so its loop runs over Poisson rows; both it and the tight table take some
-rows and are scaled (`--opacus-rows`; `--tight-rows 1000` scales nothing).
+Times are medians of CPU seconds. The table has 1,000 mechanisms of T = 1,000 rounds each; half of them use Poisson
+sampling, half draw k of n records without replacement, which opacus cannot account for. So opacus is timed on Poisson
+rows only. To save time, opacus and numerical composition run on some rows (`--opacus-rows`, `--tight-rows`), and their
+times are scaled to 1,000 rows.
 """
 
 import csv
@@ -36,11 +37,12 @@ FRESH = "import time; a = time.perf_counter(); import {0}; b = time.perf_counter
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `accounting`.
 
     Attributes:
-        opacus_rows: Poisson rows that opacus is timed on, <= 500.
-        tight_rows: rows that are composed numerically, <= 1000.
+        opacus_rows: number of Poisson rows on which opacus is timed, <= 500.
+        tight_rows: number of rows that are composed numerically, <= 1000.
+        repeats: number of timed repetitions.
     """
 
     repeats: int = 7

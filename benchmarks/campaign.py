@@ -1,12 +1,12 @@
-"""A random campaign: what privkit proves about random mechanisms, against an oracle that shares no code with it.
+"""Test privkit's bounds on random mechanisms against an oracle (independent computation) that shares no code with it.
 
     python benchmarks/campaign.py --seed 1 --count 10000 --rows FOLDER/rows.jsonl --record
 
-Each specification follows from (seed, index) alone: `--show INDEX` asks one again and prints everything. Rows that are
-in the file already are not computed again, so a campaign that was stopped goes on. A violation is an upper bound below
-what two neighboring datasets really give away (`campaign_answers`), a lower bound above it, a published claim that is
-called sound and is none, an answer that contradicts another, or an exception that is no sentence; with any, the exit
-code is 1. `--record` appends a summary to `benchmarks/results/campaign.jsonl`.
+Each mechanism is determined by (seed, index); `--show INDEX` computes one again and prints everything. A stopped
+campaign continues, since rows in the file are not computed again. The exit code is 1 if there is a violation: an upper
+bound below the true privacy loss of some pair of neighboring datasets (`campaign_answers`), or a lower bound above it;
+a published claim that is wrongly called sound; two answers that contradict each other; or an exception whose message is
+not a sentence. `--record` appends a summary to `benchmarks/results/campaign.jsonl`.
 """
 
 from __future__ import annotations
@@ -204,9 +204,9 @@ def _renyi(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> N
 
 
 def _monotone(question: Question, mechanism: SplitMechanism, verdict: Verdict) -> None:
-    """ε grows with rounds, and falls with noise and with δ.
+    """Check that ε grows with rounds, and falls with noise and with δ.
 
-    Each fast answer has a grid of its own, so where two contradict each other the tight one counts.
+    Fast answers use different grids, so if two of them contradict this, the tight answer decides.
     """
 
     def falls(one: tuple[SplitMechanism, float], other: tuple[SplitMechanism, float], check: str) -> None:

@@ -1,6 +1,7 @@
-"""Compositions on a grid, whose rounding Hoeffding's bound covers: bounds on ε below and above.
+"""Lower and upper bounds on ε of a composition, computed on a grid; Hoeffding's bound covers the rounding.
 
-Nothing here comes from privkit."""
+The code uses nothing of privkit.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +34,12 @@ class Bounds:
 
 
 def composed(parts: Sequence[Part], delta: float) -> Bounds:
-    """Bounds on ε at δ of independent parts, in the direction in which they are given; coarser where it must be.
+    """Bounds on ε at δ of the composition of independent parts, for the given order of the two neighbors.
+
+    The grid is made coarser if necessary.
 
     Raises:
-        TooLarge: if no grid of `LARGEST` nodes holds them.
+        TooLarge: if even the coarsest grid needs more than `LARGEST` nodes.
     """
     for fineness in (0.01, 0.05, 0.25):
         try:
@@ -47,8 +50,11 @@ def composed(parts: Sequence[Part], delta: float) -> Bounds:
 
 
 def _composed(parts: Sequence[Part], delta: float, fineness: float) -> Bounds:
-    """The loss of each release is rounded to a grid of interval d, which changes a sum of T losses by more than
-    T·E[error] + d·√(T·ln(1/δ₀)/2) with probability at most δ₀ (Hoeffding); δ₀ = δ/1000 is added to or taken from δ.
+    """Bounds on ε at δ on a grid of interval d, which is proportional to `fineness`.
+
+    The privacy loss of each of T releases is rounded to the grid. By Hoeffding's inequality, this changes their sum by
+    more than T·E[error] + d·√(T·ln(1/δ₀)/2) with probability at most δ₀. So δ₀ = δ/1000 is added to δ for the lower
+    bound, and subtracted for the upper bound.
     """
     kept = [one for one in parts if one.shift.max() > 0]
     if not kept:

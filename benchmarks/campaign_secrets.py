@@ -1,7 +1,8 @@
-"""What is given away by secret places (random allocation, hidden masks) and by randomized response: tests of a server.
+"""Lower bounds on δ for mechanisms with secret positions (random allocation, hidden masks) and for randomized response.
 
-A test that tells two neighboring datasets apart proves a lower bound on δ. For secret places three are tried: all
-places added up, the largest of them, and one place alone. Randomized response is small enough to be summed up exactly.
+A server's test that distinguishes two neighboring datasets proves a lower bound on δ. For secret positions, three test
+statistics are tried: the sum over all positions, their largest value, and the value at one position. For randomized
+response, δ is summed up exactly.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ def applies(m: Spec) -> bool:
 
 
 def tests(m: Spec, length: float) -> tuple[Tests, bool]:
-    """Names and ln δ(ε) at least, and whether the first is exact.
+    """Lower bounds on δ(ε) by tests that a server can do.
+
+    Returns for each test its name and a function from ε to ln δ; and whether the first test's value is exact.
 
     Args:
-        m: the specification.
-        length: largest squared distance of the smashed data, of a whole record.
+        m: the mechanism's specification as in JSON.
+        length: largest squared distance between the smashed data of two whole records.
     """
     if m["smashed"]["kind"] == "categories":
         return [("all answers", _answers(m))], _count(m) <= MOST_ANSWERS
@@ -112,9 +115,10 @@ def _places(shift: float, chosen: int, places: int, many: int, times: int) -> Te
 
 
 def _largest(epsilon: float, shift: float, chosen: int, places: int, other: float = 0.0) -> float:
-    """ln δ of the test whether any place is above a threshold, at the best threshold; of one epoch.
+    """ln δ in one epoch of the test whether any position's value exceeds a threshold, for the best threshold.
 
-    The other neighbor has a shift of its own in as many places.
+    With one dataset, `chosen` of the `places` positions have mean `shift`; with its neighbor, as many have mean
+    `other`.
     """
     if chosen == 0:
         return -inf

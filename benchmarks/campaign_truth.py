@@ -1,7 +1,7 @@
-"""What one pair of neighboring datasets really gives away: bounds on its ε, δ and Rényi divergence.
+"""The true privacy loss of one pair of neighboring datasets: bounds on its ε, δ and Rényi divergence.
 
-Nothing here comes from privkit: numpy, scipy and mpmath only. A value for one pair is a lower bound on the
-truth about a mechanism, which is the worst pair.
+The code uses numpy, scipy and mpmath, but nothing of privkit. A mechanism's privacy loss is that of its worst pair, so
+a value for one pair is a lower bound on it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Independent repetitions of one release to a pair of neighbors.
+    """Independent repetitions of one noisy release, seen for each of two neighboring datasets.
 
     Attributes:
-        shift: [J] distance of the two means over the noise's scale, given each of the public coins' J values.
-        weight: [J] probabilities of the coins; they sum to 1, or to less where a lower bound leaves some out.
-        rounds: repetitions, each with coins of its own.
-        rate: probability with which the release depends on the neighbor, secretly.
+        shift: [J] distance between the two means, divided by the noise's scale, for each of the J values of public
+            coins.
+        weight: [J] probabilities of these values; they sum to 1, or to less if a lower bound leaves some out.
+        rounds: number of repetitions, each with its own coins.
+        rate: probability with which a release depends on the changed record; whether it does is secret.
         law: "gaussian" or "laplace" (one coordinate).
-        pair: what is released without the neighbor: "up" and "down" what the second neighbor releases (in either
-            direction), "middle" what lies between the two.
+        pair: the distribution of a release that does not depend on the changed record: "up" and "down" mean the second
+            neighbor's distribution (for the two directions), "middle" a distribution halfway between both.
     """
 
     shift: Array

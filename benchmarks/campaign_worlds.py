@@ -1,8 +1,8 @@
-"""Neighboring datasets for a specification in JSON, as adversarial as can be, and the bounds that they prove.
+"""Build the worst known pairs of neighboring datasets for a mechanism, and the bounds on its privacy that they prove.
 
-A specification is read here as plain dicts, by this file's own understanding of its words, so that a fault in
-privkit's reading of it shows. Each world is one pair of datasets (and, where the specification leaves it open, one way
-to lay coordinates into patches); whatever a world gives away is a lower bound on what the mechanism gives away.
+The mechanism's specification in JSON is interpreted here independently, as plain dicts, so that a fault in privkit's
+interpretation shows. Each world is one pair of datasets (and one way to divide coordinates into patches, if the
+specification leaves this open). The privacy loss in a world is a lower bound on the mechanism's privacy loss.
 """
 
 from __future__ import annotations

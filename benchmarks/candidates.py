@@ -1,10 +1,11 @@
-"""Measure how many attacked images an adversary links who holds them among others, behind noise.
+"""Measure how many noisy releases an adversary links to the right image, if it holds the attacked images among others.
 
     python benchmarks/run.py candidates
 
-Each cell is one defense, one attack and one seed, on the embedded digits, at the default budget: 2,000 own images and
-the 100 attacked ones among them. A finished cell is a line of `benchmarks/results/defenses/candidates.jsonl`; the same
-command goes on with those that are missing. `privkit audit --auxiliary candidates` adds the control experiments.
+Each cell (one measurement) has one defense, one attack and one seed, on the embedded digits with the default budget;
+the adversary holds 2,000 images, among them the 100 attacked ones. A finished cell is a line of
+`benchmarks/results/defenses/candidates.jsonl`; the same command continues with the missing cells. Control experiments
+are left out; `privkit audit --auxiliary candidates` runs them, too.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ NOISE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `candidates`.
 
     Attributes:
-        seeds: of the cells; all defenses of a seed come before the next seed.
-        defense: with their options.
-        out: where unfinished run folders are kept.
+        seeds: seeds to measure; all defenses of a seed are measured before the next seed.
+        defense: the defenses, with their options.
+        out: folder of unfinished runs.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)

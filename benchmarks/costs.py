@@ -2,7 +2,8 @@
 
     python benchmarks/run.py costs > costs.md
 
-Everything is counted, nothing timed: two runs on one machine print the same. Memory is that of the device named first.
+Everything is counted, nothing is timed, so two runs on one machine print the same numbers. The output begins with the
+device on which memory was measured.
 """
 
 from collections.abc import Iterable
@@ -36,10 +37,10 @@ PAPER = {"SL / Transform": (3.10, 0.97), "Adv": (81.63, 2.43), "PS / BS": (3.10,
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `costs`.
 
     Attributes:
-        device: where peak memory is measured (default: cpu).
+        device: device on which peak memory is measured (default: cpu).
     """
 
     device: str = "cpu"

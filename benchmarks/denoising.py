@@ -1,9 +1,9 @@
 """Measure accurate_sl's experiments at reduced size: `python benchmarks/run.py denoising --data-root DATA`.
 
-Each experiment `privkit/papers/accurate_sl/experiments/*_small.toml` runs cell by cell, as far as a published effect
-needs it. A finished cell is one line of `privkit/papers/accurate_sl/measured.jsonl`, and run folders resume; the same
-command goes on with what is missing. `python benchmarks/pages.py` then writes the verdicts. DATA holds the official
-files of CIFAR-10, IMDB and Names, or samples in their format; the digits need none.
+Of each experiment `privkit/papers/accurate_sl/experiments/*_small.toml`, the cells (defense, attack, seed) that a
+published effect needs are run one by one. A finished cell is one line of `privkit/papers/accurate_sl/measured.jsonl`;
+the same command continues with the missing cells. `python benchmarks/pages.py` then writes the verdicts. DATA holds the
+official files of CIFAR-10, IMDB and Names, or samples in their format; the digits need no files.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ MEASURED = paper("accurate_sl").folder / "measured.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `denoising`.
 
     Attributes:
         data_root: folder of the datasets.
-        experiment: names such as table_3_small, in this order; all by default.
-        out: where run folders are kept.
-        workers: processes, each with a cell of its own; use one thread in each (`OMP_NUM_THREADS=1`).
+        experiment: names of experiments such as table_3_small, run in this order; all by default.
+        out: folder of the runs.
+        workers: number of processes, each of which runs one cell at a time; use one thread in each
+            (`OMP_NUM_THREADS=1`).
         record_to: the file of results.
     """
 

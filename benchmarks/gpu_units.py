@@ -22,13 +22,13 @@ Unit = tuple[str, Callable[[], Values]]
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Where and how large a part measures.
+    """Device, size and time limit of a part of the GPU benchmark.
 
     Attributes:
         device: "cpu" or "cuda".
-        tiny: toy sizes.
+        tiny: whether to use toy sizes.
         data_root: folder with MNIST; None for 5,000 digits.
-        ends: when the part must end, on the clock `time.monotonic`.
+        ends: the time of `time.monotonic` at which the part must end.
     """
 
     device: torch.device
@@ -53,7 +53,7 @@ class Setting:
 
 
 def goal(says: str, value: float, *, most: float | None = None, least: float | None = None) -> Values:
-    """A goal and whether it is met.
+    """A performance goal (at most `most`, or at least `least`) with the measured value, and whether it is met.
 
     >>> goal("ratio", 1.04, most=1.05)
     {'goal': 'ratio ≤ 1.05', 'value': 1.04, 'met': True}

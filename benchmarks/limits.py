@@ -1,11 +1,13 @@
-"""Floating-point operations and bytes of a step, and the least time in which the hardware could do it.
+"""Count the floating-point operations and bytes of a training step, and the least time that the hardware needs for
+them.
 
     python benchmarks/run.py limits              # writes results/gpu/limits.csv, a part of docs/results/gpu.md
 
-Operations are those of matrix products, convolutions and attention (torch.utils.flop_counter). Bytes are what no kernel
-can keep on the chip: activations that wait for the backward pass are written and read once; weights are read, their
-gradients written and read, and weights and both moments of Adam read and written. The least time is the longer of both
-over the limits of NVIDIA's H200. Rounds of training are counted on tensors without numbers, so no GPU is needed.
+Operations of matrix products, convolutions and attention are counted (torch.utils.flop_counter). Bytes are those that
+must leave the chip: activations for the backward pass are written and read once; weights are read; gradients are
+written and read; and Adam reads and writes weights and both moments. The least time is the larger of two quotients:
+operations over the peak rate of NVIDIA's H200, and bytes over its memory bandwidth. Training rounds are counted on
+tensors without data, so no GPU is needed.
 """
 
 from __future__ import annotations
@@ -56,10 +58,10 @@ CLIENTS, TOTAL, SHAPE, CLASSES = 10, 2_000, (3, 32, 32), 10
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `limits`.
 
     Attributes:
-        out: the CSV file.
+        out: path of the written CSV file.
     """
 
     out: str = str(TABLE)
@@ -67,12 +69,12 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What a step costs.
+    """Operations and memory traffic of a training step.
 
     Attributes:
         flops: floating-point operations, two for a multiply-accumulate.
-        trained: numbers that the step changes.
-        activations: bytes that wait for the backward pass.
+        trained: count of weights that the step changes.
+        activations: bytes stored for the backward pass.
     """
 
     flops: int
@@ -91,7 +93,7 @@ class Counted:
 
 
 def card_of(name: str) -> str | None:
-    """The key of `PEAKS` for a device's name; None if it is another one.
+    """The key of `PEAKS` (the table of known GPUs) for a device's name; None for an unknown device.
 
     >>> card_of("NVIDIA H200"), card_of("Tesla T4")
     ('H200', None)
@@ -114,12 +116,12 @@ class Operations(TorchDispatchMode):
 
 
 def counted(step: Callable[[], object], trained: Iterable[Tensor], given: Iterable[Tensor] = ()) -> Counted:
-    """Count one call.
+    """Count the operations and memory traffic of one call of `step`.
 
     Args:
         step: forward and backward pass.
-        trained: what it changes.
-        given: weights that it only reads, which are no activations either.
+        trained: weights that the step changes.
+        given: weights that the step only reads; they do not count as activations.
     """
     weights = list(trained)
     own = {w.untyped_storage()._cdata for w in (*weights, *given)}

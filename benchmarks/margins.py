@@ -1,19 +1,21 @@
-"""How far the tests' measured figures lie from what is asked of them, over seeds and three kinds of arithmetic.
+"""Measure how safely tests with random numbers pass: the margins of their comparisons, over seeds and kinds of
+arithmetic.
 
     python benchmarks/run.py margins --tests tests/attacks/order --seeds 20   # measures, and goes on where it stopped
     python benchmarks/run.py margins                                          # the table of what is recorded
     python benchmarks/run.py margins --quick                                  # the thinnest tests, other arithmetic
 
-A test runs with its own seeds under every kind of arithmetic, and with its seeds moved by 1, 2, … (`tests/margins.py`
-says which are) under one kind after the other. The margin of a comparison is the mean distance of its two sides, in
-standard deviations over the seeds. One whose sides are the same in every run is no measurement and is not shown.
-Margins rest on a normal distribution that a share near 1 does not have: "held" counts runs in which it was true.
+A test runs with its own seeds under each of three kinds of arithmetic, and with seeds moved by 1, 2, … steps under
+these kinds in turn (`tests/margins.py` says which seeds are moved). The margin of a comparison in a test is the mean
+distance of its two sides, in standard deviations over the seeds. A comparison whose sides are the same in every run is
+not shown. Margins assume a normal distribution, which a share near 1 does not have; so "held" counts the runs in which
+the comparison was true.
 
-A comparison *moves* if another arithmetic moves its distance, at the test's own seeds, by more than a hundredth of the
-standard deviation: rounding is amplified by training or by a search, and another machine draws another number. Where
-it stays, every machine draws the same, and a thin margin is a matter of the seed that was chosen. "Over arithmetic" is
-the margin that decides whether another machine is green: the mean distance at the test's own seeds, in standard
-deviations over the three kinds of arithmetic.
+A comparison *moves* if another arithmetic changes its distance, at the test's own seeds, by more than a hundredth of
+the standard deviation. Then training or a search amplifies rounding errors, and another machine gets another number. If
+it does not move, every machine gets the same number, and a small margin depends only on the chosen seed. "Over
+arithmetic" is the margin that decides whether the test passes on another machine: the mean distance at the test's own
+seeds, in standard deviations over the three kinds of arithmetic.
 """
 
 import json
@@ -51,16 +53,18 @@ ENOUGH = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `margins`.
 
     Attributes:
-        tests: what is measured, as pytest takes it; nothing prints the table.
-        seeds: runs of each test, ≥ 1.
-        below: only tests that are recorded with a comparison below so many standard deviations (default: all).
-        marked: pytest's choice of marks.
-        minutes: no run begins later.
-        quick: run the thinnest recorded tests with their own seeds under "default" and "avx2", and fail if one does.
-        seconds: of tests that `quick` takes for each kind of arithmetic, as they were recorded.
+        tests: tests to measure, as pytest takes them; without tests, the table is printed.
+        seeds: number of runs of each test, ≥ 1.
+        below: measure only tests that have a recorded margin below this number of standard deviations; all tests by
+            default.
+        marked: pytest's expression of marks, which selects tests.
+        minutes: time after which no further run starts.
+        quick: run the recorded tests of smallest margin, with their own seeds under "default" and "avx2", and fail if a
+            test fails.
+        seconds: total recorded time of the tests that `quick` selects for each kind of arithmetic.
     """
 
     tests: tuple[str, ...] = ()
@@ -266,10 +270,10 @@ def quick(seconds: float) -> int:
 
 
 def main(options: Options) -> None:
-    """Measure, or run the quick share, or print the table.
+    """Measure tests, run the tests of smallest margin (`quick`), or print the table.
 
     Raises:
-        SystemExit: if a test of the quick share fails.
+        SystemExit: if a test fails with `quick`.
     """
     if options.quick:
         sys.exit(quick(options.seconds))

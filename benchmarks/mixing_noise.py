@@ -1,8 +1,11 @@
-"""Which settings of dp_cutmixsl train at all, and what they prove: a row for each, with a floor as the only attack.
+"""Find out which options of dp_cutmixsl still train a useful model, and which ε they prove.
+
+The only attack is the constant guess of the mean image.
 
     python benchmarks/run.py mixing_noise --out FOLDER
 
-Digits of 8×8 in the quick budget with the defense's usual protocol; the table is results/mixing/trainable.csv.
+Data are the 8×8 digits with the budget `quick` and the defense's usual protocol. Each setting is a row of the table
+results/mixing/trainable.csv.
 """
 
 import csv
@@ -39,10 +42,10 @@ BY_EPOCHS = {8: SETTINGS, 32: LONG}
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `mixing_noise`.
 
     Attributes:
-        out: folder of the runs, which the same command resumes; None keeps none.
+        out: folder of the runs, from which the same command resumes; None keeps no runs.
     """
 
     out: str | None = None

@@ -1,13 +1,13 @@
-"""Noise and denoising on MNIST: accuracy with and without the released fault, and the time of a step.
+"""Noise and denoising on MNIST: accuracy with and without a fault of the paper's released code, and the time of a step.
 
     python benchmarks/run.py noise --data-root DIR        # accuracy, three seeds; appends to results/noise/runs.jsonl
     python benchmarks/run.py noise --what steps           # time of a step with and without the stages
     python benchmarks/run.py noise --what steps --beside train_mnist_dp.py --data-root DIR
 
-Accuracy: the CNN of accurate_sl cut after "fc", batch 64, SGD at 0.1, σ = 0.7, on the first 4,032 training images and
-2,000 test images. Noise-free test images pass neither noise nor denoising, as in the paper; noisy ones pass all stages.
-A run whose line is there already is not repeated. `--beside` times the authors' own script, which this repository does
-not hold, in turns with ours.
+Setting for accuracy: the CNN of the paper accurate_sl, cut after "fc"; batch size 64; SGD with learning rate 0.1; σ =
+0.7; the first 4,032 training images and 2,000 test images. Accuracy is measured on test images without noise and
+denoising, as in the paper, and on test images that pass both. A finished run is not repeated. `--beside` also times the
+authors' script, which is not part of this repository, in turns with privkit.
 """
 
 import contextlib
@@ -47,15 +47,16 @@ NOISE = "gaussian_noise:sigma=0.7"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `noise`.
 
     Attributes:
-        what: accuracy or steps.
+        what: what to measure: "accuracy", or "steps" for the time of a step.
         data_root: folder with the official MNIST files.
-        images: training images.
-        epochs: of training; 63 steps each with the default images.
+        images: number of training images.
+        epochs: number of training epochs; each has 63 steps with the default images.
         beside: path of the authors' train_mnist_dp.py.
-        steps: steps a turn.
+        steps: number of steps in a timed turn.
+        turns: number of timed turns, whose median counts.
     """
 
     what: Literal["accuracy", "steps"] = "accuracy"

@@ -1,24 +1,25 @@
-"""Attacks on the order of tokens behind patch shuffling, side by side: what they recover and what they take.
+"""Compare attacks that recover the order of shuffled tokens: their success and their CPU time.
 
     python benchmarks/run.py orders
     python benchmarks/run.py orders --data-root ROOT --set cifar10 --victims 100 --auxiliary 600 --batch 10
 
-Digits are those of `permutation_decoder`: 4,000 for the attack, 49 tokens of 4 pixels a side; ROOT and other sets are
-as in `jigsaw`, 64 tokens. The edge is a frozen random ViT without positions, cut after its first block, and known to
-the adversary. Each finished run is one line of `results/orders/joint.jsonl`; a run whose line is there is not repeated.
+The default attacks patch shuffling on the digits: 4,000 images for the attack, 49 tokens of 4×4 pixels per image. Other
+image sets in ROOT are those of the benchmark `jigsaw`, with 64 tokens per image. The client's segment is a frozen
+random ViT without position embedding, cut after its first block; the adversary knows it. A finished run is one line of
+`results/orders/joint.jsonl` and is not repeated.
 
     python benchmarks/run.py orders --part positions
 
-audits a trained ViT whose client drops or keeps the position embedding below a patch shuffle: `positions.jsonl`.
+audits a trained ViT under patch shuffling, with and without a position embedding below the shuffle: `positions.jsonl`.
 
     python benchmarks/run.py orders --part message
 
-audits batch shuffling, where the jigsaw looks for a token's image in the whole message, or token by token, at about the
-same CPU time and at twice the epochs: `message.jsonl`.
+audits batch shuffling: the jigsaw assigns tokens to images for a whole message (batch of smashed data) at once, or
+token by token. The latter runs with about the same CPU time, and with twice the epochs: `message.jsonl`.
 
     python benchmarks/run.py orders --part peer --beside DRAG/runner/data_reconstruction/defense.py
 
-compares `drag_reorder` with DRAG's released code, which this repository does not hold, on the same random tokens.
+compares `drag_reorder` with DRAG's released code, which is not part of this repository, on the same random tokens.
 """
 
 import ast
@@ -60,10 +61,12 @@ SHARES = ("direct", "neighbor", "membership")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `orders`.
 
     Attributes:
-        size: side to which faces are resampled.
+        part: what to measure; see the benchmark's description.
+        set: image set: "digits", "cifar10", or a folder in `data_root`.
+        size: side in pixels to which faces are resampled.
         beside: path of the file with DRAG's `_reorder_tokens`.
     """
 

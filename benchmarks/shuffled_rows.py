@@ -1,10 +1,13 @@
-"""How far the ε of shuffled rows lies above the best pair of data sets that is known, and below a told place.
+"""Compare the proven ε of shuffled records with the ε of the worst known pair of data sets, and of records in known
+positions.
 
     python benchmarks/run.py shuffled_rows
 
-Specifications are drawn: μ, the records and the epochs from logarithmic scales. Two pairs are known:
-all other records are x', or one that is as far from x as x' is from both. Their ε is a numerical value, no bound, and
-too large by .6 % at most. The bound and the pairs are composed over the epochs in the same way.
+Mechanisms are drawn at random: μ (the distance of two records over the noise's scale), the number of records and of
+epochs, each from a logarithmic scale. Two pairs of neighboring data sets are tried, in which record x is replaced by
+x'. In the first pair all other records are x'; in the second, they are a third record at equal distances from x and x'.
+The ε of a pair is a numerical value, not a bound, and at most .6 % too large. Bound and pairs are composed over the
+epochs in the same way.
 """
 
 from __future__ import annotations
@@ -27,12 +30,12 @@ AT_OTHER, AT_X, AT_THIRD = (1.0, 1e-6, 0.0), (1e-6, 1.0, 0.0), (1.0, 1.0, 0.5)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `shuffled_rows`.
 
     Attributes:
-        count: specifications.
-        seed: of the draws.
-        delta: δ.
+        count: number of mechanisms.
+        seed: seed of the draws.
+        delta: the δ at which ε is computed.
     """
 
     count: int = 200

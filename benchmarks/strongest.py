@@ -2,9 +2,9 @@
 
     python benchmarks/run.py strongest
 
-Each cell is one defense under its natural protocol, one attack and one seed, on the embedded digits. A finished cell is
-a line of `benchmarks/results/strongest/runs.jsonl`; the same command goes on with those that are missing. From these
-lines follows the table of `--attack auto`, `privkit/settings/quick_attacks.csv`, which this command writes, too.
+Each cell (one measurement) has one defense under its usual protocol, one attack and one seed, on the embedded digits. A
+finished cell is a line of `benchmarks/results/strongest/runs.jsonl`; the same command continues with the missing cells.
+From these lines, it also writes the table of `--attack auto`, `privkit/settings/quick_attacks.csv`.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ COLUMNS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `strongest`.
 
     Attributes:
-        defense: with options; every registered one by default.
-        attack: the candidates.
-        seeds: of the cells.
-        budget: of the audits.
-        out: where unfinished run folders are kept.
-        measure: whether to run what is missing, or to write the table alone.
+        defense: defenses with options; all defenses of privkit by default.
+        attack: the candidates for the strongest attack.
+        seeds: the seeds to measure.
+        budget: budget of the audits.
+        out: folder of unfinished runs.
+        measure: whether to run missing cells; otherwise only the table is written.
     """
 
     defense: tuple[str, ...] = tuple(sorted(DEFENSES))
@@ -130,9 +130,10 @@ def read_lines(path: Path = RUNS) -> list[dict[str, Any]]:
 def table(lines: Sequence[dict[str, Any]]) -> str:
     """The table of `auto` as CSV.
 
-    Under a threat model the attack with the largest mean SSIM counts, of all that its adversary could mount and that
-    beat the mean image in some seed. If none does, the one of this very model with the smallest MSE is mounted. Of runs
-    with several budgets those with the most victims count, since numbers of different budgets have no common mean.
+    For each threat model, the table names the attack with the largest mean SSIM, among the attacks that the adversary
+    can run and that beat the mean image with some seed. If no attack does, it names the attack of exactly this threat
+    model with the smallest MSE. If an attack ran with several budgets, only the runs with the most victims count, since
+    results of different budgets must not be averaged.
     """
     groups: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for one in sorted(lines, key=lambda line: -line["victims"]):

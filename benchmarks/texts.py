@@ -1,9 +1,9 @@
-"""Texts of `definitions` read off a transformer cut behind a block: words, order and whole texts, over seeds.
+"""Attack texts of the dataset `definitions`, released by a transformer cut after a block: words, order, whole texts.
 
     python benchmarks/run.py texts
 
-Each row of an audit is a line of `benchmarks/results/texts/runs.jsonl`; the same command goes on with the seeds that
-are missing, and prints the means with 95 % intervals over seeds. Control experiments are left to audits.
+Each result is a line of `benchmarks/results/texts/runs.jsonl`; the same command continues with the missing seeds, and
+prints means over seeds with 95 % intervals. Control experiments are left out.
 """
 
 import json
@@ -26,7 +26,7 @@ MEASURES = tuple(measure.name for measure in TOKENS.measures)
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags."""
+    """Command-line flags of the benchmark `texts`."""
 
     cut: tuple[str, ...] = ("block2",)
     defense: tuple[str, ...] = (

@@ -1,12 +1,12 @@
-"""n clients against centralized training, side by side in one run.
+"""Time split learning with n clients against centralized training.
 
     python benchmarks/run.py training                         # ratios for ViT-Tiny with six blocks
     python benchmarks/run.py training --model vgg16 --model pit_tiny
     python benchmarks/run.py training --growth growth.svg     # how the time of a round grows with n, k, N and the batch
 
-A round of privkit's own training loop against a hand-written loop over the uncut timm model: same total batch,
-precision, optimizer and device. "loop" is split learning as a Python loop over clients. Configurations take turns, so
-that a slow minute hits all of them; medians over the turns.
+A round of privkit's training loop is compared with a hand-written training loop of the uncut timm model: with the same
+total batch, precision, optimizer and device. "loop" is split learning as a Python loop over clients. Configurations
+take turns, so that a slow minute affects all of them; times are medians over the turns.
 """
 
 import platform
@@ -38,12 +38,13 @@ Compiled = Mapping[str, Any] | None
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `training`.
 
     Attributes:
-        model: vit_tiny6, vgg16, pit_tiny, …; default vit_tiny6.
-        batch: images a round over all clients.
-        steps: rounds a turn.
+        model: names of models, such as vit_tiny6 (the default), vgg16 or pit_tiny.
+        batch: number of images in a round, over all clients.
+        steps: number of rounds in a timed turn.
+        growth: path of an SVG figure that shows how the time of a round grows; None for none.
     """
 
     model: tuple[str, ...] | None = None

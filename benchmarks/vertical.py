@@ -1,10 +1,10 @@
-"""A vertical split of two parties: what a party learns of labels, and the server of records, behind each defense.
+"""Attack vertical split learning of two parties: a party infers labels, and the server reconstructs records.
 
     python benchmarks/run.py vertical
 
-The defenses and attacks stand for those of SecretFlow's benchmark; `benchmarks/results/vertical/*.csv` say how close
-they are. Each row of an audit is a line of `benchmarks/results/vertical/runs.jsonl`. The same command goes on with what
-is missing, and the page follows from the lines. Control experiments are left to audits.
+The defenses and attacks correspond to those of SecretFlow's benchmark; `benchmarks/results/vertical/*.csv` say how
+closely. Each result is a line of `benchmarks/results/vertical/runs.jsonl`; the same command continues with the missing
+results. Control experiments are left out.
 """
 
 import json
@@ -47,11 +47,11 @@ SERVER_ON_TABLES = "fsha"
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The flags.
+    """Command-line flags of the benchmark `vertical`.
 
     Attributes:
-        seeds: of data, weights and attacks.
-        datasets: digits cut into halves, or a table of 30 columns, 15 a party.
+        seeds: seeds of data, weights and attacks.
+        datasets: "digits", whose images are cut into two halves, or "breast_cancer", a table with 15 columns per party.
     """
 
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -59,7 +59,7 @@ class Options:
 
 
 def chained(defense: str) -> str:
-    """A defense with `split_parts` behind it, which names what each party sends.
+    """Chain a defense with `split_parts`, which names the part of the release that each party sends.
 
     >>> chained("none"), chained("mixup"), chained("max_norm")
     ('split_parts', 'mixup+split_parts@mixer', 'split_parts+max_norm')

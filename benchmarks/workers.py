@@ -1,10 +1,11 @@
-"""A run in the hands of workers: what the leader costs a cell, and what a second process gains.
+"""Measure a run that worker processes compute: the leader's overhead per result, and the gain of a second process.
 
     python benchmarks/run.py workers
     python benchmarks/run.py workers --part scaling
 
-Cells are stand-ins: trivial ones whose row comes at once, or ones that multiply matrices for some seconds on one
-thread. The overhead is that of the command alone: it plans, hands out cells, checks and stores rows and judges them.
+The computations are replaced: by trivial ones that return a result at once, or by matrix products of some seconds on
+one thread. The overhead is the time in which the command itself plans, assigns work, checks and stores results, and
+judges them.
 """
 
 import os

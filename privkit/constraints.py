@@ -1,4 +1,4 @@
-"""Ranges of a dataclass's fields, stated in the annotations and checked on construction.
+"""Types for annotations that state the range of a dataclass's field; `Checked` checks them on construction.
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,9 @@ class Named:
 
 
 class Checked:
-    """Base of dataclasses whose annotations are checked on construction.
+    """Base class for dataclasses: on construction, the fields are checked against their annotations.
 
-    A class with rules between fields defines `__post_init__`, which calls `super().__post_init__()` first.
+    If a subclass has rules between fields, it checks them in `__post_init__`, after `super().__post_init__()`.
     """
 
     def __post_init__(self) -> None:
@@ -65,11 +65,11 @@ class Checked:
 def check_fields(spec: Any) -> None:
     """Check every field against its annotation, and store numbers as plain Python numbers.
 
-    A float32 becomes a float, because it would lower the precision of every product. Checked annotations are
+    A numpy float32 becomes a float, since it would lower the precision of every product. Checked annotations are
     `Annotated[float | int, Gt | Ge | Lt | Le | MultipleOf …]`, `Literal[…]`, `bool`, dataclasses, and tuples and
-    sequences of them. A union may hold dataclasses, None, `Literal` and one other annotation. Other annotations are not
-    checked. Only `Le(inf)` allows infinity. A text inside `Annotated` is advice at the end of the error message. The
-    `ValueError` names the field, the allowed and the given value; booleans and NaN are no numbers.
+    sequences of these. A union may consist of dataclasses, None, `Literal` and one further annotation. All other
+    annotations are not checked. Only `Le(inf)` allows infinity; booleans and NaN are no numbers. A `ValueError` names
+    the field, the allowed and the given value, and ends with the text inside `Annotated`, if any.
     """
     cls: Any = type(spec)
     for name, said, usual, test in _tests(cls):
@@ -83,7 +83,7 @@ def check_fields(spec: Any) -> None:
 
 
 def allowed(cls: type) -> dict[str, str]:
-    """Field name -> its allowed values in words, for each constrained field of a dataclass.
+    """The allowed values of each constrained field of a dataclass: name -> values in words.
 
     >>> from dataclasses import make_dataclass
     >>> allowed(make_dataclass("Layer", [("width", Count), ("rate", Probability | None), ("free", int)]))
@@ -103,10 +103,12 @@ def real(
     most: float | None = None,
     below: float | None = None,
 ) -> float:
-    """A number inside the bounds, as a Python float. Infinity is allowed only if `most` is infinite.
+    """Check that a number lies inside the bounds, and return it as a Python float.
+
+    Infinity is allowed only if `most` is infinite. Booleans and NaN are not numbers.
 
     Raises:
-        ValueError: otherwise; the message names the allowed and the given value. Booleans and NaN are not numbers.
+        ValueError: if the value is not allowed; the message names `name`, the allowed and the given value.
 
     >>> real("sigma", 2, above=0)
     2.0
@@ -128,7 +130,7 @@ def real(
 
 
 def whole(name: str, value: object, *, least: int = 1, most: int = _LARGEST_WHOLE, step: int = 1) -> int:
-    """A whole number inside the bounds and a multiple of `step`, as a Python int.
+    """Check that a value is a whole number inside the bounds and a multiple of `step`; return it as a Python int.
 
     >>> whole("rounds", 3)
     3
@@ -141,7 +143,7 @@ def whole(name: str, value: object, *, least: int = 1, most: int = _LARGEST_WHOL
 
 
 def choice(name: str, value: object, options: Sequence[object]) -> Any:
-    """The value, if it is one of `options`; a ValueError otherwise.
+    """Return the value if it is one of `options`; otherwise raise a ValueError.
 
     >>> choice("norm", "l2", ("l1", "l2"))
     'l2'

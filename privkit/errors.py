@@ -73,7 +73,7 @@ class Misbehaved(Failure):
 
 
 def shortened(value: object) -> str:
-    """A value in Python's notation, shortened to fit into a sentence.
+    """A value in Python's notation, shortened so that it fits into a sentence.
 
     >>> shortened("a" * 1000)[-9:], shortened(10**5000)
     ("aaaaa...'", 'a number of 16610 bits')
@@ -88,7 +88,7 @@ def shortened(value: object) -> str:
 
 
 def one_line(error: BaseException, most: int | None = 200) -> str:
-    """An error of other code as a phrase: the error's type and the beginning of its message.
+    """Describe an error of other code in one line: its type, and at most `most` characters of its message.
 
     >>> one_line(ValueError("no\\nway")), one_line(MemoryError())
     ('ValueError: no way', 'MemoryError')
@@ -97,7 +97,9 @@ def one_line(error: BaseException, most: int | None = 200) -> str:
 
 
 def unknown(kind: str, given: str, allowed: Iterable[str], listed: str = "") -> UsageError:
-    """The error for an unknown name. It suggests the nearest known name, and lists all known names or a few near ones.
+    """The error for an unknown name.
+
+    It suggests the nearest known name, and lists all known names, or only a few similar ones if `listed` is given.
 
     Args:
         listed: the command that lists all names, if they are too many for a sentence.

@@ -12,9 +12,9 @@ from typing import Any
 
 
 def lazy(package: str, targets: Iterable[str] = ()) -> Callable[[str], Any]:
-    """A `__getattr__` for a package: it imports a name from the package's `if TYPE_CHECKING:` block on first use.
+    """Create a package's `__getattr__`, which imports a public name on first use.
 
-    So one list of names serves users and type checkers.
+    The names are those imported in the package's `if TYPE_CHECKING:` block, so one list serves users and type checkers.
 
     Args:
         targets: "module:object" of further public names.

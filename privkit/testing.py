@@ -25,16 +25,18 @@ def assert_claim_stands(
 ) -> EmpiricalBound:
     """Fail if canaries show that a mechanism has a larger ε than its certificate claims.
 
-    Each canary is one of two neighboring records, chosen by a fair coin. A linear classifier, fitted on other releases,
-    guesses which one was released. A claim that passes is not proven: a stronger test may still refute it.
+    A canary is one of two neighboring records, chosen by a fair coin. A linear classifier, fitted on other releases,
+    guesses which of the two records was released. A claim that passes is not proven: a stronger test may still refute
+    it.
 
     Args:
         mechanism: function from records [N, ...] and a generator to releases [N, ...]. Release n must depend only on
             record n and its own noise, and must hold everything that is released about the record in all rounds.
         certificate: the claimed guarantee for one record.
         neighbors: two records [...] that are neighbors under the claim, as far apart as it allows. None takes two
-            vectors of 16 coordinates that differ strongly in each, for a mechanism that clips or clamps and a
-            replace-one claim. For an add-or-remove-one claim, give a record and the input that stands for its absence.
+            vectors of 16 coordinates that differ strongly in each coordinate; this suits a replace-one claim of a
+            mechanism that clips or clamps. For an add-or-remove-one claim, give a record and the input that stands for
+            its absence.
         canaries: number of released records, ≥ 2; more records give a tighter bound.
         confidence: confidence of the lower bound on ε, in [1/2, 1): a true claim fails with probability at most 1 −
             confidence.
@@ -70,7 +72,8 @@ def assert_claim_stands(
 
 
 def assert_audit(out: Path | str | None = None, **settings: Any) -> AuditRun:
-    """Run an audit, and fail unless every attack has a result and every check and gate (a pass/fail condition) is met.
+    """Run an audit, and fail unless every attack has a result, every check of the results holds, and every gate (a
+    pass/fail condition that you set) is met.
 
     Args:
         out: the run folder, as in `privkit.run_audit`.

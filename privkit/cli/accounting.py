@@ -68,7 +68,7 @@ def epsilon(
 ) -> None:
     """Compute ε for each row of a parameter table, or for one mechanism that flags describe.
 
-    A wrong row does not stop the others: each row is checked separately.
+    Rows are checked separately, so an error in one row does not stop the others.
     """
     if show_schema:
         for column in schema():
@@ -127,8 +127,8 @@ def calibrate(
     """Find the smallest noise, the largest number of rounds, or the smallest group or δ that reaches a target.
 
     The target is an ε, or a limit on any attack: its advantage, or its true positive rate at a false positive rate. The
-    flags describe the mechanism, and the search starts at its own value of the parameter. A target that every value
-    meets is refused. Randomized response has a noise_parameter instead of a sigma.
+    flags describe the mechanism; the search starts at the parameter's value there. A target that every value meets is
+    refused. For randomized response, the parameter is noise_parameter instead of sigma.
     """
     from privkit.accountants import answer, calibration
     from privkit.accountants.table import mechanism_of
@@ -228,7 +228,7 @@ COMMANDS = (epsilon, calibrate, permutations, doctor)
 
 
 def _rates(text: str) -> tuple[float, float]:
-    """Parse "TPR@FPR": a true positive rate and its false positive rate.
+    """Parse "TPR@FPR" into a true positive rate and the false positive rate at which it holds.
 
     >>> _rates(".05@.01")
     (0.05, 0.01)
@@ -259,9 +259,10 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Print the value that a search found, the resulting limits on any attack (`limits`), and the certificate.
+    """Print the parameter value that `calibrate` found, the resulting limits on any attack (`limits`), and the
+    certificate.
 
-    Noise and δ are rounded up, so that the printed values reach the target, too.
+    Noise and δ are rounded up, so that the printed value also reaches the target.
     """
     from dataclasses import asdict
 

@@ -154,8 +154,9 @@ def report(
         ),
     ] = False,
 ) -> None:
-    """Write a run folder's report again, print its table, and exit as the run did: 1 if a gate (a condition) failed, 3
-    if results are errors or missing.
+    """Write a run folder's report again, and print its table.
+
+    The exit code is that of the run: 1 if a gate (a condition that you set) failed, 3 if results are errors or missing.
     """
     from privkit.audit.report import build
     from privkit.run.records import last_verdict, read_rows

@@ -34,10 +34,14 @@ _CHUNK = 2_000  # rows that are computed in one vectorised pass
 def budgets(
     entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
-    """The result row and the certificate of each table entry, in order; a refused entry becomes a row with its error.
+    """Compute the ε of each table entry: yields its result row and its certificate, in order.
+
+    An entry that is refused yields a row with the error, and None.
 
     Args:
         tight: whether to compose numerically if no closed form is exact.
+        compare: whether to add the published ε.
+        terms: whether to add the guarantee in the terms of NIST SP 800-226.
 
     >>> from privkit.accountants import table
     >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)

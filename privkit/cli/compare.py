@@ -42,10 +42,10 @@ def place(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     as_json: Json = False,
 ) -> None:
-    """Compare a run with registered defenses, by accuracy and by the share of records that attacks identify.
+    """Compare a run with the defenses in the registry, by accuracy and by the share of records that attacks identify.
 
-    The registry has results of privkit's own defenses at several strengths, on the same data under the strongest quick
-    attacks.
+    The registry is a table of results of privkit's defenses at several strengths, on the same data under the strongest
+    quick attacks.
     """
     from privkit.audit.place import placed
     from privkit.reports.registry import NOTE, place_table
@@ -69,7 +69,8 @@ def record(
     seed: Annotated[int | None, typer.Option(parser=whole_number, help="Seed of the run. [the first]")] = None,
     data_root: Annotated[Path | None, typer.Option(help="Folder of the official datasets.")] = None,
 ) -> None:
-    """Write a trained model of a run as a recording: attacked releases, weights, the adversary's records and the truth.
+    """Write a run's trained model as a recording: its releases, weights, the attacked records and the adversary's
+    records.
 
     `privkit audit --recorded` on the recording gives the numbers of the run, on a CPU bit for bit. The recording
     contains the attacked images, so share it only if others may see them.

@@ -1,6 +1,6 @@
-"""Descriptions of parts for `list` and `describe`, kept in the user's cache until the parts change.
+"""Descriptions of parts (defenses, attacks, …) for `list` and `describe`, kept in the user's cache until parts change.
 
-Without the cache, reading them imports torch, which takes seconds.
+Without the cache, each command would import torch to read them, which takes seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """The entries of `privkit.parts.entries.part_entries` for one kind of parts, from the cache if possible.
+    """Describe all parts of one kind (such as "defenses"), as `privkit.parts.entries.part_entries` does, from the cache
+    if possible.
 
     A kind with plug-ins is never cached, because plug-ins may change.
     """

@@ -40,16 +40,17 @@ class _Estimate:
 def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
     """The planned cells (defense, attack, seed) with estimated times, from a few timed steps on random records.
 
-    Without a data root, random records of the published shape and number replace an official dataset. Times are CPU
-    seconds of one thread (`privkit.torch_utils.clock`), because on a busy machine several threads use extra CPU time to
-    wait for each other. The estimate leaves out opening the data, scoring and the report. A long training step is timed
-    on fewer images and scaled by their number. Attacks are timed on the first defense of each configuration, each for a
-    short time, and extrapolated: in three measured runs (digits, a table, a text) the estimate was 0.8 to 1.75 times
-    the true CPU seconds. A `PrivkitError` is raised for settings that the run would refuse, and for a model, defense or
-    attack that fails in this trial.
+    Times are CPU seconds of one thread (`privkit.torch_utils.clock`), because on a busy machine several threads spend
+    CPU time on waiting. A long training step is timed on fewer images and scaled. Each attack is timed briefly on the
+    first defense of its configuration, and extrapolated. Opening the data, scoring and the report are left out. In
+    three measured runs (digits, a table, a text) the estimate was 0.8 to 1.75 times the true CPU seconds. Without a
+    data root, random records of the published shape and number replace an official dataset.
 
     Args:
         parts: one configuration for each protocol, all with the same device and number of threads.
+
+    Raises:
+        PrivkitError: for settings that the run would refuse, and if a model, defense or attack fails in this trial.
     """
     use_own_caches()
     keep_freed_memory()

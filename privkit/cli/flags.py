@@ -16,10 +16,11 @@ from privkit.settings.table import Setting
 
 
 def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **more: Any) -> inspect.Parameter:
-    """A flag as a parameter of a command.
+    """Declare a command-line flag as a parameter of a command's function.
 
     Args:
-        kind: type of the value, such as `str` or `list[str]`; None is allowed as well if it is the default.
+        kind: type of the value, such as `str` or `list[str]`; if the default is None, None is allowed as well.
+        help_: the help text.
         words: spellings of the flag; none for `--name VALUE`.
     """
     option = typer.Option(*words, help=help_, **more)
@@ -28,8 +29,9 @@ def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **m
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """The flag of a setting. Its default is None if a configuration file may hold the setting, so that the file
-    decides.
+    """The command-line flag of a setting.
+
+    If a configuration file may hold the setting, the flag's default is None, so that the file decides.
     """
     more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
@@ -39,7 +41,7 @@ def flag_of(setting: Setting) -> inspect.Parameter:
 
 
 def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """The command with its own parameters, and these flags in place of its `**keywords`.
+    """Replace the `**keywords` of a command's function by these flags; its own parameters stay.
 
     A parameter of the command replaces a flag of the same name.
     """
@@ -55,7 +57,7 @@ class EachOnce(TyperCommand):
     """A command that refuses two values for a flag that takes one; otherwise the first would be lost silently."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the flags of a command line.
+        """Read a command line's flags, and refuse a flag that is given twice.
 
         Raises:
             UsageError: if a flag was given twice; the message names it.
@@ -68,9 +70,9 @@ class EachOnce(TyperCommand):
 
 
 def whole_number(given: str | int) -> int:
-    """The whole number in a flag's text. Ranges and lists are refused; a number is returned unchanged.
+    """Parse the text of a flag as a whole number; ranges and lists are refused, and a number is returned unchanged.
 
-    (Number parsers of libraries may read "0-4" as -4.) A refusal is a `BadParameter` that names the allowed form.
+    Libraries' parsers may read "0-4" as -4. A `BadParameter` names the allowed form.
 
     >>> whole_number("12"), whole_number("-1")
     (12, -1)

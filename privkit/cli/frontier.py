@@ -32,7 +32,8 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
         ] = None,
         **flags: Any,
     ) -> None:
-        """Audit a defense at several strengths, and draw accuracy against the best attack's recovery, with ε as color.
+        """Audit a defense at several strengths, and plot accuracy against the strongest attack's recovery, with ε as
+        color.
 
         This is an audit of several defenses, so the same command resumes it, and `privkit verify` checks its folder.
         """
@@ -55,14 +56,15 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
 
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:
-    """The labels of a defense at every combination of the values.
+    """The labels (name and options) of a defense at every combination of the given option values.
 
     Args:
-        defense: a defense as `--defense` takes it; in a chain, the stage that has the option is varied.
+        defense: a defense as `--defense` takes it; in a chain of several defenses, the one that has the option is
+            varied.
         vary: texts of the form "key=value,value,…".
 
     Raises:
-        UsageError: if no stage or several stages have the option, or if a value is not allowed.
+        UsageError: if no defense or several defenses of the chain have the option, or if a value is not allowed.
 
     >>> varied("gaussian_noise:clip=2", ["sigma=.1,1.5"])
     ['gaussian_noise:sigma=0.1,clip=2.0', 'gaussian_noise:sigma=1.5,clip=2.0']

@@ -1,7 +1,7 @@
 """`privkit audit --grid grid.toml`: defenses × attacks × data × models × seeds, as a folder of runs.
 
 Attacked images, baselines and defended models depend on dataset and model. So a grid has one run for each pair of
-dataset and model, and every command for runs works on each of them.
+dataset and model. Every command for a run folder works on each of these runs.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _AXES = ("dataset", "model")
 
 
 def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:
-    """The planned runs of a grid, as folder -> configuration.
+    """The planned runs of a grid, one for each pair of dataset and model: folder -> configuration.
 
     Args:
         settings: the settings of an audit, except that `dataset` and `model` may be lists.
 
     Raises:
-        UsageError: for a large grid without `yes`, and for settings that do not fit together.
+        UsageError: for a large grid unless `yes` is True, and for settings that do not fit together.
     """
     axes = [_axis(settings, key) for key in _AXES]
     pairs = [
@@ -54,9 +54,9 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
 
 def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
-    """Compute the runs one after another, print the verdict of each, and exit with the worst exit code.
+    """Compute a grid's runs one after another, print the verdict of each, and exit with the worst of their exit codes.
 
-    All runs are planned first, so that wrong settings are refused before any computation.
+    All runs are planned before the first one starts, so that wrong settings are refused at once.
     """
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root

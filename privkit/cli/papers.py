@@ -224,8 +224,9 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Heading and rows, one for each table or figure of a paper: the count of its numbers, their state, our
-    evidence.
+    """Text table of what is reproduced of a paper: heading, and one row for each of its tables and figures.
+
+    A row gives the count of published numbers, their state (such as reproduced), and privkit's evidence.
     """
     rows = []
     for one in covered:
@@ -259,8 +260,10 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows: the verdict on each ordering of methods; with `tiny`, also at tiny scale, and the added
-    seeds.
+    """Text table of a paper's orderings of methods ("A is better than B"): heading, and one row with the verdict on
+    each.
+
+    If `tiny` gives the verdicts at tiny scale, further columns show these verdicts, the run's size and the added seeds.
     """
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []

@@ -25,7 +25,7 @@ _READER_GONE = 141  # a shell's exit code for a program that SIGPIPE ended
 
 
 class Output(io.FileIO):
-    """An output stream whose write errors do not stop a computation: text that cannot be written is dropped.
+    """An output stream that drops text which cannot be written, so that a write error does not stop a computation.
 
     Attributes:
         failed: the first write error; None if everything was written.
@@ -36,7 +36,7 @@ class Output(io.FileIO):
         self.failed: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write the data, or store the error.
+        """Write the data; if this fails, store the error in `failed`.
 
         Raises:
             BrokenPipeError: on standard output, if its reader has closed it.
@@ -109,8 +109,8 @@ def _told(error: BaseException) -> int:
 def _streams() -> Output:
     """Make standard output and standard error always writable, and return standard output.
 
-    Closed descriptors are opened on the null device, so that no file of the run takes their numbers. A character that
-    the stream's encoding lacks becomes "?".
+    A closed descriptor is opened on the null device, so that no file of the run gets its number. A character that the
+    stream's encoding lacks becomes "?".
     """
     for descriptor in (0, 1, 2):
         try:
@@ -135,7 +135,7 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Raise a `MemoryError` if the memory limit is too small for the libraries, which would kill the process silently.
+    """Raise a `MemoryError` if the memory limit is too small for the libraries, since the process would die silently.
 
     If there is a limit, a child process tests whether it suffices.
     """
@@ -170,10 +170,10 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A block without Python's garbage collection, which would scan torch's objects repeatedly while they load.
+    """A context without Python's garbage collection, which would scan torch's objects repeatedly while they load.
 
-    This saves a seventh of the time in which a command reads its settings. Memory allocated inside may stay in use
-    until the process ends, so the block should allocate little.
+    This saves a seventh of the time in which a command reads its settings. Memory that is allocated inside may stay in
+    use until the process ends, so allocate little.
 
     >>> with uncollected():
     ...     gc.isenabled()

@@ -21,7 +21,7 @@ _DOMAINS: Mapping[str, type[Images] | type[Tokens] | type[Tables]] = {
 
 
 def to_json(domain: Domain) -> dict[str, Any]:
-    """A domain's name and fields as a JSON object.
+    """The name and fields of a domain (a description of one kind of record) as a JSON object.
 
     >>> to_json(Tokens(length=4, vocabulary=("", "?", "a")))
     {'name': 'tokens', 'length': 4, 'vocabulary': ('', '?', 'a'), 'separator': ' '}
@@ -30,7 +30,9 @@ def to_json(domain: Domain) -> dict[str, Any]:
 
 
 def from_json(given: Any) -> Domain:
-    """The domain that `to_json` wrote; a `ValueError` if a field is missing, unknown or not allowed.
+    """Rebuild a domain (a description of one kind of record) from the object that `to_json` returned.
+
+    A `ValueError` says which field is missing, unknown or not allowed.
 
     >>> from_json({"name": "images", "shape": [1, 8, 8]})
     Images(shape=(1, 8, 8))

@@ -49,15 +49,16 @@ VALIDATION_ID_OFFSET = 1 << 33  # ids of official validation images start here
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Labelled records of one domain.
+    """N labelled records of one domain (images, token sequences or table rows).
 
     Attributes:
         x: the records [N, *domain.shape]: images, float32 [N, C, H, W] in [0, 1]; token sequences, int64 [N, T]; or
             table rows, float32 [N, columns].
-        y: labels, int64 [N] from 0; or several labels per record as 0 and 1 in [N, L], which become int64.
-        ids: int64 [N], the record's index in its official training set, or `TEST_ID_OFFSET` (for validation another
-            offset) plus its index in the official test set; equal in all runs.
-        domain: domain of the records; by default, images of the shape of `x`.
+        y: labels, int64 [N] from 0. If each record has L labels: 0 or 1 for each of them, [N, L], converted to int64.
+        ids: int64 [N], numbers that identify the records in all runs: a training record's index in the official
+            training set; for test and validation records, an offset (`TEST_ID_OFFSET` for test) plus their index in
+            their official set.
+        domain: description of one record; by default, images of the shape of `x`.
 
     Raises:
         DataError: if shapes, types or ranges differ from those above.
@@ -131,7 +132,7 @@ class Pools:
         test: test records; None if the dataset has none.
         classes: number of classes, or of labels that each record has.
         notes: sentences for readers of the results, for example about omitted records.
-        validation: official validation records; None if the dataset has none, so that they are drawn from `train`.
+        validation: official validation records; if None, validation records are drawn from `train`.
     """
 
     train: Pool
@@ -142,7 +143,7 @@ class Pools:
 
 
 class DatasetSpec(Protocol):
-    """A frozen specification of a dataset, which can open it.
+    """An immutable description of a dataset. Its method `open` loads the records.
 
     Attributes:
         name: name in the registry.
@@ -153,13 +154,13 @@ class DatasetSpec(Protocol):
     domain: ClassVar[str]
 
     def open(self, root: Path | None, *, download: bool, train_images: int) -> Pools:
-        """Open the dataset.
+        """Load the dataset's training, test and validation parts.
 
         Args:
             root: the data root, or None if the user named none.
             download: whether files may be fetched into the root.
-            train_images: number of training records needed; of several files, only enough files for this number are
-                opened.
+            train_images: number of training records needed; a dataset of several files opens only as many of them as
+                this number needs.
 
         Raises:
             DataError: if files are missing or damaged; the message is one sentence.

@@ -36,7 +36,7 @@ class _ChosenPool:
 
 
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
-    """The records of two or more classes, which are renumbered in the given order.
+    """Keep only the records of the given classes, two or more, and renumber these classes from 0 in the given order.
 
     Raises:
         DataError: if a class does not exist or has no training record; the message names the dataset.
@@ -70,7 +70,7 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
 
 
 def with_classes(spec: Any, classes: object) -> Any:
-    """A dataset's specification with the added field `classes`; it keeps only records of these classes.
+    """Copy a dataset's specification and add the field `classes`; the new dataset holds only records of these classes.
 
     Raises:
         ValueError: if `classes` is not a list of at least two different class numbers.

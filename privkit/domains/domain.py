@@ -14,15 +14,15 @@ Values = NDArray[np.float64]  # one number per record, [N], or a pair of them
 
 
 class Domain(Protocol):
-    """Description of one record, with operations on batches of records.
+    """Describes what one record is (an image, a token sequence or a table row), with operations on batches of records.
 
     N records are one tensor `x` [N, *shape] in every domain, so that all domains share the code that stacks and gathers
     records.
 
     Attributes:
-        kind: the measures that score guesses at the domain's records, and the constant guesses for comparison.
+        kind: the measures that score an attack's guesses at such records, and constant guesses for comparison.
         name: the domain's name, as datasets, models and attacks declare it.
-        records: the plural noun for sentences.
+        records: the plural noun for such records in sentences, such as "images".
         shape: shape of one record.
     """
 
@@ -47,7 +47,7 @@ class Domain(Protocol):
         """Valid records [E, *shape], E ≥ 1, far from real ones, as candidates for a canary's counterpart."""
 
     def fit(self, x: Tensor, given: Domain) -> Tensor:
-        """Records `x` of the domain `given`, converted to this domain, for an adversary's auxiliary data.
+        """Convert records of the domain `given` to this domain, for use as an adversary's auxiliary data.
 
         A `UsageError` if records of `given` cannot be converted.
         """
@@ -62,14 +62,16 @@ class Domain(Protocol):
         """Constant guesses from the adversary's records [N, *shape]: name -> one record [*shape]."""
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """Scores of guesses against their records, both [N, *shape]: measure -> [N]; undefined measures are left
+        """Score N guesses against their true records, both [N, *shape].
+
+        Returns a dictionary from a measure's name to values [N]; measures that are undefined for these records are left
         out.
         """
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The distance [G, N] of each guess [G, *shape] from every record [N, *shape], by the domain's first measure.
+        """The distance of each of G guesses, [G, *shape], from each of N records, [N, *shape]: values [G, N].
 
-        A smaller value is nearer.
+        The distance is the domain's first measure, with its sign chosen such that a smaller value is nearer.
         """
 
     def shown(self, x: Tensor) -> list[str]:

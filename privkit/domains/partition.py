@@ -25,21 +25,26 @@ class Partition(Protocol):
     name: ClassVar[str]
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
-        """Distribute the images; a `UsageError` if there are too few images for this number of clients.
+        """Distribute N images over n clients.
 
         Args:
             labels: labels of the images, integers [N].
             clients: number of clients, n ≥ 1.
             seed: seed of every draw.
+
+        Raises:
+            UsageError: if there are too few images for this number of clients.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iid(Checked):
-    """Distributes images at random, independently of their labels; clients' numbers of images differ by at most one.
+    """Distributes images at random, independently of their labels.
+
+    By default, clients' numbers of images differ by at most one.
 
     Attributes:
-        sizes: number of images of each client, or None for equal numbers; images beyond the sum stay unused.
+        sizes: number of images of each client; images beyond their sum stay unused. None means equal numbers.
 
     Source: CutMixSL §4 (all clients hold equally many images, chosen at random).
 
@@ -76,11 +81,13 @@ class Dirichlet(Checked):
     """Each class is divided over the clients in proportions drawn from a symmetric Dirichlet distribution.
 
     Attributes:
-        alpha: α_D > 0; small values give each client few classes, and 9,999 is the papers' IID case.
-        smallest: smallest number of images of a client; a client with fewer gets images from the client with the most.
+        alpha: concentration α_D > 0 of the Dirichlet distribution. With a small value, each client has few classes; the
+            papers use 9,999 for the IID case.
+        smallest: smallest number of images that a client may have; a client with fewer takes images from the largest
+            client.
 
-    Source: DP-CutMixSL §5 and Fig. 11b (α_D). The paper names α_D only; dividing each class over clients is the common
-    reading, after Yurochkin et al. 2019.
+    Source: DP-CutMixSL §5 and Fig. 11b (α_D). The paper gives only α_D; dividing each class over the clients follows
+    Yurochkin et al. 2019.
 
     >>> shares = Dirichlet(alpha=0.1).assign(np.arange(60) % 3, clients=4, seed=0)
     >>> shares.sizes.tolist(), int(shares.sizes.sum())
@@ -116,11 +123,11 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Round `proportions`·total in each row to whole numbers whose sum is the row's total: int64 [rows, n].
+    """Divide each row's total by its proportions into n whole numbers that sum to the total: int64 [rows, n].
 
     Args:
-        proportions: [rows, n], ≥ 0, each row summing to one.
-        totals: int64 [rows], ≥ 0.
+        proportions: shares of the n receivers, [rows, n], ≥ 0; each row sums to one.
+        totals: whole numbers to divide, int64 [rows], ≥ 0.
     """
     exact = proportions * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
@@ -137,7 +144,7 @@ def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
         fraction: share of the records, in (0, 1]; at least one record is taken.
 
     Returns:
-        Numbers of the drawn records, int64, ascending.
+        Indices of the drawn records, int64, ascending.
 
     Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
     """
@@ -184,7 +191,7 @@ def _table(order: Rows, sizes: Rows) -> ClientPartition:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientPartition:
-    """Every client's images, as indices into the private batch; no image belongs to two clients.
+    """Which images each of n clients holds, as indices into the batch of all private images; no image is shared.
 
     >>> shares = ClientPartition(rows=torch.tensor([[2, 2, 2], [0, 3, 1]]), sizes=torch.tensor([1, 3]))
     >>> shares.weights.tolist(), shares.of(0).tolist()
@@ -208,10 +215,10 @@ class ClientPartition:
 
 
 def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
-    """Number of rounds in an epoch, in which n clients release about all images once: ⌊images / (n·B)⌋.
+    """Rounds in an epoch, such that each image is sent about once: ⌊images / (n·B)⌋ for n clients, B = `batch_size`.
 
     Raises:
-        UsageError: if the images do not fill one round.
+        UsageError: if there are fewer images than one round needs.
     """
     rounds = images // (clients * batch_size)
     if rounds == 0:
@@ -223,19 +230,21 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 
 
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
-    """The largest number of times that one image is released in an epoch: ⌈rounds·B / smallest share⌉.
+    """The largest number of times that one image is released in an epoch: ⌈rounds·B / images of the smallest client⌉.
 
-    Accountants charge every record for this number of releases. A client with fewer images than others uses each of its
-    images several times.
+    B is `batch_size`. The privacy accounting charges every record for this number of releases. A client with fewer
+    images than other clients uses its images several times.
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 
 
 def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
-    """Draw an epoch's order: every client permutes its own images and uses them in turn, starting again after the last.
+    """Draw the order in which clients use their images in an epoch.
 
-    An image is released ⌊R·B/size⌋ or ⌈R·B/size⌉ times, and more than once in one batch only if its client has fewer
-    than B images.
+    Every client permutes its images and uses them in turn, again and again.
+
+    With R rounds and B images per batch, a client of s images releases each image ⌊R·B/s⌋ or ⌈R·B/s⌉ times. Images
+    repeat within a batch only if s < B.
 
     Args:
         shares: the clients' images, on the generator's device.
@@ -243,7 +252,7 @@ def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, 
         rounds: number of rounds, R ≥ 1.
 
     Returns:
-        Indices into the private batch, int64 [R, n, B].
+        Indices into the batch of all private images, for each round and each of n clients, int64 [R, n, B].
     """
     whole("batch_size", batch_size)
     whole("rounds", rounds)

@@ -15,13 +15,13 @@ from privkit.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Splits:
-    """The parts of a dataset for one seed.
+    """A dataset's records, divided at random by one seed into the parts of an experiment.
 
     Attributes:
-        private: the client's training images.
+        private: the clients' training images.
         auxiliary: the adversary's images, disjoint from the private and the test images.
         test: images on which the task's accuracy is measured.
-        classes: number of labels.
+        classes: number of classes, or of labels that each record has.
         validation: images on which each epoch of training is evaluated; None if there are none.
     """
 
@@ -66,14 +66,15 @@ def part_sizes(pools: Pools, *, private: int, auxiliary: int, test: int, validat
 
 
 def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0) -> Splits:
-    """Draw the private, validation, auxiliary and test parts.
+    """Draw the private, validation, auxiliary and test parts of an experiment.
 
-    `numpy.random.default_rng(seed).permutation` shuffles the images. The first images are private, the next ones are
-    for validation, and the last ones are auxiliary. Test images come from the official test set, or else from just
-    before the auxiliary images. An official validation set, if any, gives the validation images. If there are too few
-    images, all parts shrink in proportion; without one image for each part, a `DataError` is raised.
+    `numpy.random.default_rng(seed).permutation` shuffles the training images. The first images are private, the next
+    ones serve for validation, and the last ones are auxiliary. Test images come from the official test set; without
+    such a set, they are the training images just before the auxiliary ones. An official validation set replaces the
+    validation images above.
 
-    `private`, `auxiliary` and `test` (≥ 1) and `validation` (≥ 0) are the desired numbers of images.
+    `private`, `auxiliary` and `test` (≥ 1) and `validation` (≥ 0) are the desired numbers of images. If there are too
+    few images, all parts shrink in proportion. A `DataError` is raised if a part would be empty.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
@@ -113,9 +114,9 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 def spare(
     pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0
 ) -> NDArray[np.int64]:
-    """Indices of the training records that `split` leaves unused, those nearest to the auxiliary records first.
+    """Indices of the training records that `split`, with the same arguments, leaves unused.
 
-    Args: as in `split`.
+    They come in reverse order of `split`'s shuffle, so the records next to its auxiliary part are first.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
@@ -132,7 +133,8 @@ def without(batch: Batch, known: Batch) -> Batch:
 
 
 def left_out(count: int, records: str, others: int = 0) -> str:
-    """A sentence on how many of the adversary's records were left out as private or attacked, and on replacements.
+    """A sentence for results: `count` of the adversary's records were left out because they are private or attacked,
+    and `others` records replaced them.
 
     >>> left_out(38, "images", others=38)
     '38 own images that were drawn are private or attacked ones: left out, and 38 others took their place'

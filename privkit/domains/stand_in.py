@@ -25,7 +25,7 @@ step."""
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPool:
-    """Random records; record i has class i modulo the number of classes.
+    """A pool of random records in place of real data; record i has class i modulo the number of classes.
 
     >>> RandomPool(count=5, classes=3, domain=Images(shape=(1, 8, 8))).take(np.arange(4)).y
     tensor([0, 1, 2, 0])
@@ -92,7 +92,9 @@ OFFICIAL: Mapping[str, Official] = {
 
 
 def stand_in(spec: Any) -> Pools | None:
-    """Random records in place of an official dataset that needs files; None for other datasets.
+    """Random records with the shape and size of an official dataset, to work without its files.
+
+    The result is None for datasets that need no files.
 
     >>> from privkit.domains.images.vision import Mnist
     >>> pools = stand_in(Mnist())

@@ -31,14 +31,14 @@ def read_arrays(
     wanted: Mapping[str, tuple[str, int]],
     optional: Mapping[str, tuple[str, int]] = MappingProxyType({}),
 ) -> dict[str, NDArray[Any]]:
-    """Name -> array from an npz file; all arrays have the same length.
+    """Read arrays of equal length from an npz file: name -> array.
 
     Args:
         wanted: array name -> numpy's kind ("f", "u", "b", "U") and number of dimensions.
-        optional: the same, for arrays that may be missing from the file.
+        optional: kind and dimensions of arrays that may be missing from the file, as in `wanted`.
 
     Raises:
-        DamagedFile: if the data are no such file, or unpack to more than `_MOST_BYTES`.
+        DamagedFile: if the data are no npz file with these arrays, or unpack to more than `_MOST_BYTES`.
     """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -59,7 +59,9 @@ def read_arrays(
 
 
 def read_array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """Read one array. Before memory is allocated, the size in the array's header is compared with the archive's.
+    """Read one array of an npz archive.
+
+    Before memory is allocated, the size in the array's header is compared with the size in the archive.
 
     Raises:
         ValueError: if the array holds objects, or its header claims more bytes than the archive has.

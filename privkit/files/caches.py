@@ -1,7 +1,7 @@
-"""Folders for libraries' caches and settings: always in the user's cache, never a run folder or the current folder.
+"""Folders for libraries' caches and settings, which always lie in the user's cache folder.
 
-A compiler's cache holds programs and pickles, and a plotting library's settings can name programs to start. A run
-folder may come from somebody else, so neither is read from there.
+They are never read from a run folder or the current folder, which may come from somebody else: a compiler's cache holds
+programs and pickles, and a plotting library's settings can name programs to start.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def use_own_caches() -> None:
 
 @contextmanager
 def plain_matplotlib() -> Iterator[None]:
-    """A block in which matplotlib uses its default settings and ignores every `matplotlibrc`.
+    """A context in which matplotlib uses its default settings and ignores every `matplotlibrc` file.
 
-    On import, matplotlib reads a `matplotlibrc` in the current folder, and fails if the file is faulty. So if there is
-    such a file, matplotlib is imported with our cache folder as the current folder.
+    On import, matplotlib reads a `matplotlibrc` in the current folder, and fails if the file is faulty. So if such a
+    file exists, matplotlib is imported with privkit's cache folder as the current folder.
     """
     use_own_caches()
     planted = os.path.lexists("matplotlibrc") and "matplotlib" not in sys.modules

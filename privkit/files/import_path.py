@@ -37,10 +37,10 @@ class Untrusted(UsageError):
 
 @contextmanager
 def only(trusted: Sequence[str]) -> Iterator[None]:
-    """A block in which import paths reach only objects of trusted modules, at any depth.
+    """A context in which only objects of trusted modules can be imported by an import path.
 
     Args:
-        trusted: names of modules, whose submodules are trusted, too.
+        trusted: names of the trusted modules; their submodules are trusted, too.
 
     >>> with only(["mynets"]):
     ...     imported("the builder", "torch:load")
@@ -56,7 +56,7 @@ decide which code runs; if you trust all that torch defines, give --trust torch,
 
 
 def is_trusted(module: str, trusted: Sequence[str]) -> bool:
-    """Whether a module is trusted, or lies below a trusted one.
+    """Whether a module is in `trusted`, or is a submodule of a module in it.
 
     >>> is_trusted("mynets.small", ["mynets"]), is_trusted("mynetsandmore", ["mynets"])
     (True, False)
@@ -65,7 +65,8 @@ def is_trusted(module: str, trusted: Sequence[str]) -> bool:
 
 
 def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
-    """Refuse an import path outside the trusted modules, before anything is imported.
+    """Refuse an import path outside the trusted modules, before anything is imported. `what` names the object in the
+    error.
 
     Raises:
         Untrusted: if the path is not trusted; the message says what to add to the command.
@@ -79,7 +80,7 @@ def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
 
 
 def with_options(given: str) -> tuple[str, str] | None:
-    """The import path and the options of `module:object` or `module:object:key=value,…`; None for anything else.
+    """Split `module:object` or `module:object:key=value,…` into the import path and its options; None for other texts.
 
     >>> with_options("mine.stages:Squash:bound=2"), with_options("masking:keep=.2")
     (('mine.stages:Squash', 'bound=2'), None)
@@ -89,7 +90,7 @@ def with_options(given: str) -> tuple[str, str] | None:
 
 
 def imported(what: str, path: str) -> Any:
-    """The object behind an import path.
+    """Import the object that an import path names.
 
     Args:
         what: name of the object in errors, such as "the defense".
@@ -144,10 +145,12 @@ def _check_home(what: str, path: str, found: object, trusted: Sequence[str]) -> 
 
 @contextmanager
 def faults_of(what: str, part: object) -> Iterator[None]:
-    """A block that turns an error of a user's own part into one sentence; errors of privkit's parts pass unchanged.
+    """A context that turns an error of a user's own part (defense, attack, …) into one sentence; other errors are
+    unchanged.
 
     Raises:
-        UsageError: if the part raises an error; the message names part, error and place.
+        UsageError: if a part that is not privkit's raises an error; the message names the part `what`, the error and
+            its line.
     """
     try:
         yield

@@ -1,8 +1,8 @@
 """Records the files that a user's own code reads, by Python's audit hook, since the source may not name them.
 
-A file is attributed to each source file outside privkit that is on the call stack when the file is opened. The hook
-searches the stack up to the audit, the command line or the registry. A file that privkit itself opens is attributed to
-no source. The hook is installed with the first user part.
+When a file is opened, the hook notes it for each source file outside privkit on the call stack; it searches the stack
+up to privkit's audit, command line or registry. Files that privkit itself opens are not noted. The hook is installed
+when the first user part is loaded.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe the files that a module outside privkit reads, itself or by calls of other code; to be called before its
-    import.
+    """Observe which files a module outside privkit reads, itself or through code that it calls.
+
+    Call this before the module is imported.
     """
     if module.partition(".")[0] == "privkit":
         return
@@ -81,13 +82,13 @@ def begin() -> None:
 
 
 def read_by(sources: Iterable[str], or_by_others: Iterable[str] = ()) -> dict[str, str]:
-    """Path -> SHA-256, for all files that these source files read, directly or through other sources that they called.
+    """The files that these source files read, directly or through sources that they called: path -> SHA-256.
 
     Args:
-        or_by_others: paths that are included even if only other code read them.
+        or_by_others: paths that are included if any observed code read them.
 
     Raises:
-        UsageError: if a file was edited after the reading, because results from both contents would be mixed.
+        UsageError: if a file was edited after it was read, since results would mix old and new contents.
     """
     roots, found = {os.path.abspath(source) for source in sources}, dict[str, str]()
     with _lock:
@@ -150,7 +151,7 @@ def _note(path: str, flags: int, frame: FrameType | None) -> None:
 
 
 def _readers(frame: FrameType | None) -> tuple[set[str], bool]:
-    """The source files outside privkit on the call stack, and whether privkit called them.
+    """The source files outside privkit on the call stack, and whether privkit's code called them.
 
     The set is empty if privkit opens the file for itself or for its data.
     """

@@ -1,4 +1,5 @@
-"""Paths below a run folder: they stay inside it, contain no symbolic link, and only plain files are read.
+"""Safe paths below a run folder: they stay inside the folder and contain no symbolic link, and only plain files are
+read.
 
 A run folder may come from somebody else. `root` resolves the folder's own path once. Below it, a link or a ".." is an
 attempt to escape and is refused.
@@ -32,7 +33,7 @@ def root(path: Path | str) -> Path:
 
 
 def inside(root: Path, *names: str) -> Path:
-    """The path below `root` of nested `names`, each the name of one folder or file.
+    """Join `names`, each the name of one folder or file, to a path below `root`.
 
     Raises:
         RunFolderError: if a name is empty, is "..", or has several parts.
@@ -51,7 +52,8 @@ def inside(root: Path, *names: str) -> Path:
 
 
 def file_name(name: str) -> str:
-    """A part's name in a form for file names: an import path's colon becomes a dot, and long names are cut.
+    """Turn the name of a part (defense, attack, …) into a file name: an import path's colon becomes a dot; long names
+    are cut.
 
     >>> file_name("gaussian_noise+masking"), file_name("mine.stages:Squash")
     ('gaussian_noise+masking', 'mine.stages.Squash')
@@ -70,7 +72,7 @@ def check_folder(folder: Path) -> None:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """A descriptor of a plain file, opened without following links.
+    """Open a plain file without following links; returns its descriptor.
 
     Args:
         path: a path whose folder contains no link.
@@ -95,7 +97,7 @@ def open_file(path: Path, flags: int) -> int:
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """The content of a plain file of the run.
+    """Read a plain file of a run folder.
 
     Args:
         most: the largest number of bytes; None for no limit.

@@ -1,4 +1,4 @@
-"""Record files of a run folder as JSON, with identifying fields and a checksum over all fields.
+"""Reads and writes the records of a run folder: JSON files with identifying fields and a checksum over all fields.
 
 A record describes a run, a cell (one result), a model, or an attack's control experiments. It is written last and lists
 the checksums of the other files.
@@ -20,7 +20,8 @@ AGAIN = "repeat the run's command to do that part anew"  # advice after a damage
 
 
 def unreadable(path: Path, error: OSError, unit: Path | None = None) -> str:
-    """The message for a file of the run that could not be read. The file may be intact, so deletion is not advised.
+    """The message for a file of a run that could not be read. It does not advise to delete the file, which may be
+    intact.
 
     Args:
         unit: folder of the result or model whose record lists the file; None if no record lists it.
@@ -43,7 +44,7 @@ def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
 
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
-    """The fields of a record from `sealed`; the checksum is checked and removed.
+    """Read the fields of a record that `sealed` wrote; the checksum is checked and removed.
 
     Args:
         data: JSON text, with any spacing and order of keys.
@@ -83,10 +84,11 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Pairs of a file that differs from a record's list and a description of the difference; empty if all are intact.
+    """The files that differ from a record's list, as pairs (file, description of the difference); empty if all are
+    intact.
 
     Args:
-        files: name or path below the folder -> SHA-256 in the record.
+        files: the record's list: name or path below the folder -> SHA-256.
     """
     changes = []
     for name, known in files.items():
@@ -103,7 +105,7 @@ def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def checked_bytes(path: Path, known: str | None) -> bytes:
-    """Bytes of a file, checked against the SHA-256 in a record.
+    """Read a file and compare it with its SHA-256 in a record (`known`).
 
     Raises:
         DamagedFile: if the record does not list the file (`known` is None), or if the SHA-256 differs.

@@ -78,7 +78,7 @@ def write_record(path: Path, fields: Mapping[str, Any], *, flush: bool = True) -
 
 
 def present_bytes(path: Path, most: int | None = None) -> bytes | None:
-    """The content of a file of the run; None if the file does not exist.
+    """Read a file of a run folder; None if the file does not exist.
 
     Raises:
         DamagedFile: if the file exists but cannot be read.
@@ -92,10 +92,10 @@ def present_bytes(path: Path, most: int | None = None) -> bytes | None:
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """The fields of a record; None if its file does not exist.
+    """Read the fields of a record (a JSON file with a checksum); None if the file does not exist.
 
     Args:
-        **identity: fields with the expected values.
+        **identity: fields that identify the record, with their expected values.
 
     Raises:
         DamagedFile: if the record was changed, or has other values in these fields.
@@ -228,7 +228,9 @@ def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:
-    """Read weights into a module; a `DamagedFile` if the file is missing or was changed.
+    """Read weights from a file into a module.
+
+    A `DamagedFile` is raised if the file is missing or was changed.
 
     Args:
         known: the SHA-256 that `save_module` returned.
@@ -245,7 +247,7 @@ def load_module(path: Path, module: nn.Module, known: str | None) -> None:
 
 
 def make_root(path: Path) -> None:
-    """Create a folder that a user named, with its parents.
+    """Create the folder that a user named, with its parents.
 
     Raises:
         RunFolderError: if the path cannot be a folder.

@@ -22,7 +22,7 @@ class TooMuch(TomlError):
 
 
 def read_text(path: Path) -> str:
-    """Text of a file, or of a pipe such as `<(command)`.
+    """Read the text of a file, or of a pipe such as `<(command)`.
 
     Raises:
         OSError: if the path cannot be read, or is a device or a folder.
@@ -43,7 +43,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text.
+    """Parse a TOML text into nested dictionaries.
 
     Raises:
         TomlError: if the text is not valid TOML.

@@ -15,7 +15,9 @@ CONFIDENCE = 0.95
 
 
 def _delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
-    """A statistic's interval, from each record's influence; None if all influences are 0, or at an end of the range.
+    """Confidence interval of a statistic, from each record's influence on it.
+
+    None if all influences are 0, or if the value is an end of the range `within`.
 
     The statistic's variance is estimated by the variance of the mean influence. The interval is computed on the logit
     scale of the range and transformed back; on (-1, 1) this is Fisher's z.
@@ -75,8 +77,8 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
     """Accuracy, MCC and AUC of a classifier.
 
     Args:
-        scores: scores [N, L] of each class, higher for likelier classes. With several labels per record, a score above
-            0 predicts the label.
+        scores: scores of N records for L classes, [N, L], higher for likelier classes. With several labels per record,
+            a score above 0 predicts the label.
         labels: the class of each record, [N], or several labels per record, as 0 and 1 in [N, L].
 
     >>> found = task_scores(np.array([[2.0, 1.0], [0.0, 3.0], [1.0, 0.0]]), np.array([0, 1, 1]))
@@ -98,7 +100,7 @@ def task_scores(scores: Floats, labels: Whole) -> TaskScores:
 
 
 def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
-    """Share of correct tokens in texts [N, T], with its interval over texts; id 0 is padding and does not count.
+    """Share of correct tokens in N texts [N, T], with a confidence interval; id 0 is padding and does not count.
 
     The interval treats texts, not tokens, as independent.
 
@@ -115,7 +117,9 @@ def token_scores(predicted: Whole, tokens: Whole) -> TaskScores:
 
 
 def accuracy(labels: Whole, predicted: Whole) -> Interval:
-    """Share of correct classes [N], or of correct labels [N, L], with an interval over records, exact for classes.
+    """Share of correct predictions, with a confidence interval over N records.
+
+    Labels are classes [N], for which the interval is exact, or L labels per record, [N, L].
 
     Source: Clopper and Pearson 1934.
     """
@@ -125,15 +129,14 @@ def accuracy(labels: Whole, predicted: Whole) -> Interval:
 def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
     """Matthews' correlation coefficient in [−1, 1], for any number of classes; 0 if predictions or labels are constant.
 
-    Without a wrong prediction, the delta method does not apply. The lower limit is then the MCC of a classifier with
-    Clopper–Pearson's upper limit as error rate, at the observed class shares.
+    If no prediction is wrong, the interval's lower limit is the MCC of a classifier with the observed class shares
+    whose error rate is Clopper–Pearson's upper limit, since the delta method does not apply.
 
     Args:
-        labels: classes [N], 0..classes−1, or several labels per record [N, L]; the labels of a record count as
-            dependent.
+        labels: classes of N records, [N], 0..classes−1; or L labels per record, [N, L], which count as dependent.
 
     Source: Gorodkin 2004 (R_K); for two classes Yao et al., patch shuffling, §V-A.3. The influence and the limit
-    without errors are derived.
+    without errors are privkit's derivation.
     """
     counts = np.bincount((labels * classes + predicted).ravel(), minlength=classes**2).reshape(classes, classes)
     counts, whole = counts.astype(float), (-1.0, 1.0)
@@ -159,10 +162,12 @@ def mcc(labels: Whole, predicted: Whole, classes: int) -> Interval:
 
 
 def auc(scores: Floats, targets: NDArray[np.bool_]) -> Interval | None:
-    """Area under the ROC curve of scores [N, L] for targets [N, L], each class against the rest, averaged over classes.
+    """Area under the ROC curve of L classes, each against the rest, averaged over classes; scores and targets are [N,
+    L].
 
     Ties count one half. If all pairs are ranked correctly, each class gets Clopper–Pearson's limit for its number of
-    disjoint pairs, and all limits hold jointly. None if no class has both positive and negative records.
+    disjoint pairs; the limits hold jointly for all classes. Returns None if no class has both positive and negative
+    records.
 
     Source: Hanley and McNeil 1982 (Mann and Whitney's statistic); DeLong, DeLong and Clarke-Pearson 1988 (the
     contribution of each record to one area; the mean over classes is derived).

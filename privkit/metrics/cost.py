@@ -21,11 +21,12 @@ FLOAT = 4  # bytes of a number on the wire: float32
 
 
 def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
-    """Share of the smashed data that a client sends, on average over messages and clients.
+    """Share of its smashed data that a client sends, in [0, 1], on average over messages (mixed batches) and clients.
 
     Args:
-        weights: weights of a release, float [M, k, T] (`Release.weights`); None if the release has no masks.
-        present: which places of a message are taken by a client, bool [M, k]; None if all are taken.
+        weights: mixing weights of M messages for k clients and T tokens, float [M, k, T] (`Release.weights`), 0 where a
+            token is not sent; None if the release has no masks.
+        present: bool [M, k], False where a message has fewer than k clients; None if all messages have k clients.
     """
     if weights is None:
         return 1.0
@@ -36,10 +37,10 @@ def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
 def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: torch.device) -> int:
     """The largest number of bytes in use while `work` runs, including the tensors in `resident`.
 
-    On CUDA it is `max_memory_allocated` (whose running maximum is reset), after an uncounted run in which cuBLAS
-    allocates its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its
-    storage is freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in
-    convolutions), which depends on the processor.
+    On CUDA it is `max_memory_allocated`, whose running maximum is reset; before, an uncounted run lets cuBLAS allocate
+    its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its storage is
+    freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in convolutions),
+    which depends on the processor.
 
     Args:
         work: function to measure, called once on a CPU and twice on CUDA; it must free what it allocates.
@@ -109,7 +110,8 @@ def costs_of(
     averaged_every: int | None = None,
     companion: nn.Module | None = None,
 ) -> Costs:
-    """Count the costs of one client with torch's own counters, on copies of the modules.
+    """Count the bytes, multiply-accumulates and peak memory of one client, with torch's counters on copies of the
+    modules.
 
     Args:
         lower: all modules with weights that run at one client, from a record to smashed data.

@@ -28,7 +28,7 @@ _ELSEWHERE = (
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureNetwork:
-    """A frozen network from images to features, computed without gradients.
+    """A frozen network from n images to F features each, computed without gradients.
 
     >>> network = FeatureNetwork(label="mean color", body=lambda x: x.mean((2, 3)))
     >>> network(torch.full((2, 1, 4, 4), 0.5)).tolist()
@@ -43,11 +43,13 @@ class FeatureNetwork:
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
-        """Features, float32 [N, F] on the images' device; a `UsageError` if the images have another shape or hold NaN.
+        """F features of each of N images, float32 [N, F] on the images' device.
+
+        A `UsageError` is raised if the images have another shape or hold NaN.
 
         Args:
-            images: images [N, C, H, W] in [0, 1]; C is 1 (repeated three times) or 3. They are resized bilinearly with
-                antialiasing.
+            images: images [N, C, H, W] in [0, 1]; C is 1 (repeated three times) or 3. Images are resized bilinearly
+                with antialiasing.
         """
         if images.ndim != 4 or images.shape[1] not in (1, 3) or len(images) == 0:
             raise UsageError(f"{self.label} reads grey or color images [N, 1 or 3, H, W], got {list(images.shape)}")
@@ -65,13 +67,14 @@ class FeatureNetwork:
 
 
 def feature_network(name: str, device: str | torch.device = "cpu") -> FeatureNetwork:
-    """The feature network with a name given by the user.
+    """Load the feature network that the user named.
 
     Args:
-        name: "timm:MODEL" or "torchvision:MODEL" (pretrained weights, from the library's cache or a download; features
-            are the classifier's input), "file:PATH" (TorchScript, [N, 3, H, W] in [0, 1] -> [N, F]; if the module has a
-            whole number `image_size`, images are resized to it), "embedded" (EfficientNet-Lite0 from two packages:
-            ImageNet features for any picture), or "dlib" (a face descriptor; images must be aligned face crops).
+        name: "timm:MODEL" or "torchvision:MODEL" loads pretrained weights, from the library's cache or a download; the
+            features are the classifier's input. "file:PATH" loads TorchScript from images [N, 3, H, W] in [0, 1] to F
+            features, [N, F]; if the module has a whole number `image_size`, images are resized to it. "embedded" is
+            EfficientNet-Lite0 from two packages (ImageNet features for any picture). "dlib" is a face descriptor for
+            aligned face crops.
 
     Raises:
         UsageError: if there is no such network, or it does not return one feature vector per image.

@@ -27,7 +27,7 @@ class ImageMetric(Protocol):
     def __call__(
         self, truth: NDArray[np.float32], guess: NDArray[np.float32], *, data_range: float
     ) -> NDArray[np.floating]:
-        """Compare originals and guesses, both [N, C, H, W], one finite value each, [N].
+        """Compare N originals with their guesses, both [N, C, H, W]; returns one finite value for each image, [N].
 
         `data_range` is the largest minus the smallest possible value, 1.0 for images in [0, 1].
         """
@@ -49,7 +49,7 @@ def column(metric: ImageMetric) -> str:
 
 
 def values(metric: ImageMetric, truth: Tensor, guess: Tensor) -> Values:
-    """One value per image, [N], for truth and guess [N, C, H, W] in [0, 1].
+    """Apply a user's metric to N originals and guesses [N, C, H, W] in [0, 1]: one value per image, [N].
 
     Raises:
         UsageError: if the metric fails, or does not give a finite number for each image.

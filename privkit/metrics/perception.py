@@ -48,9 +48,10 @@ class Perception:
         """Load the networks and metrics that a user named.
 
         Args:
-            names: at most one feature network (see `feature_network`), one "lpips:alex", "lpips:vgg" or
-                "lpips:squeeze", and one "classifier" or "classifier:PATH", a TorchScript file, [N, 3, H, W] in [0, 1]
-                -> [N, L].
+            names: at most one name of each kind: a feature network (see `feature_network`); "lpips:alex", "lpips:vgg"
+                or "lpips:squeeze"; and "classifier" (trained here) or "classifier:PATH", a TorchScript file from images
+                [N, 3, H, W] in [0, 1] to scores of L classes, [N, L].
+            own: the user's own metrics, by name.
 
         Raises:
             UsageError: if two networks have one kind, or a name is unknown.
@@ -83,7 +84,9 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """A copy for the images of one seed. Its classifier is checked, or trained on images that are not attacked.
+        """Prepare the networks for the images of one seed; returns a copy.
+
+        A classifier from a file is checked; otherwise one is trained on `known`, images that are not attacked.
 
         Raises:
             UsageError: if images have several labels each, or if a classifier from a file has another number of
@@ -118,8 +121,9 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Values [N] by metric, for images [N, C, H, W] in [0, 1]; guesses are classified only if `labels` are
-        given.
+        """Values [N] by metric, for N originals and guesses [N, C, H, W] in [0, 1].
+
+        Guesses are classified only if `labels` are given.
         """
         values: dict[str, Values] = {}
         if self.network is not None:

@@ -25,7 +25,7 @@ _LPIPS_SIDE = 64  # smaller pictures vanish in its poolings
 
 
 def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Feature similarity per image: |cosine| of the features of an original and its guess; higher is closer.
+    """Feature similarity of each of N images: |cosine| of the features of the original and the guess; higher is closer.
 
     Even unrelated pictures have values far above 0; `f_sim_floors` gives such reference values.
 
@@ -39,12 +39,13 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
 
 def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict[str, float]:
-    """Mean |cosine| over all pairs of originals of the same class, and over all pairs of different classes.
+    """Reference values for `f_sim`: the mean |cosine| of features over all pairs of originals of the same class, and
+    over all pairs of different classes.
 
-    A guess that scores no higher reveals at most the class of the picture.
+    A guess whose score is not higher reveals at most the class of the image.
 
     Returns:
-        The means in [0, 1], as "same_class" and "other_class"; a key without pairs is left out.
+        The means in [0, 1], as "same_class" and "other_class"; if there are no pairs, the key is left out.
 
     Source: privkit's own, for F-SIM as in `f_sim`.
     """
@@ -65,7 +66,8 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 
 
 def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
-    """Whether a guess identifies its original, 1 or 0 per image; the mean is the share of identified originals.
+    """Whether a guess identifies its original, 1 or 0 for each of N images; the mean is the share of identified
+    originals.
 
     A guess counts if its own original is, by cosine, the nearest of all originals (rank-1 identification). A random
     guess counts with probability 1/N.
@@ -88,7 +90,9 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
 
 def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
-    """LPIPS distance per image; lower is closer, and 0 is a copy. Pictures below 64 pixels per side are enlarged first.
+    """LPIPS distance of each guess from its original, [N]; lower is closer, and 0 is a copy.
+
+    Images below 64 pixels per side are enlarged first.
 
     Args:
         net: "alex", "vgg" or "squeeze"; results must report it with the version, 0.1.
@@ -162,12 +166,13 @@ _JITTER = 0.1  # standard deviation of the noise on the images it learns from: g
 
 
 def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Values:
-    """Whether the classifier assigns the original's class to the guess, 1 or 0 per image; the mean is an accuracy.
+    """Whether a classifier assigns the original's class to the guess, 1 or 0 for each image; the mean is an accuracy.
 
     `recognized_floors` gives reference values, from unrelated images and from the originals.
 
     Args:
         classifier: network from images to one score per class.
+        labels: classes of the originals, [N].
 
     Source: Zhang et al. 2020, "The secret revealer", §4.1 ("attack accuracy"), who judge guesses by a classifier, too.
     """
@@ -178,7 +183,8 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
 
 def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork) -> dict[str, float]:
-    """Reference values for `recognized`: accuracy if each guess is its original, or another original.
+    """Reference values for `recognized`: the classifier's accuracy if each guess is its original, or a different
+    original.
 
     Returns:
         Accuracies in [0, 1]: on "originals", and for "other_originals" the mean over all pairs of different originals.
@@ -193,7 +199,8 @@ def recognized_floors(truth: Tensor, labels: Tensor, classifier: FeatureNetwork)
 
 
 def taught(known: Batch, classes: int, seed: int) -> FeatureNetwork:
-    """Train a small convolutional classifier, images -> scores [N, L], on images that are not attacked.
+    """Train a small convolutional classifier from images to scores of L classes, [N, L], on images that are not
+    attacked.
 
     Args:
         known: labeled images, one label each.

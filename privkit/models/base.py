@@ -26,13 +26,13 @@ class SplitModel:
             the normalisation. `torch.func.vmap` over stacked weights and images can evaluate the segments of n clients
             in one call.
         upper: the server's segment, smashed data -> logits [N, classes]; see `predicts`.
-        hides_places: whether permuting an image's patches only permutes its tokens, as every count of permutations
-            assumes; None if unknown. It can be False even without position embedding: tokens of overlapping patches
-            reveal their neighbors, and a jigsaw solver can reassemble a shuffled image. Tests check this field for
-            privkit's own models; an audit measures it for any other model.
-        other_tokens: number of tokens that represent no patch (a class token, registers), if places are hidden.
-        predicts: what the model predicts: "labels", or "texts" for logits [N, T, words] of the next token at each
-            place; `upper` then has the matching loss (`privkit.training.losses.next_token`).
+        hides_places: whether permuting an image's patches only permutes its tokens; None if unknown. The accounting of
+            shuffles needs this. It can be False even without position embedding: tokens of overlapping patches reveal
+            their neighbors, so a jigsaw solver can reassemble a shuffled image. Tests check the value for privkit's
+            models; an audit measures it for all other models.
+        other_tokens: number of tokens that represent no patch (a class token, registers), if `hides_places` is True.
+        predicts: what the model predicts: "labels", or "texts" for logits [N, T, words] of the token that follows each
+            of T tokens; `upper` then has the matching loss (`privkit.training.losses.next_token`).
         class_token: who owns the class token. "server": the upper segment adds it, and it never crosses the cut.
             "client": it is token 0 of the smashed data [N, T+1, D]. "none": there is no class token, or a user wrote
             the model.
@@ -47,7 +47,7 @@ class SplitModel:
 
 
 class ModelSpec(Protocol):
-    """A frozen specification that builds a `SplitModel`.
+    """An immutable description of a model; its method `build` creates the `SplitModel`.
 
     Attributes:
         domain: kind of records that the model reads: "images", "tokens", "tables" or "any".
@@ -57,10 +57,10 @@ class ModelSpec(Protocol):
     domain: ClassVar[str]
 
     def build(self, domain: Any, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build the segments with seeded weights.
+        """Build the lower and upper segment, with initial weights drawn from `seed`.
 
         Args:
-            domain: domain of the records (their shape and kind), of the kind that this model reads.
+            domain: description of the records (their kind and shape); the kind must be the one that this model reads.
             classes: number of labels.
             positions: whether the lower segment may embed positions; shuffling defenses forbid it.
             seed: seed of the initial weights; the global generator is left unchanged.
@@ -72,7 +72,7 @@ class ModelSpec(Protocol):
 
 
 class NamedCuts(Checked):
-    """Base of the built-in specifications; their field `cut` is one of the names in `cuts`.
+    """Base class of privkit's own models. Their field `cut` is one of the layer names in `cuts`.
 
     Attributes:
         overlapping: whether patches share pixels.

@@ -21,7 +21,7 @@ def cut_chain(pieces: Mapping[str, nn.Module], cut: str) -> SplitModel:
     """Cut a chain of modules after the one called `cut`, which may be any module but the last.
 
     The modules in `pieces`, in order, map images in [−1, 1] to logits. Convolutions mix neighboring pixels, so smashed
-    data reveal their places.
+    data reveal their position in the image.
     """
     names = list(pieces)
     below = names.index(cut) + 1
@@ -37,13 +37,14 @@ _MAPS, _WIDTH = (32, 64), 256
 class Cnn(NamedCuts):
     """Two 3×3 convolutions, one pooling, and two linear layers, with tanh between them.
 
-    Smashed data lie in [−1, 1] at every cut. For an image of 28×28 pixels they have 12,544 numbers at "pool" and 256 at
-    "fc". There are 3,232,906 weights for gray 28×28 images of ten classes.
+    Smashed data lie in [−1, 1] at every cut. For an image of 28×28 pixels, 12,544 numbers cross the cut at "pool", and
+    256 at "fc". There are 3,232,906 weights for gray 28×28 images of ten classes.
 
     Attributes:
         cut: last layer of the lower segment: "conv1", "conv2", "pool" or "fc", with the tanh behind it.
 
-    Source: accurate_sl, Table 1, "CNN on MNIST". Paper and release cut after "fc" and after "pool".
+    Source: accurate_sl, Table 1, "CNN on MNIST". The paper and its released code use two cuts: after "fc" and after
+    "pool".
 
     >>> split = CNN.build(Images(shape=(1, 28, 28)), 10, positions=True, seed=0)
     >>> split.lower(torch.zeros(2, 1, 28, 28)).shape

@@ -34,23 +34,25 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
 
 @torch.no_grad()
 def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool | None, int]:
-    """Whether permuting an image's patches, or a sequence's tokens, only permutes the segment's output.
+    """Test whether permuting an image's patches, or a sequence's tokens, only permutes the tokens that a segment
+    outputs.
 
-    A shuffle hides the order of tokens only if no token reveals its own place. Tokens may represent the patches in any
-    order. Tokens that represent no patch, such as a class token, must keep their place. The test uses the finest grid
-    of patches with at most as many patches as tokens. It fails for a position embedding, and for overlapping patches,
-    which reveal their neighbors. It runs a copy of the segment, which draws from the global generator if the segment
-    does.
+    Only then does a shuffle of the output hide the order: no token reveals its own place. Output tokens may represent
+    the patches in any order; tokens that represent no patch, such as a class token, must keep their place. The test
+    uses the finest grid of patches that does not exceed the number of tokens. It fails for a position embedding, and
+    for overlapping patches, which reveal their neighbors. It runs a copy of the segment on random records, so a random
+    segment draws from the global generator.
 
     Args:
         lower: the lower segment, on the CPU.
+        domain: description of a record, an image or a token sequence.
         batch: number of records in a measured batch, at least three.
 
     Returns:
         Whether places are hidden, and the number of tokens that represent no patch (0 unless places are hidden). The
-        first value is None if the test is not possible: tokens match neither a grid over the image nor a sequence; the
-        test fails with tokens that represent no patch; the record is a table row; the segment draws noise; or it cannot
-        be copied or run (training reports this error).
+        first value is None if no test is possible: the tokens match no grid of patches and no sequence; the test fails,
+        but some tokens represent no patch; the record is a table row; the segment draws noise; or it cannot be copied
+        or run (training reports this error).
 
     >>> told_places(nn.Sequential(nn.Flatten(2), nn.ZeroPad1d((1, 0)), nn.Unflatten(2, (5, 1)), nn.Flatten(0, 1)),
     ...     Images(shape=(1, 2, 2)))  # a pixel is a token, and one of zeros is in front
@@ -121,12 +123,12 @@ def _permuted(record: Tensor, grid: tuple[int, ...], order: Tensor) -> Tensor:
 
 
 class _Imported(ABC):
-    """Base of specifications with segments that a user wrote.
+    """Base class of models whose segments a user wrote.
 
     The user's functions get the keywords `domain`, `image_shape` (for images), `classes` and `positions`, as far as
     they accept them. Modules are looked up on the Python path and in the current folder. If `positions` is False, a
-    lower segment whose tokens reveal their places is refused, since a shuffle would not hide their order
-    (`told_places`).
+    lower segment whose tokens reveal their positions (`told_places`) is refused, since a shuffle would not hide their
+    order.
     """
 
     domain: ClassVar[str] = "any"
@@ -163,11 +165,12 @@ class _Imported(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedPair(_Imported):
-    """`lower:upper`, two dotted import paths of nn.Module classes or of functions that return one.
+    """A user's model from two import paths `lower:upper`, each the path of an nn.Module class or of a function that
+    returns a module.
 
     Attributes:
-        lower: for example "mynets.client.Lower".
-        upper: for example "mynets.server.Upper".
+        lower: import path of the client's segment, for example "mynets.client.Lower".
+        upper: import path of the server's segment, for example "mynets.server.Upper".
 
     Source: the user's.
 
@@ -189,10 +192,10 @@ class ImportedPair(_Imported):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFunction(_Imported):
-    """`module:function`, the import path of a function that returns both segments, (lower, upper).
+    """A user's model from the import path `module:function` of a function that returns both segments, (lower, upper).
 
     Attributes:
-        function: for example "mynets:segments".
+        function: the import path, for example "mynets:segments".
 
     Source: the user's.
     """

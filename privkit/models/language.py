@@ -28,11 +28,13 @@ _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFace(Checked):
-    """A language model of Hugging Face: with a classifier at the last place, or as a causal model of the next token.
+    """A Hugging Face language model, which classifies a text by its last token, or predicts each next token (causal
+    model).
 
-    The client has the embeddings and the first blocks; tokens [N, T, D] cross the cut. The model's own forward method
-    runs both segments, so positions and masks are the model's; there is no dropout. Padding counts as an ordinary
-    token, since the server does not know the mask; in a causal model it does not affect earlier words.
+    The client has the embeddings and the first blocks; T tokens of size D cross the cut, [N, T, D]. The model's own
+    forward method runs both segments, with its positions and attention masks; there is no dropout. Padding counts as an
+    ordinary token, since the server does not know which tokens are padding; in a causal model it does not affect
+    earlier words.
 
     Nothing is downloaded, unpickled or run from the folder. Needs the package transformers (extra `language`).
 
@@ -44,8 +46,8 @@ class HuggingFace(Checked):
         lora: rank of the LoRA adapters in all linear layers of the client's blocks; then only the adapters are trained
             at the client. 0 means no adapters, and all client weights are trained. Needs the package peft (extra
             `language`).
-        task: "label": a new linear layer predicts the label from the last place. "next_token": the model's own head
-            predicts the next token from each place, among the tokens of the dataset. Texts are then the labels, so the
+        task: "label": a new linear layer predicts the label from the last token's state. "next_token": the model's own
+            head predicts, after each token, the next one among the dataset's tokens. Texts are then the labels, so the
             protocol must keep labels at the clients.
 
     Source: Wolf et al. 2020, "Transformers: state-of-the-art natural language processing"; Hu et al. 2022, "LoRA".
@@ -72,7 +74,8 @@ class HuggingFace(Checked):
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build the segments, as in `ModelSpec.build`; `positions` is ignored, and `hides_places` is measured.
+        """Build the segments, as in `ModelSpec.build`; `positions` is ignored, and `hides_places` is measured by
+        `told_places`.
 
         Raises:
             UsageError: if a package, the folder or its weights are missing; if texts or vocabulary do not fit the
@@ -267,7 +270,8 @@ def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 class _Door(nn.Module):
-    """A wrapper around a block, or in place of one, through which tokens enter or leave the model's own forward method.
+    """Wraps a transformer block (or replaces it), to insert tokens into the model's forward method or to read its
+    tokens.
 
     Attributes:
         tokens: before a call, tokens that replace the input, or None; after the call, the output.
@@ -292,10 +296,10 @@ class _Door(nn.Module):
 
 
 class _Segment(nn.Module):
-    """A copy of the model with some of its blocks, without dropout.
+    """A copy of the language model with some of its transformer blocks, without dropout.
 
     Args:
-        blocks: the remaining blocks, one of them a `_Door`.
+        blocks: the remaining blocks; one of them is a `_Door`, through which tokens cross the cut.
         first: number of the first of these blocks in the whole model.
     """
 
@@ -330,8 +334,9 @@ class _Lower(_Segment):
 
 
 class _Upper(_Segment):
-    """The server's segment: tokens [N, T, D] -> logits of the last or every place, by the other blocks and final
-    norm.
+    """The server's segment: runs the remaining blocks on tokens [N, T, D].
+
+    Returns logits [N, words or classes] after the last token, or with `every` after each of T tokens, [N, T, words].
     """
 
     def __init__(self, base: nn.Module, block: int, head: nn.Linear, *, every: bool) -> None:

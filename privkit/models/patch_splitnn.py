@@ -34,7 +34,7 @@ class _SharedConv(nn.Conv2d):
 
 
 class SharedNorm(nn.BatchNorm2d):
-    """One batch normalization for P patches, applied to one patch after another.
+    """One batch normalization that P patches share, applied to one patch after another.
 
     So each patch is normalized by its own batch statistics, and the running statistics are updated P times per step.
     """
@@ -73,7 +73,9 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """Turn P networks of one architecture into one network on stacked channels. The first network is changed in place.
+    """Join P networks of one architecture, one for each patch, into one network on patches stacked as channels.
+
+    The first network is changed in place.
 
     >>> networks = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)) for _ in range(2)]
     >>> one_a_patch(networks)(torch.rand(5, 6, 8, 8)).shape
@@ -103,9 +105,11 @@ _HIDDEN = (512, 256)  # widths inside AdaptationNet, table 1
 
 
 class Patches(nn.Module):
-    """Cuts images into square patches, stacked as channels, and drops some patches of each image in training.
+    """Cuts images into square patches, stacks them as channels, and in training drops some patches of each image.
 
     Args:
+        patch: side of a patch in pixels.
+        stride: pixels from one patch to the next.
         drop: share of each training image's patches that are set to zero, in [0, 1).
     """
 
@@ -145,8 +149,9 @@ class WithAdaptation(nn.Module):
     """The server's network together with AdaptationNet, which classifies every patch separately during training.
 
     Args:
-        adaptation: network from feature maps [N, P·C, h, w] to logits of the patches [N, P·L, 1, 1].
-        weight: weight of the patches' loss, α·M/P (equations 1 and 2).
+        adaptation: network from the feature maps of P patches, [N, P·C, h, w], to logits of L classes for each patch,
+            [N, P·L, 1, 1].
+        weight: weight of the patches' loss: α·M/P, where M networks read the P patches (equations 1 and 2).
     """
 
     def __init__(self, rest: nn.Module, adaptation: nn.Module, patches: int, weight: float) -> None:
@@ -172,10 +177,10 @@ class WithAdaptation(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class PatchSplitNN(NamedCuts):
-    """A ResNet whose first layers each see one patch; the server joins their feature maps.
+    """A ResNet whose first layers run on each of P patches separately; the server joins the patches' feature maps.
 
-    The paper calls the first layers *upper* models; here they form the lower segment. Its output [N, P·C, h, w] holds
-    the feature maps of patch 1, then of patch 2, …: the defense `split_parts:parts=P` puts each patch into a separate
+    The paper calls the first layers *upper* models; here they form the lower segment. Its output [N, P·C, h, w] holds C
+    feature maps of patch 1, then of patch 2, …. The defense `split_parts:parts=P` puts each patch into a separate
     storage.
 
     Attributes:
@@ -183,15 +188,15 @@ class PatchSplitNN(NamedCuts):
         cut: last layer of the patches' networks: "stem", "stage1" (the paper), "stage2" or, of depth 18, "stage3".
         patch: side of a patch in pixels.
         stride: pixels from one patch to the next; if it is smaller than `patch`, patches overlap.
-        models: M, the number of networks: 1 network for all patches, or None for one network per patch.
-        adaptation: AdaptationNet of Patch SplitNN+: "none", "shared" by all patches (as released), or "own" for one per
-            patch.
+        models: M, the number of networks for the patches: 1 for a single network; None for one network per patch.
+        adaptation: the AdaptationNet of Patch SplitNN+, which classifies each patch in training: "none", "shared" by
+            all patches (as released), or "own" for one network per patch.
         alpha: weight α of AdaptationNet's loss; the paper has 1 on CIFAR-10, .6 on CIFAR-100 and .3 on PCam.
         drop: share of each training image's patches that are set to zero, in [0, 1).
 
-    Source: Mabuchi and Ishikawa, "Patch-based Privacy Preserving Neural Network for Vision Tasks", §3, tables 1 to 4. A
-    network for all patches gets one patch after another in the paper, so each patch has its own batch statistics.
-    Convolutions pad each patch separately with zeros.
+    Source: Mabuchi and Ishikawa, "Patch-based Privacy Preserving Neural Network for Vision Tasks", §3, tables 1 to 4.
+    In the paper a single network gets one patch after another, so each patch has its own batch statistics. Convolutions
+    pad each patch separately with zeros.
 
     >>> split = PATCH_SPLITNN.build(Images(shape=(3, 32, 32)), 10, positions=True, seed=0)
     >>> split.lower(torch.rand(2, 3, 32, 32)).shape
@@ -214,7 +219,7 @@ class PatchSplitNN(NamedCuts):
         return ("stem", *(f"stage{i + 1}" for i in range(len(BLOCKS[self.depth]) - 1)))
 
     def grid(self, height: int, width: int) -> int:
-        """The number g of patches in a row; a column has as many.
+        """The number g of patches per row and per column of the image.
 
         Raises:
             UsageError: if the image is not a square, or patches of this size and stride do not reach its edge exactly.

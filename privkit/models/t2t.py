@@ -96,8 +96,8 @@ class Whole(nn.Module):
 class T2tVit(NamedCuts):
     """T2T-ViT with a transformer-type tokens-to-token module.
 
-    For images of 224 pixels per side, a token represents 16 pixels per side. The patches overlap, so tokens reveal
-    their neighbors even without positions, and `SplitModel.hides_places` is False. Positions are fixed sinusoids.
+    For images of 224×224 pixels, a token represents 16×16 pixels. The patches overlap, so tokens reveal their neighbors
+    even without positions, and `SplitModel.hides_places` is False. Positions are fixed sinusoids.
 
     Attributes:
         width: token size D: 384 for T2T-ViT-14, 512 for T2T-ViT-24.
@@ -109,7 +109,7 @@ class T2tVit(NamedCuts):
         cut: last layer of the lower segment: "tokens" (tokens-to-token and positions, as at the edge in the
             patch-shuffling paper), "block1", "block2", ...
         class_token: who owns the class token. "server" adds it to the smashed data, so blocks below the cut do not see
-            it. "client" puts it in front of the tokens before positions are added, so T+1 tokens cross the cut.
+            it. "client" puts it in front of the tokens before positions are added, so one token more crosses the cut.
         checkpoint: the authors' state dict (.safetensors, or .pth read with weights_only). Their released weights scale
             the blocks' attention by D^(−1/2), not (D/heads)^(−1/2); queries are rescaled on loading.
 

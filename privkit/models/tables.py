@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class _TableMlp(NamedCuts):
-    """A perceptron on embedded categories and unchanged dense columns, with hidden layers of equal width.
+    """A perceptron on embedded categories and unchanged dense (numeric) columns, with hidden layers of equal width.
 
     Smashed data are vectors [N, D], so defenses that move tokens cannot be used.
 
@@ -87,11 +87,11 @@ _SPREAD = 0.1  # standard deviation of the fields' vectors at the start
 class _Difm(NamedCuts):
     """Dual input-aware factorization machine: each column of a table is a field, and each field a token.
 
-    Field i has a weight w_i and a vector v_i. A categorical column learns them for each category; a dense column
-    multiplies them by its value. Two networks read all fields: attention between the vectors (the vector-wise part),
-    and a perceptron on their numbers (the bit-wise part). Each network gives every field a factor, and w_i and v_i are
-    multiplied by the sum of both factors. The prediction layer is a factorization machine, which does not depend on the
-    order of fields. There are two labels.
+    Field i has a weight w_i and a vector v_i. A categorical column learns them for each category; a dense (numeric)
+    column multiplies them by its value. Two networks read all fields: attention between the vectors (the vector-wise
+    part), and a perceptron on their numbers (the bit-wise part). Each network gives every field a factor, and w_i and
+    v_i are multiplied by the sum of both factors. The prediction layer is a factorization machine, which does not
+    depend on the order of fields. The task must have two classes.
 
     A shuffle hides little, since a vector reveals its field: `hides_places` is False.
 
@@ -101,10 +101,10 @@ class _Difm(NamedCuts):
         head_width: size of each head.
         width: units of each hidden layer of the bit-wise part.
         depth: hidden layers of the bit-wise part.
-        cut: last layer of the lower segment. "embedding" sends fields [N, T, 1 + embedding]. "vector" also sends each
-            field's bit-wise factor and attended vector; the server computes vector-wise factors by a separate map for
-            each field, or behind a shuffle by one map for all. "factors" sends fields multiplied by their factors; the
-            server has only the prediction layer.
+        cut: last layer of the lower segment. "embedding" sends w_i and v_i of T fields, [N, T, 1 + embedding]. "vector"
+            also sends each field's bit-wise factor and attended vector; the server computes the vector-wise factors by
+            a separate map for each field, or behind a shuffle by one map for all fields. "factors" sends w_i and v_i
+            multiplied by the factors; the server has only the prediction layer.
 
     Source: Lu et al. 2020, "A dual input-aware factorization machine for CTR prediction", §3. The defaults are those of
     the DeepCTR library. patch_shuffling, Fig. 8, puts "the part preceding the prediction layer" at the edge and
@@ -132,8 +132,8 @@ class _Difm(NamedCuts):
         """Build both segments. See `ModelSpec.build`.
 
         Raises:
-            UsageError: if there are not two labels, or a shuffle would scramble the input of the server's bit-wise
-                part.
+            UsageError: if the task does not have two classes; or for cut="embedding" with a shuffle, which would
+                scramble the input of the server's bit-wise part.
         """
         if classes != 2:
             raise UsageError(
@@ -210,18 +210,21 @@ class _DualNetwork(nn.Module):
         self.attention, self.bit_wise = attention, bit_wise
 
     def forward(self, fields: Tensor) -> Tensor:
-        """Fields [N, T, 1 + vector] -> field, bit-wise factor, attended vector, joined: [N, T, 1 + vector + 1 +
-        attended].
+        """Append the outputs of both networks to T fields [N, T, 1 + vector].
+
+        Returns [N, T, 1 + vector + 1 + attended]: each field, its bit-wise factor and its attended vector.
         """
         vectors = fields[..., 1:]
         return torch.cat([fields, self.bit_wise(vectors.flatten(1)).unsqueeze(2), self.attention(vectors)], 2)
 
 
 class _Reweighted(nn.Module):
-    """Multiplies fields by the sum of their two factors.
+    """A layer of DIFM: multiplies each of T fields (its weight and vector) by the sum of its bit-wise and vector-wise
+    factors.
 
-    With `by_place`, as published, the vector-wise factor of a field is computed from all T attended vectors in order;
-    otherwise from the field's own attended vector, by a map that all fields share.
+    Vector-wise factors come from attended vectors, the attention's output for each field. With `by_place`, as
+    published, a field's factor is computed from all T attended vectors in order; otherwise only from its own, by a map
+    that all fields share.
     """
 
     def __init__(self, fields: int, vector: int, attended: int, *, by_place: bool) -> None:

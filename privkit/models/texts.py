@@ -19,9 +19,10 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class _TextMlp(NamedCuts):
-    """Token embedding, mean over all places, and one hidden layer, with tanh between them.
+    """A text classifier: token embedding, mean over all T positions, one hidden layer, and a linear layer, with tanh
+    between.
 
-    Padding is embedded as zeros and counts in the mean, since the server does not know the mask.
+    Padding is embedded as zeros and counts in the mean, since the server does not know which tokens are padding.
 
     Attributes:
         embedding: size of a token's vector.
@@ -70,7 +71,7 @@ _LAYERS: dict[str, type[nn.LSTM] | type[nn.GRU] | type[nn.RNN]] = {"lstm": nn.LS
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrent(NamedCuts):
-    """Token embedding, recurrent layers, and a linear classifier on the state after the last token.
+    """A text classifier: token embedding, recurrent layers, and a linear layer on the state after the last token.
 
     Padding is embedded as zeros and moved in front of the text, so that the last state directly follows the last token.
     torch cannot batch recurrent layers over clients, so clients run one after another; the results say so.
@@ -142,10 +143,10 @@ RNN = Recurrent(kind="rnn")  # the same with a plain recurrent layer
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer(EvenHeads):
-    """Token and position embedding, then blocks of attention in both segments, and the mean over tokens.
+    """A text classifier: token and position embedding, transformer blocks in both segments, and the mean over tokens.
 
-    Padding is embedded as zeros without a position. Padding crosses the cut like any token, since the server does not
-    know the mask.
+    Padding is embedded as zeros without a position. It crosses the cut like any token, since the server does not know
+    which tokens are padding.
 
     Attributes:
         width: token size D.
@@ -215,7 +216,8 @@ _EMBEDDING, _PLACES = 128, 512
 
 @dataclass(frozen=True, kw_only=True)
 class Albert(EvenHeads):
-    """Twelve encoder layers that share their weights, the pooler with its tanh, and a linear classifier.
+    """The text classifier ALBERT: twelve encoder layers that share their weights, the pooler with its tanh, and a
+    linear layer.
 
     The client sends the pooled vector of the first token, [N, width] in [−1, 1]. Padding is masked at the client. There
     are 11,683,584 weights below the classifier with the published vocabulary of 30,000. Needs the package transformers

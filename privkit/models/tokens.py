@@ -57,7 +57,7 @@ class Block(nn.Module):
 
     Args:
         heads: number of attention heads, a divisor of width.
-        mlp_ratio: width of the MLP's hidden layer, as a multiple of D.
+        mlp_ratio: width of the MLP's hidden layer, as a multiple of `width`.
 
     Source: Dosovitskiy et al. 2021, "An image is worth 16x16 words", equations 2 and 3; names of weights are timm's.
     """
@@ -114,7 +114,7 @@ class UncutVit(nn.Module):
 def draw(weight: Tensor) -> None:
     """Draw weights in place from a normal distribution with deviation 0.02; a seed gives the same numbers as timm.
 
-    Source: the inverse of the error function, as in timm's `trunc_normal_`; newer torch versions draw other numbers.
+    Source: timm's `trunc_normal_`, by the inverse of the error function; newer torch versions of it draw other numbers.
     """
     with torch.no_grad():
         weight.uniform_(-1, 1).erfinv_().mul_(0.02 * sqrt(2)).clamp_(-2, 2)  # ±1 would become infinite
@@ -142,7 +142,8 @@ class Centered(nn.Module):
 
 
 def patches(images: Tensor, side: int, stride: int) -> Tensor:
-    """Flattened patches of images, row by row: [N, T, C·side²], each patch in the order of a convolution's weight.
+    """Cut N images into T patches, row by row, and flatten each patch in the order of a convolution's weight: [N, T,
+    C·side²].
 
     Args:
         images: images [N, C, H, W]; pixels beyond the last whole patch are left out.
@@ -157,7 +158,7 @@ def patches(images: Tensor, side: int, stride: int) -> Tensor:
 
 
 class PatchLinear(nn.Module):
-    """A patch embedding as one matrix product, with the weights of timm's convolution under the same name.
+    """A patch embedding as one matrix product, with the weights of timm's convolution `proj` under the same name.
 
     `torch.func.vmap` over n clients turns it into one batched product; it would turn a convolution into one with n
     groups.
@@ -173,7 +174,7 @@ class PatchLinear(nn.Module):
 
 
 def stackable(module: nn.Module) -> nn.Module:
-    """Replace fused attention by plain products, in place, in our blocks and timm's.
+    """Replace fused attention by plain products, in place, in privkit's and timm's blocks.
 
     On a CPU torch has no batching rule for fused attention, so n stacked clients would run one by one.
     """
@@ -276,7 +277,8 @@ def first_block(upper: nn.Module) -> FirstBlock:
 
 
 def read_weights(path: str) -> dict[str, Tensor]:
-    """A state dict from .safetensors, or from a .pth of plain tensors; a `UsageError` for other files.
+    """Read a state dict from a .safetensors file, or from a .pth file of plain tensors; a `UsageError` refuses other
+    files.
 
     An outer dictionary of a training script ("state_dict_ema", "state_dict", "model") is removed.
     """
@@ -299,7 +301,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 
 
 def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, needed: tuple[str, ...], fit: str) -> None:
-    """Load the weights whose shapes fit; a classifier of another size is skipped.
+    """Load the weights of `state` whose shapes fit the model; for example, a classifier of another size is skipped.
 
     Args:
         path: path of the file, for the error message.

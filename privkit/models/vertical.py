@@ -26,9 +26,11 @@ Ranges = tuple[tuple[int, int], ...]  # columns that one party holds: from, up t
 
 
 class Parties(nn.Module):
-    """The parties' segments: each reads its columns of a record, and their outputs are concatenated.
+    """The parties' segments as one module: each segment reads its party's columns of a record; outputs are
+    concatenated.
 
     Args:
+        ranges: columns of each party, as pairs (first, end) with the end excluded.
         segments: the segment of each party, from the party's columns [N, ..., columns] to [N, width].
     """
 
@@ -42,7 +44,7 @@ class Parties(nn.Module):
         return torch.cat([segment(part) for segment, part in zip(self.segments, columns, strict=True)], -1)
 
     def of(self, records: Tensor, numbers: Collection[int]) -> Tensor:
-        """The records with the columns of the parties with these numbers (from 0); all other columns are set to 0.
+        """Records in which only the columns of the parties `numbers` (from 0) remain; all other columns are set to 0.
 
         >>> parties = Parties([((0, 2),), ((2, 4),)], [nn.Identity(), nn.Identity()])
         >>> parties.of(torch.ones(1, 4), [1])
@@ -99,7 +101,7 @@ class Vertical(Checked):
         parties: number of parties that hold columns; the server's side holds the labels.
         width: size of each party's output behind its three layers.
         hidden: units of the server's hidden layer.
-        aggregate: how the server joins the outputs: "concatenate" or "sum"; it sees each single output either way.
+        aggregate: how the server joins the outputs: "concatenate" or "sum"; in both cases it sees each party's output.
         cut: the last layer that a party of images computes, 1 to 3: the first or second convolution, or the linear
             layer. The server computes the remaining layers before it joins, so the whole network is the same for each
             cut. With 1 or 2, a party sends its feature maps as one vector.

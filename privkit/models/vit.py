@@ -19,7 +19,7 @@ from privkit.torch_utils.seeded import seeded
 
 @dataclass(frozen=True, kw_only=True)
 class Vit(EvenHeads):
-    """A ViT split into `lower` and `upper`.
+    """A vision transformer (ViT).
 
     Attributes:
         width: token size D.

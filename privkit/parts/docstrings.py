@@ -34,7 +34,7 @@ def source(part: object) -> str:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Field name -> meaning, from the "Attributes" sections of a class and its base classes.
+    """The meanings of a class's fields, from its and its base classes' "Attributes" sections: name -> meaning.
 
     >>> from privkit.shared.interval import Interval
     >>> meanings(Interval)["n"]

@@ -17,7 +17,9 @@ def misnamed(kind: str) -> list[str]:
 
 
 def part_entries(kind: str) -> list[dict[str, Any]]:
-    """The entries of `privkit list` and `privkit describe`: name, docstring, and options with defaults and ranges.
+    """Describe all parts of a kind (such as "defenses") for `privkit list` and `privkit describe`.
+
+    An entry has the part's name, docstring, and options with defaults and ranges.
 
     >>> part_entries("partitions")[0]["allowed"]["smallest"]
     'a whole number >= 1'
@@ -37,7 +39,7 @@ def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
 
 
 def describe_part(name: str, target: Any) -> dict[str, Any]:
-    """One entry of `part_entries`, for a registered part or an object from a plug-in.
+    """Describe one part (defense, attack, …), registered or from a plug-in, as an entry of `part_entries`.
 
     Raises:
         UsageError: if the object is no class, function or dataclass.

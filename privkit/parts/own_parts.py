@@ -22,7 +22,7 @@ _FUNCTIONS = {"datasets": "privkit.domains.images.own:FromFunction", "models": "
 
 
 def kind_noun(kind: str) -> str:
-    """The singular noun for parts of a kind.
+    """The singular noun for a kind of parts.
 
     >>> kind_noun("defenses"), kind_noun("attacks")
     ('defense', 'attack')
@@ -31,10 +31,10 @@ def kind_noun(kind: str) -> str:
 
 
 def is_own_name(name: str, names: Container[str]) -> bool:
-    """Whether a name is the import path of a user's own part.
+    """Whether a name is the import path of a user's own part, rather than one of the registered `names`.
 
     Raises:
-        UsageError: if `name` is a registered part whose option has no value.
+        UsageError: if `name` is a registered part followed by an option without a value.
     """
     registered, colon, rest = name.partition(":")
     if colon and registered in names:
@@ -45,7 +45,7 @@ def is_own_name(name: str, names: Container[str]) -> bool:
 
 
 def kinds_of(target: object) -> list[str]:
-    """The kinds of parts to which a user's own object can belong.
+    """The kinds of parts (such as "defenses") to which a user's object can belong.
 
     >>> from privkit.defenses.denoising import Masking
     >>> kinds_of(Masking), kinds_of(len)
@@ -64,7 +64,7 @@ def _is_module(target: object) -> bool:
 
 
 def own(kind: str, path: str) -> Any:
-    """A user's own part: a dataclass, or an instance whose fields are the defaults.
+    """Import a user's own part: a dataclass, or an instance whose field values are the defaults.
 
     Raises:
         UsageError: if the path cannot be imported, or names no part of this kind.

@@ -90,7 +90,7 @@ def plug_ins(kind: str) -> Iterable[EntryPoint]:
 
 
 def distribution(kind: str, name: str) -> dict[str, str]:
-    """The installed package whose entry point defines a name, with its version; empty for privkit's own names.
+    """The installed package whose entry point defines a part's name: package -> version; empty for privkit's own parts.
 
     >>> distribution("defenses", "batch_shuffle")
     {}
@@ -100,12 +100,12 @@ def distribution(kind: str, name: str) -> dict[str, str]:
 
 
 def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Component:
-    """Build a component from text or from a TOML table.
+    """Build a component (a part with its options, such as a defense) from text or from a TOML table.
 
     Args:
         given: `name`, `name:key=value,key=value`, or a mapping with a "name" key; the name may be the import path of a
-            user's own part, `module:object`. Defenses may be a chain: stages joined by `+`, each optionally with a
-            place behind `@`; a list of stages; or a mapping with "stages".
+            user's own part, `module:object`. A defense may be a chain of stages: names joined by `+`, each with an
+            optional place (client, mixer, server) after `@`; a list of stages; or a mapping with "stages".
 
     Raises:
         UsageError: if a name or key is unknown (the message suggests one), or if a value is not allowed.
@@ -152,7 +152,7 @@ def _parsed(kind: str, given: Any) -> Component:
 
 
 def name_and_options(kind: str, given: Any) -> tuple[str, dict[str, Any]]:
-    """Name and options of one component that is not a chain, given as text or as a table.
+    """Name and options of a part, given as text or as a table; a chain of defenses is not allowed.
 
     Raises:
         UsageError: if `given` is neither text nor a table, or is a table without a name.
@@ -182,7 +182,8 @@ def _with_classes(what: str, spec: Any, classes: object) -> Any:
 
 
 def stages_given(given: Any) -> list[Any] | None:
-    """The stages of a chain, each as the user wrote it; None for a single defense.
+    """Split a chain of defenses into its stages (the single defenses), each as the user wrote it; None if there is no
+    chain.
 
     >>> stages_given("gaussian_noise:sigma=1e+1+masking:keep=.2@server")
     ['gaussian_noise:sigma=1e+1', 'masking:keep=.2@server']
@@ -200,7 +201,7 @@ def stages_given(given: Any) -> list[Any] | None:
 
 
 def read_part(given: str, *, placed: bool = False) -> tuple[str, dict[str, Any]]:
-    """Name and options of `name:key=value,…`; with `placed`, a final `@place` gives the option `place`.
+    """Split `name:key=value,…` into name and options; with `placed`, a final `@place` becomes the option `place`.
 
     The name may be an import path, `module:object`.
 
@@ -238,7 +239,7 @@ def _chain(stages: Sequence[Component]) -> Component:
 
 
 def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
-    """Create a frozen dataclass from its class, or from an instance with the defaults, and options.
+    """Create a frozen dataclass from `template` (its class, or an instance with default values) and options.
 
     Args:
         options: values by field name; unknown names and wrong types raise errors.
@@ -315,7 +316,7 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """A value as it is written on the command line.
+    """Format an option's value as a user would write it on the command line.
 
     >>> as_written(None), as_written(True), as_written((1, 2))
     ('none', 'true', '[1,2]')
@@ -326,7 +327,7 @@ def as_written(value: Any) -> str:
 
 
 def is_pair(given: object) -> bool:
-    """Whether a model is given as the import paths of two segments (`lower:upper`) instead of one part.
+    """Whether a model is given by the import paths of its two segments (`lower:upper`).
 
     >>> is_pair("mynets.Lower:mynets.Upper"), is_pair("mynets.models:Net"), is_pair("vit_micro:cut=embedding")
     (True, False, False)

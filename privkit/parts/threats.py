@@ -59,10 +59,10 @@ def _registered(records: str) -> dict[str, tuple[str, ...]]:
 
 
 def threat(attack: str) -> tuple[str, tuple[str, ...]]:
-    """An attack's threat model with default options, and the domains of the records that it reads.
+    """The threat model of an attack with default options, and the domains (such as images) whose records it reads.
 
-    An attack with another goal than reconstruction has no threat model of its own and reads all domains. An unknown
-    attack raises a `UsageError`.
+    All attacks that do not reconstruct records share the entry (`OTHERS`, ()): they read all domains. An unknown attack
+    raises a `UsageError`.
 
     >>> threat("black_box"), threat("canaries")
     (('query', ('images', 'tables')), ('labels, members, canaries', ()))

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def beyond(recording: Recording, mechanism: SplitMechanism) -> str:
-    """A sentence if releases lie further outside the declared clip set than the noise explains; else empty.
+    """Test whether releases lie further outside the declared clip set (the range of clipping) than the noise explains.
 
-    A correct release is refuted with probability at most `LEVEL`, because noise moves a point out of a convex set by at
-    most the noise's length.
+    Returns a sentence if they do, otherwise "". Noise moves a point out of a convex set by at most the noise's length;
+    so a correct recording is refuted with probability at most `LEVEL`.
     """
     clip = mechanism.smashed
     if isinstance(clip, Known | Categories):
@@ -71,10 +71,10 @@ def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: Spl
 
 
 def followed_out(one: Replay, inside: Tensor, scale: Tensor, mechanism: SplitMechanism) -> str:
-    """A sentence if releases agree with unclipped outputs beyond the border of the clip set; else empty.
+    """Test whether releases follow the outputs of the lower segment even outside the clip set (the range of clipping).
 
-    A lower segment that was recorded without its clipping has outputs outside the set, but the releases must lie
-    inside.
+    Returns a sentence if they do, otherwise "". The outputs come from a replay, which sends the same records again. A
+    segment that was recorded without the clipping has outputs outside the set, but correct releases lie inside.
     """
     over = (one.clean - inside).double()
     reach = float(over.square().sum())

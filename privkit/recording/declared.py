@@ -52,10 +52,11 @@ class Compared:
 
 
 def compare_data(recording: Recording, ask: Ask | None, why: str = "", *, plain: bool = True) -> Compared:
-    """Compare the declared mechanism of a recording with its tensors.
+    """Test whether a recording's tensors contradict the mechanism (clipping, noise, …) that it declares.
 
-    Each group of tests refutes a correct recording at most once in a million (`residual.LEVEL`). Declarations without a
-    trace in the release, such as a frozen lower model, are listed as not checked.
+    Each group of tests refutes a correct recording at most once in a million (`residual.LEVEL`). Returns which
+    declarations are refuted, checked and not checked; those without a trace in the release, such as a frozen lower
+    model, are not checked.
 
     Args:
         recording: the whole recording, which declares a mechanism.
@@ -244,8 +245,10 @@ def _alone(released: Tensor, scales: Tensor, law: Law) -> str:
 def _replayed(
     recording: Recording, mechanism: SplitMechanism, rounds: dict[int, Replay], found: Compared
 ) -> tuple[str, float, int]:
-    """Test whether release minus replay is the declared noise. Returns a sentence if it is not (else empty), and for
-    the last round the ratio of its size to the noise and the count of numbers.
+    """Test whether release minus replay (the same records sent again without noise) is the declared noise.
+
+    Returns a sentence if it is not, otherwise ""; and for the last round, the ratio of the difference's size to the
+    noise, and the count of compared numbers.
     """
     clip, law, outside = mechanism.smashed, law_of(mechanism), ""
     every = []

@@ -82,7 +82,7 @@ class Files:
 
 
 def is_pickle(data: bytes) -> bool:
-    """Whether bytes are a pickle: a bare one, `torch.save`'s, or an array of objects.
+    """Whether bytes contain a pickle: directly, as a file of `torch.save`, or as a numpy array of objects.
 
     >>> import pickle
     >>> from safetensors.torch import save

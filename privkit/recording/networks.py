@@ -23,9 +23,10 @@ _MOST_WEIGHTS, _MOST_MODULES = 1 << 30, 100_000
 def network(
     described: Network, files: Files, domain: Domain, *, trust: Sequence[str] = (), training: bool = False
 ) -> nn.Module:
-    """Build a segment with frozen weights, fixed in evaluation mode or in training mode.
+    """Build a recorded segment with frozen weights, fixed in evaluation mode or in training mode.
 
     Args:
+        described: the segment's description in `recording.json`.
         domain: domain of the records, passed to a builder that takes it.
         trust: modules that the command trusts; other import paths are refused (`privkit.files.import_path.only`).
 
@@ -67,10 +68,10 @@ def _built(described: Network, files: Files, domain: Domain) -> nn.Module:
 
 
 class _Program(nn.Module):
-    """Wraps a TorchScript or exported program as a module without parameters.
+    """Wraps a TorchScript or exported program in a module without parameters.
 
-    This is needed because programs refuse methods such as `train`, which attacks call. The modules inside keep their
-    mode.
+    This is needed because exported programs refuse methods such as `train`, which attacks call. The modules inside keep
+    their training or evaluation mode.
     """
 
     def __init__(self, program: nn.Module) -> None:

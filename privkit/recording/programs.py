@@ -101,7 +101,7 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 def _strange(held: dict[str, bytes]) -> str:
-    """A phrase that names unnecessary content of a TorchScript file; empty if there is none.
+    """A phrase that names content which a TorchScript file does not need; "" if there is none.
 
     torch ignores the case of members' names, so two names may not differ only in case.
     """
@@ -117,7 +117,7 @@ def _strange(held: dict[str, bytes]) -> str:
 
 
 def _scripted(held: dict[str, bytes]) -> tuple[nn.Module, frozenset[str]]:
-    """The module, compiled but not run, and all operators that its functions call.
+    """Compile a TorchScript module without running it; returns the module, and all operators that its functions call.
 
     The archive is rewritten from the checked members, since torch and zipfile may read one file differently. Operators
     are read from the compiled graphs, since source text can name an operator in many ways.

@@ -81,8 +81,9 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels, ≥ 2: the declared number, the number of labels per record, or the largest label plus
-        one.
+        """The number of labels, ≥ 2.
+
+        It is the declared number, or else the number of labels per record, or else the largest label plus one.
         """
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
@@ -94,8 +95,8 @@ class Recording:
         return self.description.batch_size * self.description.clients
 
     def within(self, *, victims: int, own: int) -> Recording:
-        """A smaller recording: the last rounds of each pass with at most `victims` records (at least one round), and
-        the first `own` of the adversary's records.
+        """A smaller recording: in each pass over the records, the last rounds that hold at most `victims` attacked
+        records, but at least one round; and the first `own` of the adversary's records.
 
         The last rounds are kept because the recorded segments have the weights of the end of training.
         """
@@ -123,17 +124,19 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the last `passes` passes; the last pass comes first, since the recorded segments have the
-        weights of that pass."""
+        """The rounds of the last `passes` passes over the records.
+
+        The last pass comes first, since the recorded segments have the weights of that pass.
+        """
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
 
     def mechanism_of(self, passes: int) -> SplitMechanism | None:
-        """The declared mechanism, extended from one pass over the attacked records to several passes.
+        """The mechanism that the recording declares for one pass over the attacked records, extended to several passes.
 
-        Each further pass adds its rounds for a client, and its releases for a record. In a shuffled run each addition
-        counts as an epoch, since an epoch is charged as one release.
+        Each further pass adds the rounds of a client and the releases of a record. If each epoch uses the records in a
+        secret random order, an epoch is charged as one release, so a further pass counts as an epoch.
 
         Args:
             passes: number of passes that an attack reads, at most the recorded number.
@@ -151,10 +154,10 @@ class Recording:
 
     @property
     def most_released(self) -> int | None:
-        """How often one record is released in one pass over the records; None if no true record is known.
+        """How often one record is released in one pass over the rounds; None if no true record is known.
 
-        Without `truth.members`, equal records count as one. Since a dataset may contain a record twice, the result is
-        the largest count that at least one record in ten reaches.
+        If the recording does not list the records of each release (`truth.members`), equal records count as one. A
+        dataset may contain a record twice; so the result is the largest count that at least one record in ten reaches.
         """
         known = self.members[self.members >= 0]
         if not len(known):
@@ -204,7 +207,7 @@ def read_recording(folder: Path, trust: Sequence[str] = ()) -> Recording:
     """Read and check a recording. Its segments are built later, but their files are checked here.
 
     Args:
-        trust: modules besides privkit from which builders and own parts may come.
+        trust: modules besides privkit whose builders and own parts may be imported.
 
     Raises:
         DataError: if a file or tensor is missing, damaged, or does not fit; the message is one sentence.
@@ -318,8 +321,9 @@ def _single(value: Tensor | None) -> Tensor | None:
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """The true records mixed into each release, in one pass over the records; without `truth.members`, release n holds
-    record n.
+    """Indices of the true records that are mixed into each release of one pass over the records.
+
+    The recording's tensor `truth.members` gives them; without it, release n holds record n.
     """
     described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)

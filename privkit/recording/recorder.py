@@ -49,9 +49,10 @@ class _Round:
 class Recorder:
     """Keeps the last rounds of a training loop, and writes them as a recording for `privkit audit`.
 
-    Give it the module whose output crosses the cut, and it watches the module in training mode. Or call it on the
-    output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient, and never changes the loop's
-    results. In a U-shape, call `features` on the features that the server sends down.
+    Give it the module whose output crosses the cut; it then records each call of the module in training mode. Or call
+    the recorder on the output: `recorder(smashed, x=images, y=labels)`. It also records the returned gradient, and
+    never changes the loop's results. In a U-shape (clients also hold the last layers), call `features` on the features
+    that the server sends down.
 
     Args:
         client: the module that maps records to the release; None if you call the recorder yourself.
@@ -84,7 +85,7 @@ class Recorder:
             self(smashed, x=given[0])
 
     def __call__(self, smashed: Sent, *, x: Tensor | Array | None = None, y: Tensor | Array | None = None) -> Sent:
-        """Record one message, and return it unchanged.
+        """Record one message (the smashed data of one batch), and return it unchanged.
 
         Args:
             smashed: the data that cross the cut, [N, T, D], [N, C, H, W] or [N, D]; like `x` and `y`, a tensor or an
@@ -106,9 +107,11 @@ class Recorder:
         return smashed
 
     def features(self, features: Sent) -> Sent:
-        """Record the features that the server of a U-shape sends down in the current round, and return them unchanged.
+        """Record the features that a U-shape's server sends to the clients' last layers in this round; return them
+        unchanged.
 
-        The gradient that the client sends up is recorded, too. Give the round's labels as `y` of the call, for scoring.
+        The gradient that the client sends back is recorded, too. For scoring, give the labels as `y` when you call the
+        recorder.
 
         Args:
             features: features [N, …], one entry for each released record.
@@ -140,28 +143,29 @@ class Recorder:
     ) -> Recording:
         """Write the recording and stop watching.
 
-        The last round is sent again through the written `lower`. If the result is farther than `FAR` from the release,
-        training mode is tried as well, in which batch normalization and dropout differ. The closer mode is kept and
-        noted in `recording.json` with its distance. A warning names rounds that `lower` does not reproduce, such as
-        those before the optimizer's last step.
+        As a check, the written `lower` gets the last round's records again. If its output is farther than `FAR` from
+        the release, training mode is tried as well, in which batch normalization and dropout differ. `recording.json`
+        notes the closer mode and its distance. A warning names rounds that `lower` does not reproduce, such as rounds
+        before the optimizer's last step.
 
         Args:
             folder: folder of the recording, new or empty.
             name: name of the defense, as tables show it.
             own: the adversary's own records [M, ...], in the form of `x`; most attacks need several hundred.
             own_labels: labels of the adversary's records, int64 [M], or 0 and 1 in [M, L].
-            lower: the clients' module from records to the release, including the defense, if an adversary may know it.
-                With it, an audit can run query and white-box attacks; without it, only passive attacks.
+            lower: the clients' module from records to the release, including the defense; None if an adversary may not
+                know it. An audit needs it for query and white-box attacks; without it, only passive attacks run.
             lower_builder: "module:object" that builds `lower`. Then only weights are recorded, and an audit must trust
                 the module (`--trust module`). Empty to record a TorchScript program, traced on the recorded `x`.
             upper: the server's segment, from the release to logits; in a U-shape, attacks do not get it.
             upper_builder: "module:object" that builds `upper`; empty to record it as a program.
             domain: domain of the records, `privkit.domains.Tokens(…)` or `Tables(…)`; None for images.
-            mechanism: the mechanism from which the defense's certificate follows.
+            mechanism: the mechanism (clipping, noise, …) from which the privacy certificate is computed; None for no
+                certificate.
             accuracy: test accuracy in [0, 1], and the number of test images.
             clients: number of clients; each release holds equally many records of each client, client after client.
-            passes: how often the kept rounds repeat the same records in the same order; `x` and `y` of one pass
-                suffice.
+            passes: number of passes in which the kept rounds send the same records in the same order; `x` and `y` of
+                one pass suffice.
             **described: further fields of `recording.json`: `defense`, `classes`, `dataset`, `model`, `notes`, ….
 
         Returns:

@@ -50,15 +50,16 @@ class Replay:
         return self.spread / sqrt(self.draws)
 
     def distance(self, variance: float) -> float:
-        """‖release − replay‖ / ‖release‖, without the part that noise explains.
+        """‖release − replay‖ / ‖release‖ without the part that noise explains, in [0, 1]. A replay sends the same
+        records again.
 
         Args:
             variance: mean variance of the declared noise; ignored for a segment that draws its own noise.
 
         Returns:
-            The root of the squared distance over the squared norm of the release. The variance of the noise is
-            subtracted from both, and from the distance also what Gaussian noise exceeds in one of 30,000 rounds. It is
-            0 if no distance remains, and 1 if nothing of the release remains.
+            The square root of (squared distance) / (squared norm of the release), after the noise's expected share is
+            subtracted from both. From the squared distance, a margin is also subtracted, which Gaussian noise exceeds
+            in one of 30,000 rounds. The result is 0 if no distance remains, and 1 if nothing of the release remains.
 
         >>> two = torch.tensor([[3.0, 4.0]])
         >>> round(Replay(released=two, clean=two * 0.9).distance(0.0), 4)
@@ -74,12 +75,13 @@ class Replay:
         return sqrt(excess / size) if size > 0 else 1.0
 
     def quieter(self, variance: float) -> float | None:
-        """The release's variance divided by the variance of the replayed outputs, if it is clearly below 1; else None.
+        """The release's variance divided by the variance of replayed outputs, if the ratio is clearly below 1;
+        otherwise None.
 
-        A correct release is one more draw of the outputs. A release counts as quieter if it is nearer to the mean of
-        all draws than every other draw, by more than twice the range of the other draws' distances. For a correct
-        release this has probability 1.5e-4 if distances are normally distributed (measured), and less if they are
-        skewed.
+        A replay sends the round's records several times through the recorded segment. A correct release is one more
+        random draw of these outputs. The release counts as quieter if it is nearer to the mean of all draws than every
+        other draw, by more than twice the range of the other draws' distances. A correct release does so with
+        probability 1.5e-4 if distances are normally distributed (measured), and less if they are skewed.
 
         Args:
             variance: mean variance of the declared noise, as in `distance`.
@@ -102,11 +104,12 @@ class Replay:
 
 @lru_cache(maxsize=4096)
 def _most(numbers: int, drawn: int) -> float:
-    """The ratio of two mean squares of Gaussian noise that is exceeded with the probability of four standard errors.
+    """The upper limit for the ratio of two mean squares of equal Gaussian noise; chance exceeds it as rarely as a
+    normal variable exceeds four standard deviations.
 
     Args:
-        numbers: numbers of the first mean square.
-        drawn: degrees of freedom of the second, which estimates the variance; 0 if the variance is known.
+        numbers: count of numbers in the first mean square.
+        drawn: degrees of freedom of the second mean square, which estimates the variance; 0 if the variance is known.
     """
     from scipy.stats import chi2, f, norm
 
@@ -115,7 +118,7 @@ def _most(numbers: int, drawn: int) -> float:
 
 
 def variance_of(mechanism: SplitMechanism | None) -> float:
-    """Variance of the declared noise on one number of a release; 0 if no noise is declared.
+    """Variance of the noise that a mechanism adds to each number of a release; 0 without noise or mechanism.
 
     >>> variance_of(None)
     0.0
@@ -127,7 +130,7 @@ def variance_of(mechanism: SplitMechanism | None) -> float:
 
 @torch.no_grad()
 def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
-    """Send the records [N, ...] of a round again, and compare the result with the release [N, ...].
+    """Send the N records `x` of a round again through `ask`, and compare the outputs with the release, [N, ...].
 
     >>> replay(lambda images: images.flatten(1), torch.zeros(2, 1, 4, 4), torch.zeros(2, 16)).distance(0.0)
     0.0
@@ -137,7 +140,9 @@ def replay(ask: Ask, x: Tensor, released: Tensor) -> Replay:
 
 @torch.no_grad()
 def replay_round(recording: Recording, number: int, ask: Ask) -> Replay:
-    """Send one recorded round again; a `ValueError` names missing records or weights.
+    """Send the records of round `number` again, and compare the result with the recorded release.
+
+    A `ValueError` says if records or weights are missing.
 
     Mixed records are sent separately and mixed by their recorded weights.
     """
@@ -193,14 +198,15 @@ def rounds_to_replay(recording: Recording) -> Sequence[int]:
 
 @torch.no_grad()
 def carried(ask: Ask, x: Tensor) -> tuple[int, int]:
-    """Test whether records affect each other: the numbers of replaced records and of changed outputs, if more outputs
-    changed than records were replaced; otherwise (0, 0).
+    """Test whether a record affects the outputs of other records in its batch.
 
     Half of the batch is replaced by neighboring records at a time: the records whose number has a 1 (or a 0) in one
-    binary digit. So for any two records, one of the 2·⌈log₂ N⌉ halves contains only one of the two. A permutation of
-    the outputs does not count, since each record still changes one output.
+    binary digit. For any two of N records, one of these 2·⌈log₂ N⌉ halves contains exactly one of the two. A
+    permutation of the outputs is no effect, since each record still changes one output.
 
-    The batch [N, ...] has the recorded size. If equal batches give different outputs, a `ValueError` is raised.
+    Returns the numbers of replaced records and of changed outputs if more outputs changed than records were replaced;
+    otherwise (0, 0). The batch `x` [N, ...] has the recorded size. A `ValueError` is raised if equal batches give
+    different outputs.
 
     >>> carried(lambda x: x.roll(1, 0), torch.arange(6.0).view(6, 1))
     (0, 0)

@@ -185,7 +185,7 @@ def description_file(folder: Path) -> bytes:
 
 
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
-    """The bytes of a plain file of a folder; the folder's path may contain links.
+    """Read a plain file of at most `most` bytes in a folder; the folder's own path may contain links.
 
     Raises:
         DataError: if the file lies outside the folder, is a link, a pipe or a device, is too large, or cannot be read.

@@ -24,7 +24,9 @@ def named(views: Sequence[View]) -> dict[str, Tensor | None]:
 
 
 def second_cut(sent: Sequence[View], tensors: Mapping[str, Tensor], here: Path) -> tuple[View, ...]:
-    """The second cut in each round: features as `smashed`, and the gradient sent up; empty without a recorded U-shape.
+    """The second cut of a recorded U-shape (clients hold the last layers) in each round; empty for other recordings.
+
+    A round's view holds the server's features as `smashed`, and the gradient that the client returned.
 
     Raises:
         DataError: if a tensor is missing or does not fit, labels were sent, or clients were mixed.

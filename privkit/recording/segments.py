@@ -31,10 +31,12 @@ def lower_fields(
     *,
     trained: bool,
 ) -> tuple[dict[str, Any], str]:
-    """The fields that describe the lower segment, written in the mode whose output is closer to the last release.
+    """Describe the lower segment for `recording.json`, in the mode (training or evaluation) that is closer to the last
+    release.
 
-    Without a round, this is evaluation mode. If noise hides which mode is closer, a segment that released in training
-    mode keeps it, provided that records affect each other in this mode.
+    Without a round, evaluation mode is used. If noise hides which mode is closer, training mode is used under two
+    conditions: the segment released in this mode, and records of a batch affect each other in it (as in batch
+    normalization).
 
     Args:
         sample: records on which a program is traced.

@@ -38,8 +38,8 @@ def write_recording(
 
     Args:
         folder: the folder, new or empty.
-        views: all rounds, pass after pass, of one shape.
-        second: the second cut of a U-shape in each round; see `Recording.second`.
+        views: all rounds, which have equal shapes; repeated passes over the same records follow one after another.
+        second: the second cut of each round in a U-shape; see `Recording.second`.
         files: contents of weights and programs, by name.
         members: the true records mixed into each release, see `Recording.members`; None if release n holds record n.
         **described: fields of `Description` that do not follow from the views.

@@ -26,7 +26,7 @@ class OverLimit(BaseException):
 
 
 def _written_memory(size: int) -> str:
-    """A number of bytes as the setting cell_memory writes it.
+    """Format a number of bytes as in the setting cell_memory.
 
     >>> _written_memory(2**31), _written_memory(500 * 2**20)
     ('2GiB', '500MiB')
@@ -36,9 +36,9 @@ def _written_memory(size: int) -> str:
 
 @contextmanager
 def limited(seconds: float | None, memory: int | None) -> Iterator[None]:
-    """A block that is stopped if it exceeds its limits of time or memory (in bytes); None for no limit.
+    """A context that is stopped if it exceeds a time limit in seconds or a memory limit in bytes; None means no limit.
 
-    A timer of this process measures the time. The memory limit (`ulimit -d`) counts the whole process, including
+    A timer in this process measures the time. The memory limit (`ulimit -d`) counts the whole process, including
     libraries: an allocation above it fails, but no process is killed. A limit may be reached inside torch's own
     `no_grad`, so shared state of the process is restored afterwards.
 

@@ -8,7 +8,10 @@ from typing import Any
 
 
 def config_differences(old: Any, new: Any, *, called: tuple[str, str] = ("there", "here")) -> Iterator[str]:
-    """A phrase for each field in which two configurations differ, with both values; a recording's files are named once.
+    """For each field in which two configurations differ, a phrase with both values.
+
+    A recording's files, which occur in several fields, are named once. `called` gives the words for the two
+    configurations.
 
     >>> old = {"delta": 1e-5, "defenses": [{"name": "none"}, {"name": "mixup", "group": 2}]}
     >>> new = {"delta": 1e-6, "defenses": [{"name": "none"}, {"name": "mixup", "group": 4}]}

@@ -271,11 +271,12 @@ ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submiti
 
 @contextmanager
 def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
-    """A block with the executor of a run, which is shut down at the end.
+    """A context that provides a run's executor of jobs, and shuts it down at the end.
 
     Args:
-        named: NAME or NAME:… with a name in `ENGINES`, or module:factory, which creates an executor; None for local
-            processes.
+        named: NAME or NAME:options with a name in `ENGINES`, or the import path module:factory of a function that
+            creates an executor; None for local processes.
+        wanted: what the run asks of the engine, such as the number of workers.
 
     Raises:
         UsageError: if there is no such engine, or it does not start.

@@ -25,7 +25,7 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 class RunFolder:
     """Paths of models, control experiments and cells (defense, attack, seed), in a run folder or a worker's folder.
 
-    A worker also reads the run's folder, here `origin`.
+    A worker writes into its own folder `path`, and also reads the run's folder `origin`.
     """
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
@@ -45,8 +45,9 @@ class RunFolder:
         return inside(self.path, "controls", f"{file_name(attack['name'])}-{short_hash(attack)}.json")
 
     def names(self, cell: Cell | None = None) -> tuple[str, ...]:
-        """Files that a cell (defense, attack, seed) wrote or continues from, without its result row; None: all
-        files.
+        """The files that a cell (defense, attack, seed) wrote or continues from, except its result.
+
+        Without a cell, all files of the folder.
         """
         homes = ["models/*", "cells/*"] if cell is None else [f"models/{cell.model_id}", f"cells/{cell.id}"]
         control = "*" if cell is None else f"{glob.escape(file_name(cell.attack.name))}-*"
@@ -67,9 +68,11 @@ class RunFolder:
         return {name: data for name in names if (data := self.content(name)) is not None}
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
-        """Checks that `write_checks` stored, and their seconds; None if there are none, or if their provenance differs.
+        """Read an attack's checks (the outcomes of its control experiments) that `write_checks` stored, and their
+        seconds.
 
-        Control experiments run once per run, on the images of the first seed that needs them.
+        None if none are stored, or if their provenance differs. Control experiments run once per run, on the images of
+        the first seed that needs them.
         """
         record = read_record(path, control=path.stem)
         if record is None:
@@ -97,8 +100,10 @@ class RunFolder:
         return None if record is None else Provenance.model_validate(record["made_of"])
 
     def begin(self, cell: Cell, made_of: Ingredients) -> None:
-        """Store the provenance of a cell (defense, attack, seed) and its model before the computation, and later
-        additions.
+        """Store the provenance (hashes of code, files and data) of a cell (defense, attack, seed) and its model before
+        the computation.
+
+        A later call for the same cell adds new dependencies.
 
         A `RunFolderError` is raised if images or files changed since this command read them.
         """
@@ -115,7 +120,8 @@ class RunFolder:
             write_record(home / MADE_OF, {"of": home.name, "made_of": provenance.model_dump()})
 
     def note(self, cell: Cell, made_of: Ingredients) -> Provenance:
-        """Store the files that a cell's (defense, attack, seed) code has read so far; return the result's provenance.
+        """Store which files the code of a cell (defense, attack, seed) has read so far; return the provenance of its
+        result.
 
         A file that was edited since the code read it raises a `UsageError`. A file that had other content when an
         earlier process read it raises a `RunFolderError`.

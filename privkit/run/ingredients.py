@@ -48,7 +48,10 @@ class Ingredients:
 def ingredients(
     config: AuditConfig, cells: Sequence[Cell], perception: Perception, here: Provenance
 ) -> dict[str, Ingredients]:
-    """Cell id -> provenance without images; each includes `here`, the part that all results of this process share.
+    """The provenance (hashes of code and files, without images) of each cell (defense, attack, seed): cell id ->
+    provenance.
+
+    Each includes `here`, the part that all results of this process share.
 
     A user's module that cannot be imported, or was edited since its import, raises a `UsageError`.
     """

@@ -77,10 +77,10 @@ def check_usable(path: Path) -> Manifest | None:
 
 
 class RunLedger(RunFolder):
-    """The folder of one run. A `with` block makes this process its only writer.
+    """The folder of one run. Inside a `with` statement, this process is its only writer.
 
     Args:
-        path: the folder: absent (then created), empty, or with this configuration's run.
+        path: the folder: absent (it is then created), empty, or the folder of a run with this configuration.
         manifest: manifest of the run that is about to start.
 
     Attributes:
@@ -193,8 +193,9 @@ class RunLedger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Write the threads, settings and plan of the continued run into the manifest; an earlier version may have
-        planned fewer results.
+        """Write the threads, settings and plan of a continued run into the manifest.
+
+        The plan can change, because an earlier version may have planned fewer results.
         """
         changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
@@ -202,7 +203,8 @@ class RunLedger(RunFolder):
             self.save_manifest()
 
     def finished(self, cells: Iterable[str]) -> tuple[dict[str, Row], list[str]]:
-        """Cell id -> result row, for the finished cells (defense, attack, seed), and a sentence for each repair.
+        """The result rows of the finished cells (defense, attack, seed), cell id -> row; and a sentence for each
+        repaired file.
 
         The cells' `result.json` files are authoritative; `results.jsonl` is a copy, rewritten if it differs. A damaged
         `result.json` is restored from an intact line of the copy. A cell runs again if it has no result, ended in an
@@ -237,7 +239,7 @@ class RunLedger(RunFolder):
         return rows, mended
 
     def store(self, files: Mapping[str, bytes], gone: Iterable[str] = ()) -> None:
-        """Store the files that a worker computed; their order ensures that unfinished work never looks finished.
+        """Store the files that a worker computed, in an order such that unfinished work never looks finished.
 
         A finished model or result stays unchanged, except for the record of files that the model's code read.
 
@@ -266,8 +268,8 @@ class RunLedger(RunFolder):
     def finish(self, row: Row) -> Row:
         """Store a result row (first its own file, then its line in `results.jsonl`), and return the stored row.
 
-        A killed process loses neither. A power failure may lose the lines of the last tenth of a second; these results
-        are computed again.
+        If the process is killed, no stored row is lost. A power failure may lose the rows of the last tenth of a
+        second; they are computed again.
         """
         row = row.model_copy(update={"files": digests(self.cell(row.cell), _CELL_FILES)})
         write_record(self.cell(row.cell) / "result.json", row.model_dump(mode="json"), flush=False)

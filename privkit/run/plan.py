@@ -1,5 +1,6 @@
-"""The cells (defense, attack, seed) of a run and their order. A cell's id is a hash of the fields that change its
-result.
+"""Plans a run: its cells (each one defense, attack and seed), and their order.
+
+A cell's id is a hash of all settings that change its result.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ class Cell:
 
 
 def plan(config: AuditConfig) -> list[Cell]:
-    """All cells (defense, attack, seed) of a run, ordered by seed, then protocol, then defense, the baseline first.
+    """All cells (each one defense, attack and seed) of a run, ordered by seed, protocol and defense, the undefended
+    baseline first.
 
-    An attack that is planned only on defenses also gets a cell on the undefended model (its twin), which runs only if
-    the attack fails on a defense.
+    For an attack that is planned only on defenses, a further cell attacks the undefended model (the undefended twin).
+    It runs only if the attack fails on a defense.
     """
     return [cell for seed in config.seeds for cell in _of_seed(config, seed)]
 
@@ -117,19 +119,21 @@ def short_hash(fields: dict[str, Any]) -> str:
 
 
 class Schedule:
-    """The cells (defense, attack, seed) of a run without a result, in the plan's order; some wait for others.
+    """Hands out a run's unfinished cells (each one defense, attack and seed) in the plan's order; some cells must wait.
 
-    A cell waits while another cell trains its model. Control experiments use the first seed's images, so a later seed's
-    cell waits for the first seed's cell with the same defense and attack. A cell also waits while another cell begins
-    the same attack, because both would run the control experiments, unless no other cell can begin. A twin (the same
-    attack on the undefended model) begins only after its attack has failed on a defense.
+    A cell waits in four cases:
+
+    - another cell is training its model;
+    - the first seed's cell with the same defense and attack has no result yet (control experiments use its images);
+    - another cell is running the control experiments of the same attack, and some other cell can begin instead;
+    - it attacks the undefended model only for comparison (a twin), and the attack has not failed on a defense so far.
 
     Args:
         cells: the plan.
         done: ids of the cells that have a result.
         known: labels of attacks whose control experiments may be stored.
         trained: function from a model's id to whether the model is finished.
-        lost: function from a cell's id to whether its attack failed, so that the twin is needed.
+        lost: function from a cell's id to whether its attack failed; if so, the undefended twin is needed.
     """
 
     def __init__(

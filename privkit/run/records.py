@@ -168,7 +168,7 @@ def _parse(kind: type[_Model], data: bytes | str, **identity: str) -> _Model:
 
 
 def _other_version(data: bytes | str) -> object | None:
-    """The schema version of a JSON object, if it differs from the current one; None otherwise.
+    """The schema version that a JSON text names, if it differs from the current version; otherwise None.
 
     Records of the first versions had no checksum.
     """

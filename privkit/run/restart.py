@@ -22,11 +22,10 @@ _OTHER_FAULTS = (
 
 
 def or_anew(stage: Callable[[], _Result], saved: Path, tell: Callable[[str], None]) -> _Result:
-    """The result of `stage`. If the stage fails on a saved state, the state is removed and the stage runs once more.
+    """Run `stage` and return its result. If it fails on a saved state, remove the state and run it once more.
 
-    An intact saved state may still not fit the stage, because of another architecture, missing keys or wrong shapes.
-    Each call of `stage` creates new networks; it continues from the file `saved` if it exists, and otherwise starts
-    from the beginning.
+    `stage` is a training or an attack: it creates new networks and continues from the file `saved`, if it exists. An
+    intact state may still not fit the networks, because of another architecture, missing keys or wrong shapes.
 
     >>> or_anew(lambda: "result", Path("/none"), print)
     'result'

@@ -58,7 +58,7 @@ def own_source() -> str:
 
 
 class Sources(NamedTuple):
-    """The provenance of modules.
+    """The provenance of a user's modules: what their results depend on.
 
     `code` holds the SHA-256 of each module's file. `files` holds the SHA-256 of weights and of environment variables
     ($NAME) that the code names. `installed` holds the packages that the modules import.
@@ -70,7 +70,7 @@ class Sources(NamedTuple):
 
 
 def sources(named: Iterable[str]) -> Sources:
-    """Hashes of modules and of all modules that they import, and the installed packages that they import.
+    """Hash the modules `named` and all modules that they import, and list the installed packages that they import.
 
     Imports are found anywhere in the source, and in the objects of a loaded module. privkit, the standard library and
     `_LIBRARIES` are left out; installed packages are hashed only if they are in `named`. A weights file is hashed if a
@@ -115,9 +115,10 @@ def sources(named: Iterable[str]) -> Sources:
 
 
 def files_read(made_of: Provenance) -> dict[str, str]:
-    """Name -> SHA-256, for files that the code was observed to read in this process, beyond those in its provenance.
+    """The files that a user's code was observed to read in this process and that its provenance lacks: name -> SHA-256.
 
-    Names are relative to the current folder if possible. A file edited after the reading raises a `UsageError`.
+    Names are relative to the current folder if possible. A file that was edited after it was read raises a
+    `UsageError`.
     """
     paths = {os.path.abspath(path) for name in made_of.code if (path := _source(name, made_of.code[name]))}
     known = {(os.path.basename(name), digest) for name, digest in made_of.files.items()}

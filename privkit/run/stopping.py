@@ -17,10 +17,10 @@ _SIGNALS = tuple(
 
 
 class Stopped(BaseException):
-    """A signal stopped the command.
+    """Raised when a signal stops the command.
 
-    This is no `KeyboardInterrupt`, which the command-line library would turn into a silent exit, and no `Exception`, so
-    that a stopped computation does not count as a failed one.
+    It is not a `KeyboardInterrupt`, which the command-line library would turn into a silent exit. It is not an
+    `Exception` either, so that a stopped computation does not count as failed.
     """
 
     def __init__(self, number: int) -> None:
@@ -43,7 +43,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """A block in which SIGINT, SIGTERM and SIGHUP raise `Stopped`; the third signal ends the process at once.
+    """A context in which SIGINT, SIGTERM and SIGHUP raise `Stopped`; the third signal ends the process at once.
 
     A signal that the parent process set to be ignored, such as SIGHUP under `nohup`, stays ignored.
     """
@@ -79,7 +79,7 @@ def keeping(kept: Callable[[], str]) -> Iterator[None]:
 
 
 def finished_cells(folder: Path, planned: int, twins: int = 0) -> str:
-    """A sentence on how many cells (defense, attack and seed) a stopped run has finished.
+    """A sentence that says how many cells (each one defense, attack and seed) a stopped run has finished.
 
     Args:
         planned: number of cells that always run.

@@ -51,21 +51,23 @@ def distinct(components: Iterable[Component]) -> tuple[Component, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class AuditConfig(ExecutionSettings):
-    """Everything that a run depends on; the settings of its execution are inherited.
+    """The checked settings of a run, on which its results depend; settings of its execution are inherited.
 
-    Each field holds the checked value of the setting of the same name in `privkit.settings.table` (`attacks` that of
-    `attack`, `held` that of `parts`). These fields differ:
+    A field holds the checked value of the setting with the same name in `privkit.settings.table`; the fields `attacks`
+    and `held` hold the settings `attack` and `parts`. These fields differ:
 
     Attributes:
         defenses: the defenses to audit; the undefended baseline is added if it is not among them.
         attacks: the attacks on each defense; empty if all are in `automatic`.
         automatic: further attacks that `--attack auto` chooses for a defense, by the defense's label.
-        remarks: a sentence for each defense for which `auto` has no measurements, by the defense's label.
-        also: configurations of the same run for defenses under other protocols, one for each protocol; see `parts`.
+        remarks: by a defense's label, a sentence that `auto` has no measurements of this defense.
+        also: the configurations of this run for defenses under other protocols, one for each protocol; see the property
+            `parts`.
         auxiliary: source of the adversary's images: "disjoint" (same distribution), "training" (the client's training
             images, the patch-shuffling paper's worst case), "candidates" (disjoint images and the attacked ones) or
             another dataset.
-        victims: the attacked images; None for "test" under auxiliary="training", as in the paper, else "private".
+        victims: the attacked images; None means "test" with auxiliary="training", as in the paper, and otherwise
+            "private".
         recording: a recording of a training, which replaces the training; None to train.
         settings: the settings from which `privkit.settings.resolve.resolve` made this configuration, as JSON; empty
             without `resolve`.
@@ -107,7 +109,7 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def parts(self) -> tuple[AuditConfig, ...]:
-        """The run as one configuration for each protocol.
+        """This run as several configurations, one for each protocol.
 
         The run's own `defenses`, `protocol` and `training` equal those of the first configuration.
         """

@@ -45,10 +45,10 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 
 
 def check_parts(settings: Mapping[str, Any]) -> None:
-    """Refuse unknown names, options and values of parts (defenses, attacks, …), before `registry.parse` would.
+    """Refuse unknown names, options and values of parts (defenses, attacks, …) early, without importing the parts.
 
-    `registry.parse` also checks a plug-in's options, and rules between options. A refusal is a `UsageError` with the
-    nearest existing name.
+    `registry.parse` later checks plug-ins' options and rules between options, too. A `UsageError` gives the nearest
+    existing name.
 
     >>> check_parts({"defense": ["none", "batch_shuffle:kep=0.5"]})
     Traceback (most recent call last):
@@ -98,7 +98,7 @@ def indexed() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _annotation(text: str) -> Any:
-    """The type that an annotation's text in the index stands for.
+    """Evaluate the text of a type annotation, as stored in the index of parts.
 
     >>> _annotation("Annotated[float, Gt(gt=0)] | None")
     typing.Optional[typing.Annotated[float, Gt(gt=0)]]

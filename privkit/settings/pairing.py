@@ -14,10 +14,9 @@ Part = tuple[Component, tuple[Component, ...]]
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """Split a user's defense (one table, or several for a chain) into the defense and the protocol that it names, or
-    None.
+    """Split a user's defense into the defense itself and the protocol that it names, or None.
 
-    A chain has one protocol, named by any of its stages.
+    In a chain of several defenses, any of them may name the protocol of the chain.
 
     >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
@@ -35,7 +34,7 @@ def _split_protocol(given: Any) -> tuple[Any, Any]:
 
 
 def _with_protocol(label: str, protocol: str) -> str:
-    """The label of a defense with its own protocol added; in a chain, the protocol is added to the first stage.
+    """Add a protocol to a defense's label; in a chain of several defenses, to the first one.
 
     >>> _with_protocol("gaussian_noise:sigma=2.0@mixer+masking", "sl")
     'gaussian_noise:sigma=2.0,protocol=sl@mixer+masking'
@@ -46,12 +45,13 @@ def _with_protocol(label: str, protocol: str) -> str:
 
 
 def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
-    """Defenses grouped by protocol, in the order in which the protocols first occur.
+    """Group defenses by the protocol under which they run: a list of (protocol, defenses), in the order of first
+    occurrence.
 
-    A defense runs under the protocol that it names, else under the run's. Without either, it gets `cutmixsl` if it
-    mixes several clients, else `sl`. Every protocol gets its own undefended baseline, since results do not carry over
-    between protocols. A baseline without a protocol gets that of the first defense. An unknown name, or a group that
-    its protocol cannot fill, raises a `UsageError`.
+    A defense's protocol is the protocol that it names, or else the run's protocol. Without both, it is `cutmixsl` for a
+    defense that mixes several clients, and otherwise `sl`. Every protocol gets an undefended baseline, since results
+    under different protocols cannot be compared. A baseline that names no protocol gets the first defense's protocol. A
+    `UsageError` is raised for an unknown name, or if a protocol has too few clients for a mixing group.
 
     Args:
         protocol: the run's protocol as the user names it, or None.

@@ -1,5 +1,5 @@
-"""`--attack auto`: for each defense, the strongest quick attack with queries, weights, many passes, and all of
-these.
+"""`--attack auto`: for each defense, the strongest quick attack of several adversaries: with queries, with the weights,
+with many passes over the same records, and with all of these.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """Choose the attacks of `--attack auto` for one defense.
 
     A table lists the strongest attacks on single defenses, mostly with default options. For other options, the registry
-    of measured settings gives the attacks that identified the most records; the table's attacks on the defense follow.
-    For a chain, or for options that neither of them has, the table's attacks on each stage come first, then a general
-    list.
+    of measured defenses gives the attacks that identified the most records, and the table's attacks on the defense
+    follow. For a chain of defenses, or if neither table nor registry has the options, the table's attacks on each
+    defense of the chain come first, and a general list follows.
 
     Args:
         shared: whether several clients share an averaged or frozen lower segment, which the server then knows.

@@ -65,10 +65,10 @@ def _recorded_source(recording: Recording) -> Source:
 
 
 def sufficient_attacks(recording: Recording) -> Chosen:
-    """The attacks of `--attack auto` on this defense for which the recorded data suffice.
+    """The attacks of `--attack auto` on the recorded defense that need only the recorded data.
 
     Raises:
-        UsageError: if the data suffice for no attack.
+        UsageError: if every attack needs more data.
     """
     described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):
@@ -97,7 +97,7 @@ def sufficient_attacks(recording: Recording) -> Chosen:
 
 
 def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
-    """Read the recording that a user named.
+    """Read the recording that the user named, which replaces dataset, model and training.
 
     Raises:
         UsageError: if features need labels that were not recorded.

@@ -116,9 +116,10 @@ def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """The settings that the manifest stores, because a worker's environment may name another data root.
+    """The settings that a run's manifest stores for its workers.
 
-    For a recording these are the user's settings, otherwise all settings with defaults (`given`).
+    They include the data root, since it may be missing from a worker's environment. For an audit of a recording they
+    are the user's settings, otherwise all settings with defaults (`given`).
     """
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
@@ -300,7 +301,8 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
 def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
     """The attacks that the user named.
 
-    `all` means every attack except constant guesses, which every result includes anyway; `auto` depends on the defense.
+    `all` means every attack except constant guesses, which every result includes anyway. `auto` is skipped here, since
+    its attacks depend on the defense.
     """
     every = [name for name in part_table("attacks") if name not in CONSTANT_ATTACKS]
     named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
@@ -354,7 +356,7 @@ def _place(dataset: Component) -> Path | None:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Check an attack's declarations, and set its epochs from the budget unless its label names epochs.
+    """Check what an attack declares, and set its epochs from the budget unless the user named epochs.
 
     Raises:
         UsageError: if the attack of a plug-in breaks the contract of `privkit.attacks.base`.

@@ -11,7 +11,9 @@ from privkit.shared.measures import KINDS
 
 
 def domain_of(dataset: Component) -> str:
-    """The domain of a dataset; a `UsageError` if a plug-in's dataset names an unknown domain.
+    """The domain of a dataset: "images", "tokens" or "tables".
+
+    A `UsageError` is raised if a plug-in's dataset names another domain.
 
     >>> domain_of(parse("datasets", "digits"))
     'images'
@@ -25,7 +27,7 @@ def domain_of(dataset: Component) -> str:
 
 
 def model_for(dataset: Component, given: Any) -> Component:
-    """The model that a user named, or the default model of the dataset's domain.
+    """The model that the user named (`given`), or the default model for the dataset's domain (images, texts or tables).
 
     Raises:
         UsageError: if the model reads records of another domain; the error names the models that fit.
@@ -46,10 +48,10 @@ def model_for(dataset: Component, given: Any) -> Component:
 
 
 def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Iterable[str]) -> UsageError:
-    """The error for a model whose records have another domain than the dataset.
+    """The error for a model that reads records of another domain (images, texts or tables) than the dataset's.
 
     Args:
-        fitting: names of models that read the dataset's domain.
+        fitting: names of models that read the dataset's records.
     """
     return UsageError(
         f"{model} reads {KINDS[read].noun}, and {dataset} holds {KINDS[domain].noun}; models for them: "

@@ -297,7 +297,9 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
-    """An instance of the class, with each of its settings checked; a `UsageError` for the first value not allowed.
+    """Create an instance of a class of settings from the user's values, each of which is checked.
+
+    A `UsageError` names the first value that is not allowed.
 
     >>> checked(ExecutionSettings, {"cell_memory": "4GiB"}).cell_memory
     4294967296
@@ -307,7 +309,7 @@ def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
 
 
 def kept(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as JSON, stored in the manifest for the workers of a run.
+    """The settings in JSON's types, for the manifest, from which a run's workers read them.
 
     Trusted modules are left out for security; the command of each worker names them.
     """

@@ -22,7 +22,8 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def of_type(name: str, kinds: type | tuple[type, ...], what: str) -> Callable[[Any], Any]:
-    """A function that checks a setting's type and returns the value.
+    """Create a function that checks the type of a setting's value and returns the value; `what` describes allowed
+    values.
 
     >>> of_type("download", bool, "true or false")("no")
     Traceback (most recent call last):
@@ -76,7 +77,7 @@ def as_seconds(given: Any) -> float:
 
 
 def as_memory(given: Any) -> int:
-    """Bytes, from a text such as 4GiB.
+    """Parse an amount of memory such as "4GiB" into bytes.
 
     >>> as_memory("500MiB"), as_memory("2G")
     (524288000, 2147483648)
@@ -99,7 +100,7 @@ def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], int
 
 
 def as_trust(given: Any) -> tuple[str, ...]:
-    """Names of modules from which a recording may build its segments, each once.
+    """Parse the modules from which a recording may build its segments: a tuple of names, each once.
 
     >>> as_trust("mynets"), as_trust(["mynets.small", "torch.nn"]), as_trust(None)
     (('mynets',), ('mynets.small', 'torch.nn'), ())
@@ -113,7 +114,7 @@ def as_trust(given: Any) -> tuple[str, ...]:
 
 
 def as_device(given: Any) -> str:
-    """The computing device: auto, cpu, cuda, or one of several GPUs by its number.
+    """Check the name of a computing device: auto, cpu, cuda, or one of several GPUs by its number, such as cuda:1.
 
     >>> as_device("cuda:1")
     'cuda:1'

@@ -13,25 +13,26 @@ Standing = Literal["proven", "declared"]
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """The proven claim about one mechanism.
+    """What is proven (or claimed by a user) about the privacy of one mechanism.
 
     Attributes:
         kind: "nothing", "permutation_count" or "differential_privacy".
         statement: the claim in one sentence, with its limits.
-        standing: "proven" if privkit ran the mechanism, or was asked about a mechanism alone; "declared" if a user
-            claims that a release came from this mechanism (docs/explanation/claims.md).
+        standing: "proven" if privkit itself ran the mechanism, or if only a mechanism was given, without a release;
+            "declared" if a user claims that a release came from this mechanism (docs/explanation/claims.md).
         epsilon: smallest proven ε ≥ 0, in nats; infinite if nothing is proven for any δ < 1.
         delta: the δ of this ε; None if ε is infinite.
         lower: a proven lower bound on the same ε at the same δ, if one is known.
         method: the method that gave `epsilon`, in words.
         order: the Rényi order of the bound; None if the method uses none.
         at_grid_edge: whether `order` is the first or last order tried, so that a wider range may give a smaller ε.
-        relation: neighboring relation, such as replace-one; None if no differential privacy is claimed.
-        unit: what neighbors differ in, a record or a client; None if no differential privacy is claimed.
+        relation: neighboring relation of the differential privacy, such as replace-one; None if none is claimed.
+        unit: what neighboring datasets differ in, a record or a client; None if no differential privacy is claimed.
         covers: "release" (the smashed data, and labels if they are sent) or "labels" alone.
         sound: False for a formula that is reproduced as published although it is not a bound.
         objection: the reason in one sentence, if `sound` is False.
-        quantities: named numbers behind the statement, such as log10 of counts, shares, or the calibrated σ.
+        quantities: numbers from which the statement follows, by name, such as log10 of a number of permutations, or the
+            calibrated σ.
         assumptions: conditions of the statement, one sentence each.
         source: paper and equation.
         versions: versions of the libraries that took part in the computation.
@@ -63,7 +64,7 @@ class Certificate:
         assert self.lower is None or self.lower <= self.epsilon * (1 + 1e-9) + 1e-12 or not self.sound
 
     def declared(self, *assumptions: str) -> Certificate:
-        """The same claim with the standing "declared", because it rests on a user's statement.
+        """Copy the certificate with the standing "declared", for a claim that rests on a user's statement.
 
         Args:
             *assumptions: sentences that say who claims it, and what was measured.

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Costs of one client.
+    """Traffic, computation and memory of one client in training.
 
     Attributes:
-        bytes_up: bytes per image: the sent smashed data and label.
-        bytes_down: bytes per image: the cut-layer gradient; 0 if the client's segment is frozen.
-        bytes_up_model: bytes per round: weights sent for averaging, divided by the rounds between two averages.
-        bytes_down_model: bytes per round: averaged weights sent back, divided in the same way.
+        bytes_up: bytes per image that the client sends: smashed data and label.
+        bytes_down: bytes per image that the client receives: the cut-layer gradient; 0 if the client's segment is
+            frozen.
+        bytes_up_model: bytes per round: weights sent for averaging, divided by the number of rounds between two
+            averagings.
+        bytes_down_model: bytes per round: averaged weights received, divided by the same number of rounds.
         bytes_seed: bytes per round: the seed of masks, sent to the client.
         client_macs: multiply-accumulates per image of matrix products and convolutions in the forward pass; gathers and
             Fourier transforms count as 0.

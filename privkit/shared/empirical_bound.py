@@ -8,20 +8,23 @@ from math import inf
 
 @dataclass(frozen=True, kw_only=True)
 class EmpiricalBound:
-    """A lower bound on ε from an attack's scores.
+    """A statistical lower bound on ε from an attack's scores of canaries (records that were inserted or left out at
+    random).
 
     Attributes:
-        epsilon: the lower bound, ≥ 0. An (ε′, δ)-DP mechanism with a smaller ε′ gives scores this good with probability
-            at most 1 − confidence. 0 carries no information.
+        epsilon: the lower bound, ≥ 0. If a mechanism is (ε′, δ)-DP with a smaller ε′, its scores are this good with
+            probability at most 1 − confidence. 0 means that nothing is shown.
         delta: the δ of the bound.
         confidence: probability in (0, 1), over the random scores, that the bound holds.
-        canaries: number of scores behind the bound, of members and non-members together.
+        canaries: number of scores from which the bound is computed, of members (inserted) and non-members together.
         inserted: number of these scores that belong to members.
         threshold: smallest score that was guessed "member"; None if there were no guesses.
-        guesses: numbers of "member" and "non-member" guesses, for the method `epsilon_one_run`; None for other methods.
+        guesses: for the method `epsilon_one_run`, the numbers of "member" and "non-member" guesses; None for other
+            methods.
         mu: lower bound on μ of a Gaussian trade-off curve; None if it was not computed.
-        curve_epsilon: the accountant's ε for the trade-off curve that the scores support, which is compared with the
-            claim; None if it equals `epsilon`. It may be larger, since an accountant may overestimate a mechanism's ε.
+        curve_epsilon: the number that is compared with the claim, if it is not `epsilon`: the accountant's ε for the
+            trade-off curve that the scores support. It may be larger than `epsilon`, since an accountant may
+            overestimate ε.
         method: name of the computation, in words.
         assumed: the family of trade-off curves that `epsilon` assumes without a check; empty if `epsilon` holds for
             every (ε, δ)-DP mechanism, None if this is unknown.
@@ -30,7 +33,7 @@ class EmpiricalBound:
         objection: the reason in one sentence, if `sound` is False.
         source: paper and theorem.
         claimed: the claimed ε; infinite if nothing is claimed.
-        ceiling: the largest bound that this number of canaries can give for any scores; None if it was not computed.
+        ceiling: the largest bound that any scores of this number of canaries can give; None if it was not computed.
         statement: a sentence that compares the bound with the claim; empty without a claim.
     """
 

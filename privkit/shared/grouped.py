@@ -10,7 +10,7 @@ Thing = TypeVar("Thing")
 
 
 def grouped(things: Iterable[Thing], key: Callable[[Thing], Key]) -> dict[Key, list[Thing]]:
-    """Key -> things with this key; keys and things keep their order.
+    """Group things by their key: key -> list of things, both in the order of occurrence.
 
     >>> grouped(["ab", "b", "ac"], lambda word: word[0])
     {'a': ['ab', 'ac'], 'b': ['b']}

@@ -9,7 +9,7 @@ from math import ceil, floor
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A value with its confidence interval.
+    """A value with its confidence interval from `low` to `high`.
 
     Attributes:
         n: number of trials, records or seeds behind the value.
@@ -26,11 +26,11 @@ class Interval:
 
 
 def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Interval:
-    """The share of hits among independent trials with its exact interval; a ValueError without trials.
+    """The share of hits among independent trials, with its exact confidence interval.
 
     Args:
-        hits: number of hits, 0..trials. A trial with several dependent parts counts with its share of hits; the
-            interval then rounds the number outwards.
+        hits: number of hits, 0..trials. A trial with several dependent parts may count with its share of hits; the
+            number is then rounded down for the lower limit and up for the upper limit.
         trials: number of trials, n ≥ 1.
         confidence: probability in (0, 1) that both limits hold.
 

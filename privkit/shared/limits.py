@@ -16,11 +16,13 @@ NO_USE = "proves nothing of use"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The proven limits on any test of "this record" against "another record", from the whole trade-off curve.
+    """Proven limits on every test that decides from a release between two neighboring records, from the trade-off
+    curve.
 
-    The same curve bounds reconstruction. Let κ be the success probability of the best guess without the release. Then
-    an attack succeeds at most with the true positive rate at the false positive rate κ. The guess may use everything
-    that the certificate does not cover, such as unprotected labels and all other records.
+    The curve also bounds reconstruction. Let κ be the success probability of the best guess without the release. With
+    the release, no attack succeeds more often than the largest true positive rate at the false positive rate κ. The
+    guess behind κ may use everything that the certificate does not cover, such as unprotected labels and all other
+    records.
 
     Source: Dong, Roth and Su 2022 (trade-off curves); Kaissis et al. 2023, "Bounding data reconstruction attacks with
     the hypothesis testing interpretation of differential privacy" (reconstruction).
@@ -34,8 +36,9 @@ class Limits:
     true_positives: tuple[float, ...]  # [A] the largest true positive rate at each of them
 
     def at(self, false_positive_rate: float) -> float:
-        """The largest possible true positive rate at a false positive rate in [0, 1]. Between two tabulated rates, it
-        is the value at the larger rate.
+        """The largest possible true positive rate at a false positive rate in [0, 1].
+
+        Between two tabulated rates, it is the value at the larger one.
         """
         return self.true_positives[bisect_left(self.false_positives, false_positive_rate)]
 

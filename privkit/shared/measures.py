@@ -1,4 +1,5 @@
-"""The table of all measures of how close a guess is to a record, with direction, range and display of each.
+"""The table of all measures of how close an attack's guess is to the true record, with their direction, range and
+display.
 
 Measures are computed in `privkit/domains/<domain>` or `privkit/audit/goals`. Code that reads a finished run needs only
 this table, without torch.
@@ -265,7 +266,8 @@ CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mo
 
 
 def measure(name: str) -> Measure:
-    """A measure by its name. For an undeclared measure, such as a plug-in's, the name is also the title.
+    """Look up a measure of closeness by its name. If it is not in the table, such as a plug-in's, its name is also its
+    title.
 
     >>> measure("ssim").title, measure("matched_ssim").within, measure("sharpness").heading
     ('SSIM', (-1.0, 1.0), 'sharpness')
@@ -275,7 +277,9 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str, protocol: str = "") -> str:
-    """The title of a guess without a release in tables, with its protocol if given; an undeclared guess keeps its name.
+    """The title in tables of a guess that uses no release (a floor for attacks), such as mid-grey.
+
+    The protocol is added if given; a guess that is not in privkit's list keeps its name.
 
     >>> floor_title("mid_grey"), floor_title("loudest", "sl")
     ('mid-grey', 'loudest (sl)')
@@ -284,7 +288,9 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether a guess without a release has different scores under different protocols, to three decimals.
+    """Whether a guess that uses no release has different scores under different protocols, to three decimals.
+
+    `values` holds the score under each protocol.
 
     Protocols form different batches, so different records may be attacked.
 
@@ -295,7 +301,7 @@ def differs(values: Mapping[str, float | None]) -> bool:
 
 
 def records_called(noun: str) -> Records | None:
-    """The kind of records for the noun in a result row; None if the noun is undeclared.
+    """The kind of records (images, texts or table rows) that a noun in results names; None for an unknown noun.
 
     >>> records_called("table rows").likeness
     'cells'
@@ -304,9 +310,9 @@ def records_called(noun: str) -> Records | None:
 
 
 def deciding(names: list[str]) -> str:
-    """The measure by which attacks are compared, among the measures of a result row; empty if there are none.
+    """Which of a result's measures compares attacks: its name, or "" if there are no measures.
 
-    It is the first measure of the kind of records or, if all are undeclared, the first in `names`.
+    It is the first in the table of measures or, if the table has none of them, the first in `names`.
 
     >>> deciding(["psnr", "mse"]), deciding(["sharpness"]), deciding([])
     ('mse', 'sharpness', '')
@@ -316,7 +322,7 @@ def deciding(names: list[str]) -> str:
 
 
 def likeness(names: list[str]) -> str:
-    """The measure that shows how much guesses reveal, among the measures of a result row; empty if it is missing.
+    """Which of a result's measures shows how similar guesses look to the records: its name, or "" if it is missing.
 
     >>> likeness(["mse", "psnr", "ssim"]), likeness(["mse", "psnr"])
     ('ssim', '')

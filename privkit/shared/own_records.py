@@ -11,7 +11,7 @@ disjoint ones with the attacked records among them, so that the adversary has to
 
 
 def hold_attacked(source: str, attacked: str) -> bool:
-    """Whether attacked records are among the adversary's own records.
+    """Whether an adversary with records from `source` holds the attacked records themselves.
 
     Args:
         source: source of the adversary's records: one of `OF_THE_DATASET`, or the name of a dataset.

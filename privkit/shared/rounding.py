@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 
 def rounded_up(value: float, digits: int) -> str:
-    """A finite number as text, rounded up to the given number of significant digits; if positive, at least 1e-300.
+    """A finite number as text, rounded up to `digits` significant digits; a positive number becomes at least 1e-300.
 
     >>> rounded_up(4.3771, 4), rounded_up(1e-5, 3), rounded_up(5e-324, 3)
     ('4.378', '1e-05', '1e-300')
@@ -15,7 +15,7 @@ def rounded_up(value: float, digits: int) -> str:
 
 
 def rounded_down(value: float, digits: int) -> str:
-    """A finite number as text, rounded down to the given number of significant digits.
+    """A finite number as text, rounded down to `digits` significant digits.
 
     >>> rounded_down(4.3778, 4)
     '4.377'

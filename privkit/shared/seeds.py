@@ -10,7 +10,7 @@ _BLOCK = 1024
 
 
 def derive(seed: int, *names: str | int) -> int:
-    """The seed of a named random stream, in [0, 2⁶²); it is the same on every machine and in every order of execution.
+    """Derive the seed of a named random stream, in [0, 2⁶²); it depends only on the arguments, not on machine or order.
 
     >>> derive(0, "train", 3) == derive(0, "train", 3) != derive(0, "train", 4)
     True
@@ -20,10 +20,11 @@ def derive(seed: int, *names: str | int) -> int:
 
 
 def numbered(seed: int, name: str, number: int) -> int:
-    """The seed in [0, 2⁶²) of one of many numbered streams; {} in `name` stands for the stream's number, from 0.
+    """The seed, in [0, 2⁶²), of one of many numbered random streams; `name` contains {} for the number, from 0.
 
-    It equals the seed from `derive`, unless a smaller number's seed has the same last 32 bits. torch's CPU generator
-    uses only these bits, so two rounds would add the same noise; among 10,000 rounds, this has a probability of 1 %.
+    It is the seed from `derive`; if a smaller number's seed has the same last 32 bits, another seed is taken. torch's
+    CPU generator uses only these bits, so otherwise two rounds would add the same noise; among 10,000 rounds, this has
+    a probability of 1 %.
 
     >>> numbered(0, "train/{}", 3) == derive(0, "train", 3)
     True

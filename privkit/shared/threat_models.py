@@ -29,7 +29,7 @@ nest."""
 
 
 def threat_name(model: str) -> str:
-    """The name of a threat model in tables and sentences.
+    """The readable name of a threat model, for tables and sentences.
 
     >>> threat_name("many_passes")
     'many passes'

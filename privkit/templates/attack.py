@@ -14,7 +14,8 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Sends the adversary's own images to the client, and guesses the one whose release is nearest to the observed one.
+    """Sends the adversary's own images to the client, and guesses the image whose release is nearest to the observed
+    release.
 
     Source: your own.
     """

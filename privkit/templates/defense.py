@@ -15,7 +15,7 @@ from privkit.defenses.receipts import NOT_DP, Nothing
 
 @dataclass(frozen=True, kw_only=True)
 class Template(Defense):
-    """Replaces each coordinate z by c·tanh(z/c), so that large values look alike.
+    """Replaces each coordinate z of the smashed data by c·tanh(z/c), so that large values look alike.
 
     Attributes:
         bound: c > 0, the largest magnitude that is released.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """Mean squared error of the differences of neighboring pixels, so that a flat guess is far from any edge.
+    """Compares edges: the mean squared error of differences between neighboring pixels.
 
     Source: your own.
     """

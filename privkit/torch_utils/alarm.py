@@ -10,13 +10,15 @@ from contextlib import contextmanager
 
 @contextmanager
 def alarm(seconds: float, error: Callable[[], BaseException], *, cpu: bool = False) -> Iterator[None]:
-    """Raise an error in a block that takes longer than `seconds`, then each second, as a destructor may swallow it.
+    """A context that raises an error if it takes longer than `seconds`, and again each second, since a destructor may
+    catch it.
 
     This works only in the main thread of a POSIX system and has no effect elsewhere. The error may be raised anywhere,
     even inside torch's own `no_grad`; `privkit.torch_utils.undisturbed` switches gradients on again.
 
     Args:
-        error: function that creates the error, preferably no `Exception`, which a handler in the block could catch.
+        error: function that creates the error, preferably a `BaseException` that is no `Exception`, so that handlers
+            inside the context do not catch it.
         cpu: whether to count CPU seconds of the process instead of elapsed seconds.
 
     >>> with alarm(0.01, TimeoutError, cpu=True):

@@ -10,9 +10,9 @@ _ROUNDING = 1e-5  # largest difference of two equal numbers, as a part of the la
 
 @torch.no_grad()
 def multiplicities(rows: Tensor) -> list[int]:
-    """How often each different row of [n, ...] occurs; the numbers sum to n ≥ 1.
+    """How often each distinct row of a tensor [n, ...] occurs, up to rounding; the counts sum to n ≥ 1.
 
-    Rows are sorted along a random direction, so that equal ones lie next to each other.
+    Rows are sorted along a random direction, so that equal rows are neighbors.
 
     >>> sorted(multiplicities(torch.tensor([[0.5, 1.0], [2.0, 1.0], [0.5, 1.0 + 1e-7]])))
     [1, 2]

@@ -6,7 +6,9 @@ from torch import nn
 
 
 class Behind(nn.Sequential):
-    """A client's deterministic modules in sequence; the last one, a transformer block, reads the defense's release.
+    """A client's deterministic modules in sequence.
+
+    The last module is a transformer block, which runs on the defense's release.
 
     >>> whole = Behind(nn.Linear(4, 3), nn.Linear(3, 3))
     >>> whole.front.out_features, whole.block is whole[1]

@@ -16,9 +16,10 @@ _NAME = "torch._dynamo"
 
 @contextmanager
 def compiler_unloaded() -> Iterator[None]:
-    """A block in which torch's optimizers do not load the compiler, which they need only to exclude themselves from it.
+    """A context in which torch's optimizers do not load torch's compiler, which they need only to exclude code from
+    compilation.
 
-    A small module replaces the compiler. Code that needs more of it, such as `torch.compile`, gets the real compiler.
+    A small module replaces the compiler. Code that really uses it, such as `torch.compile`, gets the true compiler.
     """
     if _NAME in sys.modules:
         yield

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 def along(
     function: Callable[[Tensor], Tensor], shape: tuple[int, ...], *, dtype: torch.dtype = torch.float32, chunk: int = 64
 ) -> Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]:
-    """Directional derivatives of a function of records, by forward differentiation, with one pass per direction.
+    """Create a function that computes directional derivatives by forward differentiation, with one pass per direction.
 
     Args:
         function: function from records [B, *shape] to a tensor [B, ...], such as a module in evaluation mode. Records
@@ -25,8 +25,8 @@ def along(
         chunk: number of directions computed together; each takes the memory of one record's pass.
 
     Returns:
-        A function (record [d], directions [d, k]) -> derivatives [m, k], float64, for the m output numbers of the
-        record.
+        A function from a record of d numbers, [d], and k directions, [d, k], to the derivatives of its m outputs,
+        float64 [m, k].
 
     >>> along(lambda x: x.square(), (2,))(np.array([1.0, 3.0]), np.eye(2))
     array([[2., 0.],

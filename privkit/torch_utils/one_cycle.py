@@ -13,8 +13,7 @@ def one_cycle(
 ) -> OneCycleLR:
     """A learning rate that rises to `peak` and falls to zero along cosines, over `steps` ≥ 0 steps.
 
-    The schedule has one more step, which is never taken. A rise of exactly one step is left out, because torch would
-    divide by zero.
+    If the rise took exactly one step, it is left out, because torch would divide by zero.
 
     Args:
         warm_up: share of the steps in which the rate rises, in [0, 1].

@@ -28,7 +28,9 @@ _ROOM = 32 * 2**20
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an exception or its cause is an out-of-memory error, or less than 32 MiB are left.
+    """Whether an exception, or its cause, is an out-of-memory error.
+
+    Any exception counts if less than 32 MiB are left.
 
     >>> ran_out(MemoryError()), ran_out(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     (True, True)
@@ -53,7 +55,7 @@ def _scarce() -> bool:
 
 
 def shortage(error: BaseException) -> str:
-    """A phrase on how much memory was requested; empty if the error does not say it.
+    """A phrase that says how much memory was requested; empty if the error does not say so.
 
     >>> shortage(RuntimeError("alloc_cpu.cpp: can't allocate memory: you tried to allocate 800 bytes. Error code 12"))
     'you tried to allocate 800 bytes'
@@ -71,7 +73,7 @@ def shortage(error: BaseException) -> str:
 
 
 def advice(error: BaseException) -> str:
-    """A phrase with the user's options after an out-of-memory error.
+    """A phrase that tells the user what to do after an out-of-memory error.
 
     >>> advice(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB."))
     'lower batch_size in --training, end other programs on the GPU, or use --device cpu'
@@ -82,7 +84,9 @@ def advice(error: BaseException) -> str:
 
 
 def in_chunks(work: Callable[[slice], Tensor], rows: int, most: int) -> Tensor:
-    """Concatenate the results of `work` on chunks of rows. If memory runs out, chunks are halved.
+    """Compute `work` on chunks of at most `most` of `rows` rows, and concatenate the results.
+
+    If memory runs out, chunks are halved.
 
     Args:
         work: function from a slice of row numbers to results [len(slice), ...]; a row's result must not depend on other

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def patchify(images: Tensor, patch: int) -> Tensor:
-    """Cut images, or feature maps, [..., C, H, W] into row-major patches [..., (H/p)(W/p), p·p·C].
+    """Cut images or feature maps [..., C, H, W] into flattened patches, row by row: [..., (H/p)(W/p), p·p·C].
 
     The sides H and W must be multiples of the patch's side p ≥ 1, in pixels.
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape and the same numbers, where a NaN equals a NaN.
+    """Whether two tensors have the same shape and the same numbers; NaN counts as equal to NaN.
 
     >>> import torch
     >>> nan = torch.tensor([1.0, float("nan")])

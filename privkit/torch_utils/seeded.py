@@ -10,7 +10,8 @@ import torch
 
 @contextmanager
 def seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """A block in which the global generators of the CPU and of `device` start at `seed`; they are restored afterwards.
+    """A context in which the global generators of the CPU and of `device` start at `seed`; they are restored
+    afterwards.
 
     >>> with seeded(torch.device("cpu"), 0):
     ...     first = torch.rand(3)

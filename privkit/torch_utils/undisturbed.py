@@ -113,7 +113,7 @@ _GENERATORS: tuple[_Setting, ...] = (
 
 @contextmanager
 def undisturbed(*, environment: bool = True) -> Iterator[None]:
-    """A block after which shared state of the process is restored, even if the code inside changed it.
+    """A context that restores shared state of the process at its end, in case the code inside changed it.
 
     Restored are torch's default type, device, precision, gradient mode, threads, deterministic algorithms and global
     module hooks; the global generators of torch, numpy and Python; the working folder, environment, signal handlers,

@@ -13,7 +13,7 @@ _ATEN = torch.ops.aten
 
 
 class WithoutNoise(nn.Module):
-    """Runs a module with the mean of each normal random number in its place; other draws stay.
+    """Runs a module without Gaussian noise: each normal random number is replaced by its mean; other draws stay random.
 
     It also works on TorchScript programs.
 

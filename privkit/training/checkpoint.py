@@ -14,11 +14,13 @@ _SECONDS = "seconds of the stage"
 
 
 class Checkpoint:
-    """Saves the state of a training or an attack at intervals; saving takes at most a fiftieth of the time.
+    """Saves the state of a training or an attack at intervals, so that it can resume.
+
+    Saving takes at most a fiftieth of the time.
 
     Args:
         path: the file; None saves nothing.
-        report: function called with (done, total, value) after every epoch.
+        report: function called after every epoch with (finished epochs, all epochs, the epoch's loss or other value).
         note: function called before each write, to store the state's provenance.
         seconds: function that returns the seconds spent so far in this process; they are saved with the state.
 

@@ -30,7 +30,7 @@ from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block that clients run after the shuffle, for tokens [..., dim]; weights are public and
+    """The extra transformer block that clients run on tokens [..., dim] after a shuffle; its weights are public and
     fixed.
 
     It is T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
@@ -46,18 +46,21 @@ def frozen_block(dim: int, seed: int) -> nn.Module:
 
 @dataclass(frozen=True, kw_only=True)
 class ClientForward:
-    """One round's forward pass on the clients' side.
+    """The results of one round's forward pass on the clients' side, for n clients with batches of B records.
+
+    A message is the batch of smashed data that the server gets at once: from one client, or mixed from a group of k
+    clients.
 
     Attributes:
-        smashed: output of the lower segments, [n, B, ...], or [M, B, ...] if images were mixed before them.
-        labels: the clients' labels, int64 [n, B], or [n, B, L] if records have several.
-        release: M messages as the server uses them, after its own stages.
-        receipt: record of what the defense did.
-        groups: the clients mixed into each message, int64 [M, k]; −1 for an empty place.
-        penalty: the term that the defense adds to each client's loss, [M'], or None.
-        arrived: the release that is sent, before the server's own stages; equal to `release` if the server has no
-            stages.
-        arrived_groups: the same as `groups`, for the messages of `arrived`.
+        smashed: output of the lower segments, [n, B, ...], or [M, B, ...] for M messages if images were mixed before
+            the segments.
+        labels: the clients' labels, int64 [n, B], or [n, B, L] if each record has L labels.
+        release: the M messages as the server uses them, after the defense stages that the server applies.
+        receipt: what the defense did in this round, and what it proves about the release.
+        groups: numbers of the clients mixed into each message, int64 [M, k], filled with −1 if there are fewer than k.
+        penalty: the defense's term in each client's loss, one number per batch of `smashed`; None without one.
+        arrived: the messages as they arrive at the server, before its stages; equal to `release` if it has none.
+        arrived_groups: the clients mixed into each message of `arrived`, as in `groups`.
     """
 
     smashed: Tensor
@@ -75,21 +78,22 @@ class ClientForward:
 
 
 class Clients(nn.Module):
-    """Everything on the clients' side.
+    """Everything that the clients compute: their lower segments and the defense.
 
     Args:
-        lowers: the lower segments, stacked.
+        lowers: the lower segments of all clients, stacked.
         defense: defense on the segments' output, or on the images before the segments.
-        protocol: protocol, which says which clients send in a round, and which clients are mixed.
-        block: the frozen block, or None.
-        companion: the stacked networks that the clients train for the defense beside the task, or None.
+        protocol: the protocol, which decides which clients send in a round and which of them are mixed.
+        block: the frozen transformer block that clients run after a shuffle; None without it.
+        companion: the stacked networks that clients train only for the defense, such as a simulated attacker; None
+            without them.
         seed: seed of mixing ratios that are drawn once per run.
 
     Attributes:
-        held: names of the parts of a release that the adversary holds; empty for all of them.
+        held: names of the parts of a release (such as one party's output) that the adversary gets; empty for all parts.
         precision: precision of products and convolutions, see `TrainingSpec.precision`.
-        counts_orders: whether the certificate of a shuffle may count its orders; True only if a test shows that tokens
-            hide their places.
+        counts_orders: whether a shuffle's certificate may rely on the number of possible orders; False if tokens reveal
+            their places.
         other_tokens: number of the lower segments' tokens that represent no patch; see `SplitModel`.
         predicts: what the model predicts, "labels" or "texts"; see `SplitModel`.
     """
@@ -135,9 +139,9 @@ class Clients(nn.Module):
             lower: one client's lower segment; all clients start with its weights.
             seed: seed of the frozen block, the defense's networks, and mixing ratios that are drawn once.
             protocol: the protocol; None for one client.
-            block: the model's first block above the cut, for a defense with frozen_block="first"
-                (`privkit.models.tokens.first_block`). With frozen_block="auto", a block follows the release only if
-                `block` is given.
+            block: a transformer block that clients run, frozen, after a shuffle: the model's first block above the cut
+                (`privkit.models.tokens.first_block`). A defense with frozen_block="first" needs it; with "auto",
+                clients run a block only if it is given here.
 
         Raises:
             UsageError: if there are too few clients for a mixing group, the defense cannot take the lower segment's
@@ -220,15 +224,14 @@ class Clients(nn.Module):
         lowers: Callable[[Tensor, Tensor | None], Tensor] | None = None,
         groups: Tensor | None = None,
     ) -> ClientForward:
-        """The clients' forward pass of one round, differentiable in the lower segments' weights.
+        """The forward pass of n clients in one round, differentiable in the lower segments' weights.
 
         Args:
             images: the batch of every client that sends, [n, B, C, H, W] in [0, 1].
-            labels: labels, int64 [n, B], or 0 and 1 in [n, B, L] if records have several.
+            labels: labels, int64 [n, B], or 0 and 1 in [n, B, L] if each record has L labels.
             generator: the only source of randomness for groups and defense.
             number: the round's number, 0-based.
-            lowers: a function that evaluates the lower segments in another way with the same result; None for the
-                segments themselves.
+            lowers: a function that computes the lower segments' outputs in another way; None calls the segments.
             groups: the mixing groups; None draws the round's groups from `generator`.
         """
         groups = self.groups(number, generator) if groups is None else groups
@@ -324,10 +327,9 @@ class Clients(nn.Module):
         return guess.flatten(0, 1)
 
     def infer(self, images: Tensor, labels: Tensor, generator: Generator, *, noise_free: bool = False) -> Tensor:
-        """The release of test images [n, B, ...]; a defense that acts in training only is left out.
+        """The release of test images [n, B, ...], without defenses that act only in training.
 
-        With `noise_free`, noise and stages that remove noise are left out. `generator` gives the defense's random
-        numbers.
+        `noise_free` also leaves out the defense's noise, and its steps that remove noise. `generator` is the defense's.
         """
         stages = [stage for stage in stages_of(self.defense) if stage.at_inference and stage.group == 1]
         if noise_free:
@@ -347,10 +349,10 @@ class Clients(nn.Module):
 
     @torch.no_grad()
     def fitted(self, upper: nn.Module, domain: Domain, seed: int) -> nn.Module:
-        """The server's segment with the defense's layers before and after it.
+        """Add the defense's layers before and behind the server's segment `upper`.
 
-        Stages that estimate their setting come in front, with an adapter if the release and the smashed data differ in
-        shape. Stages that act on logits come behind.
+        In front come the defense's stages (steps) that estimate their own options, and an adapter if the release and
+        the smashed data differ in shape. Behind come stages that act on logits.
 
         Raises:
             UsageError: if a stage cannot be placed before or after the segment.
@@ -366,7 +368,7 @@ class Clients(nn.Module):
         return parts[0] if len(parts) == 1 else nn.Sequential(*parts)
 
     def client(self, number: int) -> nn.Module:
-        """The deterministic part of one client, as one module on records [N, ...].
+        """The deterministic computation of client `number`, as one module on N records [N, ...].
 
         It consists of the lower segment, the deterministic parts of the defense around it (`known_forms`), and the
         frozen block.

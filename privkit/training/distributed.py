@@ -19,8 +19,10 @@ _ALONE = ContextVar("alone", default=False)
 
 @contextmanager
 def alone(yes: bool = True) -> Iterator[None]:
-    """A block in which this process trains alone although others have joined; inside it, `alone(False)` joins them
-    again."""
+    """A context in which this process trains alone, without torchrun's other processes.
+
+    Inside it, `alone(False)` opens a context in which all processes train together again.
+    """
     before = _ALONE.set(yes)
     try:
         yield

@@ -28,11 +28,10 @@ def evaluate(
     stage: tuple[str | int, ...] = ("test",),
     noise_free: bool = False,
 ) -> TaskScores:
-    """Accuracy, MCC and AUC of the defended model, in whole batches; for predicted texts, only accuracy.
+    """Accuracy, MCC and AUC of the defended model on test images; if it predicts texts, only accuracy.
 
-    Defense stages get the labels of other images, because a stage that leaks true labels would look accurate.
-
-    Images pass through the n clients' lower segments in turn, so the result is a mean over clients.
+    Images pass through the n clients' lower segments in turn, so the result is a mean over clients. The defense gets
+    labels of other images; with the true labels, a defense that leaks them would look accurate.
 
     Args:
         upper: the server's segment; its first output holds the scores of the classes.

@@ -23,12 +23,12 @@ WARM_UP = 3  # steps before the capture: optimizers and libraries make their buf
 class Graphed:
     """A training step that is captured as a CUDA graph at its fourth call and replayed from then on.
 
-    A step that waits for the host cannot be captured and runs without a graph; the third call tests this. A replay does
-    not repeat changes that Python code makes outside tensors, so only code that `traceable` accepts is captured.
+    A step that waits for the CPU cannot be captured and runs without a graph; the third call tests this. A replay
+    repeats only tensor operations, not other effects of Python code, so only code that `traceable` accepts is captured.
 
     Args:
         step: function to capture; its shapes must not change.
-        draws: generators from which the step draws, besides the global generator.
+        draws: generators that the step uses besides the global generator.
 
     Source: PyTorch, "CUDA semantics: whole-network capture".
     """
@@ -96,7 +96,7 @@ class Graphed:
 
 
 def traceable(*parts: object) -> bool:
-    """Whether modules and defenses, with all modules inside, are classes of privkit, torch, torchvision or timm.
+    """Whether modules and defenses, and all modules inside them, are classes of privkit, torch, torchvision or timm.
 
     A user's own module may count steps in Python, which a replayed graph would not do.
 

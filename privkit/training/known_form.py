@@ -16,14 +16,14 @@ _ROWS = 4
 
 
 def known_forms(stages: Sequence[Defense], classes: int) -> list[nn.Module]:
-    """The fixed parts of the stages, in order, each a module [N, ...] -> [N, ...]; stages without one are left out.
+    """For each defense stage, its fixed (deterministic and public) part, if any, as a module on N records [N, ...].
 
-    privkit's own stages declare their fixed part by `public_transform`. A user's own stage may declare none or a wrong
-    one. A white-box attack would then use a wrong map, and its failure would look like protection. So a user's stage
-    itself is applied, without the noise that its `noise_fields` scale.
+    White-box attacks invert these modules. privkit's own stages declare their fixed part by `public_transform`. A
+    user's declaration could be wrong, and the failure of an attack that relies on it would look like protection. So a
+    user's stage itself is applied, with the noise options named in its `noise_fields` set to zero.
 
     Args:
-        stages: the stages, all on images or all on smashed data.
+        stages: the stages in order, all on images or all on smashed data.
     """
     return [
         _AsApplied(stage, classes) if is_own(stage) and stage.group == 1 else PublicTransform(stage)

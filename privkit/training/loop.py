@@ -75,7 +75,7 @@ class Trained:
         edge: the clients' lower segments and their defense.
         upper: the server's segment; for standalone clients, their own upper segments, stacked.
         curve: mean training loss of each epoch.
-        release_count: how often the run released one record and one client.
+        release_count: how often the run released one record, and how often one client released anything.
         validation: accuracy, MCC and AUC of each epoch on validation images; empty without them.
         best: the best epoch on validation images; None without them.
     """
@@ -98,17 +98,17 @@ def release_count(
     passes: int = 1,
     others: bool = False,
 ) -> ReleaseCount:
-    """How often a run releases one record or client.
+    """Count how often a run releases one record, and how often one client releases anything.
 
-    After training, each pass over the attacked images consists of whole rounds. A client with fewer images than a batch
-    sends some images several times; images are counted by their ids.
+    Training is counted, and the passes after training in which the attacked images are sent again in whole rounds. A
+    client with fewer images than a batch sends some images several times; images are counted by their ids.
 
     Args:
-        spec: specification, for the batch size and whether lower segments are frozen.
-        recorded: the attacked images, which are sent again after training in whole rounds.
+        spec: training options; the batch size and `freeze_lower` are used.
+        recorded: the attacked images; None if no images are sent after training.
         passes: how often the attacked images are sent after training.
         others: whether the attacked images differ from the private ones. A record is then released either in training
-            or afterwards, so the larger number counts. For a client all rounds count, because its trained segment
+            or afterwards, so the larger number counts. For a client, all rounds count, because its trained segment
             affects every release.
     """
     protocol = clients.protocol
@@ -164,12 +164,12 @@ def train(
 ) -> Trained:
     """Train both sides on the private images.
 
-    Every epoch draws a fresh order for each client and uses whole batches only, so each message has as many images as
-    the defense's receipt says. An epoch's randomness depends only on the seed and the epoch's number, so a restart
-    gives the same bits.
+    Every epoch draws a new order for each client. Only whole batches are used, so each message (a batch of smashed
+    data) has the B images for which the defense's guarantee holds. An epoch's randomness depends only on the seed and
+    the epoch's number, so a restart gives the same bits.
 
     Under torchrun each of W processes computes a round with B images of every client, and one step averages the
-    gradients of all W rounds. Messages still have B images, so receipts and accounting do not change.
+    gradients of all W rounds. Messages still have B images, so guarantees do not change.
 
     Args:
         clients: the clients, on the device of `private`.
@@ -178,13 +178,14 @@ def train(
         epochs: number of epochs, ≥ 0.
         seed: seed of orders, groups, the defense, and random layers such as dropout.
         shares: the images of each client; None for random parts of equal size.
-        checkpoint: object that saves the state after an epoch and reports progress.
+        checkpoint: object that saves the state after epochs and reports progress; None for neither.
         play: function that computes a round; `privkit.wire.transcript.Transcript` also records the messages.
         validation: images on which every epoch is evaluated, to keep the best epoch as well as the last; they do not
             affect the training.
         goes_on: function called before each epoch with the epoch's number from 0; training ends when it returns False.
             For example, `Ledger.affords` stops training before a privacy budget is exceeded. If the answer depends on
-            releases, only an adaptive ledger's certificate is proven, not a receipt's certificate.
+            released data, the certificate for a fixed number of epochs does not hold; use an adaptive ledger's
+            certificate.
 
     Raises:
         UsageError: if there are fewer images than one round needs, or a batch is too small for the defense.

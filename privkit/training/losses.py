@@ -28,7 +28,8 @@ class OwnLoss(Protocol):
 
         Args:
             outputs: the output of `forward` for these records.
-            labels: labels, int64 [N], or float [N, L] if a defense mixed or noised them or records have several labels.
+            labels: labels, int64 [N]; or float [N, L] if each record has L labels, or if a defense mixed labels of L
+                classes or added noise to them.
         """
 
 
@@ -39,7 +40,7 @@ def multi_label(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def next_tokens(texts: Tensor) -> Tensor:
-    """The next token at each place of texts [..., T]; padding at the last place.
+    """For each of the T tokens in texts [..., T], the token that follows it; padding for the last token.
 
     >>> next_tokens(torch.tensor([5, 3, 0]))
     tensor([3, 0, 0])
@@ -48,9 +49,10 @@ def next_tokens(texts: Tensor) -> Tensor:
 
 
 def next_token(logits: Tensor, texts: Tensor) -> Tensor:
-    """Cross-entropy loss [N] for predicting the next token at each place of texts [N, T], from logits [N, T, words].
+    """Cross-entropy loss [N] of N texts [N, T], whose T tokens are each predicted from the tokens before it.
 
-    It is a mean over a text's tokens, and 0 for a text of one token.
+    `logits` [N, T, words] are the scores of the token after each token. The loss is a mean over a text's tokens, and 0
+    for a text of one token.
 
     Source: Radford et al. 2018, "Improving language understanding by generative pre-training", Eq. 1; here it is
     averaged over a text instead of summed, so that texts have equal weight.
@@ -85,12 +87,12 @@ def class_scores(outputs: Outputs) -> Tensor:
 
 
 def message_losses(outputs: Outputs, labels: Tensor, own: Callable[[Outputs, Tensor], Tensor] | None = None) -> Tensor:
-    """The loss of each message, [M], as the mean over its records.
+    """The loss of each of M messages (batches of B records), [M]: the mean of the losses of its records.
 
     Args:
         outputs: outputs of the upper segment for M·B records.
-        labels: labels [M, B]; [M, B, L] if they are mixed or records have several labels; [M, B, T] for texts. Several
-            labels and texts need the segment's own loss.
+        labels: class numbers [M, B]; mixed or several labels [M, B, L]; or texts [M, B, T]. Several labels and texts
+            need `own`.
         own: the upper segment's own loss, which must give one value per record; None for cross-entropy.
     """
     rows = labels.flatten(0, 1)

@@ -12,8 +12,9 @@ from torch import Generator, Tensor
 def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tensor:
     """Random labels for an adversary's own records, int64 of the given shape on the device of `draws`.
 
-    They are derived from the state of `draws` without changing it, so that a stage that ignores labels releases the
-    same bits with any labels. If all labels were zero, a stage could recognize a query.
+    Labels are random because a defense could recognize an adversary's query by constant labels. They are derived from
+    the state of `draws` without changing it, so the release of a defense that ignores labels is the same with any
+    labels.
 
     >>> draws = Generator().manual_seed(0)
     >>> before = draws.get_state()
@@ -29,7 +30,7 @@ def drawn_labels(shape: tuple[int, ...], classes: int, draws: Generator) -> Tens
 
 
 def of_others(labels: Tensor, seed: int) -> Tensor:
-    """Labels [N, ...] in random order, so that each record gets the label of a random record.
+    """Permute labels [N, ...] at random, so that a record's label says nothing about it.
 
     >>> of_others(torch.tensor([0, 0, 1, 2]), 0)
     tensor([0, 0, 2, 1])

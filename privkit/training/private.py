@@ -51,11 +51,11 @@ def check_private(clients: Clients, spec: TrainingSpec, world: int = 1) -> None:
 
 @contextmanager
 def private_gradients(clients: Clients, spec: TrainingSpec, draws: Generator) -> Iterator[None]:
-    """A block for one training round; after it, `.grad` of the lower segments is the gradient of DP-SGD.
+    """A context for one training round; at its end, `.grad` of the lower segments is the gradient of DP-SGD.
 
     For each client it is (Σ_b g_b·min(1, C/‖g_b‖) + N(0, (noise·C)²)) / B, where g_b is the gradient of record b's own
-    loss over all weights of the segment. If the specification has no `private` options, gradients do not change.
-    `draws` generates the noise.
+    loss over all weights of the segment, B the batch size, and C = `spec.clip`. If `spec.private` is False, gradients
+    do not change. `draws` generates the noise.
 
     Raises:
         UsageError: if the lower segment cannot be evaluated record by record.
@@ -85,7 +85,7 @@ def _own(weight: Tensor) -> Tensor:
 
 
 def clipped_sums(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
-    """Name -> sums [n, ...] of the records' gradients; each record's gradient is first clipped to norm `clip`.
+    """Clip each record's gradient to norm `clip`, and sum over the B records of each of n clients: name -> [n, ...].
 
     `gradients` holds [n, B, ...] for each name; the norm is taken over all names together.
     """
@@ -101,7 +101,7 @@ def copies_in_a_batch(spec: TrainingSpec, shares: ClientPartition) -> int:
 
 
 def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdates:
-    """The privacy charge for the lower segments' updates, for one record that takes part in `steps` steps.
+    """The privacy cost of the lower segments' noisy updates, for one record that takes part in `steps` steps.
 
     Replacing a record changes a step's sum by at most 2C for each copy of the record in the batch. The server sees
     which releases are in a batch, so there is no amplification by subsampling.
@@ -111,11 +111,12 @@ def private_updates(spec: TrainingSpec, steps: int, copies: int) -> PrivateUpdat
 
 
 def run_certificate(certificate: Certificate, release_count: ReleaseCount, spec: TrainingSpec) -> Certificate:
-    """A receipt's certificate, extended by the privacy charge of the training, or withdrawn because of it.
+    """Adapt the certificate for the released data to the whole run, whose training may add a privacy cost.
 
     Noisy updates add the quantity `updates_epsilon`: the replace-one ε of the updates alone for one record, at the same
-    δ, given everything that the server sees. It is no claim for the run if the smashed data are not covered. If the
-    best epoch is chosen on raw data (labels, or clients' images without noise), the claim is withdrawn.
+    δ, given everything that the server sees. This is no claim for the whole run unless the smashed data have a bound,
+    too. The certificate loses its claim if the best epoch is chosen on raw data (labels, or clients' images without
+    noise).
     """
     updates = release_count.lower_model
     private = certificate.kind == "differential_privacy"

@@ -27,9 +27,9 @@ class SplitProtocol(Checked):
         gradient: the cut-layer gradient that a client gets: "unicast" (the client's own part, masked and scaled),
             "broadcast" (the gradient of the client's whole mixing group) or "average" (the mean over all messages,
             SplitAvg).
-        updates: the server's steps per round: "round" for one step on all messages; "message" for n steps (CutMixSL's
-            ×n variant), one per client. In the latter case each step uses a freshly mixed message of the client's
-            group, and only this client gets the gradient.
+        updates: the server's steps per round: "round" for one step on all messages (batches of smashed data, possibly
+            mixed from several clients); "message" for one step per client (CutMixSL's ×n variant). Each of these n
+            steps uses a newly mixed message of the client's group, and only this client gets the gradient.
         grouping: how mixing groups are formed: "random" (drawn every round), "round_robin" (every client meets every
             other) or "fixed" (clients with neighboring numbers stay together, in fixed order).
         labels: "sent" (to the server, who computes the loss) or "kept" (a U-shape: each client keeps its labels and the
@@ -122,7 +122,7 @@ class SplitProtocol(Checked):
             )
 
     def unmatched(self, group: int) -> int:
-        """Number of clients in the last, smaller group if k does not divide n, else 0; they mix among themselves.
+        """Number of clients in the last, smaller mixing group if groups of k = `group` do not divide n clients, else 0.
 
         Source: CutMixSL §4, "Communication Efficiency": one unmatched client sends its smashed data, two unmatched
         clients of a 4-way CutMix conduct a 2-way CutMix.
@@ -130,9 +130,9 @@ class SplitProtocol(Checked):
         return self.active % group
 
     def groups(self, group: int, number: int, generator: Generator) -> Tensor:
-        """Mixing groups of round `number` (0-based): the clients of each group, int64 [⌈n/k⌉, k].
+        """The mixing groups of k = `group` clients in round `number` (0-based): numbers of n clients, int64 [⌈n/k⌉, k].
 
-        −1 marks an empty place, in the last group only. Only random grouping draws from `generator`.
+        The last group may have fewer clients, and is filled with −1. `generator` is used only if grouping is random.
 
         >>> SplitProtocol(clients=5, grouping="round_robin").groups(2, 0, torch.Generator()).tolist()
         [[1, 4], [2, 3], [0, -1]]
@@ -149,7 +149,7 @@ class SplitProtocol(Checked):
 
 
 def _round_robin(n: int, number: int) -> Tensor:
-    """The circle method: an order of n clients; neighbors form pairs, which change every round until all have met.
+    """An order of n clients for round `number`; neighbors form pairs, which change until all have met (circle method).
 
     >>> {tuple(sorted(pair)) for r in range(5) for pair in _round_robin(6, r).view(-1, 2).tolist()} == {
     ...     (a, b) for b in range(6) for a in range(b)}

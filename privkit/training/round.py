@@ -21,13 +21,14 @@ _ONE_SERVER = SplitProtocol()  # who trains with whom as one message sees it
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The result of one round; the weights' gradients are in `.grad` of both sides.
+    """The result of one training round with M messages (batches of B records); weights' gradients are in `.grad`.
 
     Attributes:
         losses: loss of each message, [M], detached.
         sent: the clients' forward pass.
         cut_gradient: gradient of each message's own loss at the cut, [M, B, ...], as the server sent it back.
-        second: tensors that crossed the second cut of a U-shape; None without one.
+        second: tensors that crossed the second cut of a U-shape (clients hold the last layers); None without a second
+            cut.
     """
 
     losses: Tensor
@@ -48,20 +49,21 @@ def split_round(
     update: Callable[[], None] | None = None,
     groups: Tensor | None = None,
 ) -> Round:
-    """Forward and backward pass of one round.
+    """Forward and backward pass of one round, in which n clients send batches of B images.
 
     The release is detached at the cut. The returned gradient enters the *same* graph, so the backward pass uses the
     noise, masks and permutations of the forward pass.
 
     Args:
         upper: the server's segment, or a stack of segments for several servers or standalone clients; for a U-shape,
-            with the clients' tails.
+            with the clients' last layers.
         images: images [n, B, C, H, W].
         labels: labels, int64 [n, B].
-        draws: generator of the groups' and the defense's random numbers.
+        draws: generator of the mixing groups and of the defense's random numbers.
         shares: each client's share d_i of the data, [n]; None for equal shares.
         number: number of the round, 0-based.
-        update: the server's optimizer step, called after every message if the protocol has `updates="message"`.
+        update: the server's optimizer step, called after every message (batch of smashed data) if the protocol has
+            `updates="message"`.
         groups: the mixing groups; None draws the round's groups from `draws`.
 
     Source: Gupta and Raskar 2018, Algorithm 1; DP-CutMixSL Eq. 3 and 11: a client gets the gradient of its own
@@ -122,9 +124,11 @@ def _together(
 def _through_the_tails(
     clients: Clients, upper: UShaped, release: Release, weights: Tensor, draws: Generator
 ) -> tuple[Tensor, Tensor, SecondCut]:
-    """A U-shape's round above the first cut: the losses [M], the gradient at this cut, and the data at the second cut.
+    """Compute a U-shape's round above the first cut: losses [M] of M messages, the gradient at this cut, and the
+    tensors that cross the second cut.
 
-    Clients hold the labels, so a defense of returned gradients acts on the gradients that the clients' tails send up.
+    Clients hold the labels and the last layers (tails), so a defense of returned gradients acts on the gradients that
+    the tails send to the server.
     """
     arrived = release.smashed.detach().requires_grad_()
     given, messages = arrived.clone(), arrived.shape[:2]
@@ -154,10 +158,11 @@ def _one_by_one(
     number: int,
     update: Callable[[], None] | None,
 ) -> Round:
-    """One step of the server for each client, as in the ×n variant.
+    """A round with one server step for each client, as in CutMixSL's ×n variant.
 
-    For each client, its group mixes a new message, and the message's gradient flows only to this client. Without
-    mixing, every client has its own message. If a client has several messages, the result shows the last one.
+    For each client, its mixing group mixes a new message (batch of smashed data), whose gradient flows only to this
+    client. Without mixing, every client has its own message. If a client has several messages, the result shows the
+    last one.
     """
     losses, members, groups = [], [], clients.groups(number, draws)
     for seat in range(clients.defense.group):
@@ -208,7 +213,10 @@ def _as(weights: Tensor, like: Tensor) -> Tensor:
 
 
 def send_back(sent: ClientForward, gradient: Tensor, weights: Tensor, way: str) -> None:
-    """Send each client its cut-layer gradient, and propagate the gradient backwards.
+    """Send each client its cut-layer gradient, and propagate it through the client's segment.
+
+    `gradient` holds the gradient of each message (batch of smashed data) at the cut, and `weights` the messages'
+    weights in the loss. `way` is the protocol's `gradient`: "unicast", "broadcast" or "average".
 
     Source: CutMixSL Eq. 13 (unicast, CutMix gradient); DP-CutMixSL Eq. 10; Pal et al. 2021 (average).
     """

@@ -86,14 +86,13 @@ class OptimizerSpec(Checked):
 class TrainingSpec(OptimizerSpec):
     """Options for training the task; the budget sets the number of epochs.
 
-    The options of `OptimizerSpec` apply to the lower side.
+    The options of `OptimizerSpec` apply to the lower side (clients).
 
-    Each option has a counterpart `upper_…` for the server; None copies the lower side's value. An option that belongs
-    to one optimizer or schedule is copied only if both sides use this optimizer or schedule.
+    For each of these options there is one for the server, `upper_…`; None copies the lower side's value. An option of
+    one particular optimizer or schedule is copied only if both sides use this optimizer or schedule.
 
     Attributes:
-        batch_size: B, number of images per message, and so of each client in each round. A batch-level defense mixes
-            within a batch.
+        batch_size: B, number of images that each client sends in a round. A batch-level defense mixes within a batch.
         freeze_lower: whether the clients' segments keep their initial weights, as in the patch-shuffling paper.
         fraction: share of the private images that are used for training, with unchanged class shares.
         augment: augmentation at the clients: "none"; "crop", shifts by up to an eighth of the side; "crop_flip", with
@@ -102,8 +101,8 @@ class TrainingSpec(OptimizerSpec):
             noise to the sum. Needs `clip` and `noise`.
         clip: for DP-SGD, the largest norm C of one record's gradient.
         noise: for DP-SGD, the noise's standard deviation divided by C (opacus' noise_multiplier).
-        loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment with its own
-            `loss` keeps it (`privkit.training.losses.OwnLoss`).
+        loss: "cross_entropy", or "multi_label" for binary cross-entropy of every label; an upper segment that defines
+            `loss` keeps its own (`privkit.training.losses.OwnLoss`).
         keep: the epoch whose model is evaluated on test images and attacked: the "last", or the "best" on the budget's
             validation images. Both are stored. "best_test" chooses on the test images themselves, as some papers do;
             its accuracy is no estimate for new images.
@@ -192,8 +191,9 @@ _DECAY = 0.1  # the factor of multi_step, if the user names none
 
 
 def optimizer_of(spec: OptimizerSpec, weights: Sequence[nn.Parameter]) -> torch.optim.Optimizer:
-    """The optimizer of one side, at the schedule's largest rate; it is elementwise, so stacked copies are
-    independent.
+    """Build the optimizer of one side, with the schedule's largest rate.
+
+    It acts on each weight separately, so the stacked copies of several clients are independent.
     """
     rate = spec.learning_rate
     decay = _WEIGHT_DECAY[spec.optimizer] if spec.weight_decay is None else spec.weight_decay

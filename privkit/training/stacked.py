@@ -29,7 +29,7 @@ class Stacked(nn.Module):
 
     Attributes:
         batched: whether copies are evaluated together, by `torch.func.vmap`; otherwise they run one after another.
-        by_record: the per-record weights that `records` yields, while its block is active.
+        by_record: the weights that `records` yields, one view per record; None outside its context.
 
     >>> linear = Stacked(nn.Linear(3, 2), 4)
     >>> linear(torch.rand(4, 5, 3)).shape, linear.module.weight.shape
@@ -88,7 +88,7 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def settle(self, inputs: Tensor) -> None:
-        """Test on [n, B, ...] whether copies can be evaluated together; otherwise they run one after another.
+        """Test on inputs [n, B, ...] whether all n copies can be evaluated together; if not, they run in turn.
 
         Recurrent layers, for example, cannot be evaluated together. If both ways fail, the module's own error is
         raised.
@@ -105,10 +105,11 @@ class Stacked(nn.Module):
 
     @contextmanager
     def records(self) -> Iterator[dict[str, Tensor]]:
-        """A block in which each record has its own view of the weights, for per-record gradients.
+        """A context in which each record has its own view of the weights, to compute per-record gradients.
 
         Yields:
-            The trained weights of the last call, name -> [n, B, ...]; per-record gradients are in `.grad`.
+            The trained weights that the last call used, name -> [n, B, ...] for n copies and B records; their `.grad`
+            holds the per-record gradients.
         """
         self.by_record = {}
         try:
@@ -156,7 +157,7 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def average(self, weights: Tensor) -> None:
-        """FedAvg: every copy, with running statistics, becomes the weighted mean of all copies; counters stay.
+        """FedAvg: replace every copy's weights and running statistics by the weighted mean of all; counters stay.
 
         Args:
             weights: weights of the copies, [n], summing to 1.

@@ -1,7 +1,7 @@
-"""Training with torchrun: the first process runs the whole command, and the other processes help in training.
+"""Training with torchrun: the first process runs the whole command, and the other processes only help in training.
 
-Only the first process knows when to train, since models may be finished already, and attacks may train their own. So
-the first process sends each training to all others.
+The first process sends each training job to all others, since only it knows which models are still to be trained: some
+may be finished already, and attacks may train more.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def train_together(
 def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator[bool]:
     """Join the processes that torchrun started; without torchrun, this does nothing.
 
-    The first process runs the block's body. The other processes skip the body and help with the first one's trainings
-    until it ends.
+    The first process runs the body of the `with` statement. The other processes skip it, and help with the first
+    process's training until the body ends.
 
     Args:
         device: "cuda", which gives each process its own GPU, or "cpu".
@@ -66,7 +66,7 @@ def joined(device: str, workers: int = 1, engine: str | None = None) -> Iterator
         engine: the run's engine, which must be None under torchrun.
 
     Yields:
-        True in the first process, which runs the body; False in all others.
+        True in the first process; False in all others.
 
     Raises:
         UsageError: if there are fewer GPUs than processes, or several workers.

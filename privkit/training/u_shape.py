@@ -23,7 +23,7 @@ class SecondCut:
 
 
 class UShaped(nn.Module):
-    """Everything above the first cut: the server's middle layers, and each sending client's tail, its last layers.
+    """The network above the first cut of a U-shape: the server's middle layers, and each client's tail (last layers).
 
     Args:
         middle: module from smashed data [N, ...] to features [N, ...].
@@ -47,7 +47,7 @@ class UShaped(nn.Module):
 
 @torch.no_grad()
 def u_shaped(upper: nn.Module, smashed: Tensor, copies: int) -> UShaped:
-    """Cut `upper` a second time: its last layer with weights becomes the tail of each client.
+    """Cut `upper` a second time for a U-shape: its last layer with weights becomes the tail, which each client holds.
 
     Args:
         upper: module from smashed data to logits; its last layer with weights is removed in place.

@@ -33,7 +33,9 @@ class RecordedRounds:
 
 @torch.no_grad()
 def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, passes: int = 1) -> RecordedRounds:
-    """Send the attacked images again after training, in messages as large as in training.
+    """Send the attacked images through the clients after training, and record what the server sees.
+
+    Messages (batches) are as large as in training.
 
     Args:
         victims: the attacked images, on the clients' device; a whole number of rounds. In each round, the first
@@ -60,7 +62,8 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """A function for queries: it sends the adversary's own images to the defended clients, and returns their release.
+    """Create a black-box query: a function that sends the adversary's own images to the clients and returns their
+    release.
 
     The images get random labels. Labels are not returned.
     """
@@ -79,7 +82,7 @@ def black_box_query(edge: Clients) -> Query:
 
 
 def shared_lower(edge: Clients) -> nn.Module | None:
-    """The lower segment that a white-box adversary knows; None if the clients' segments differ.
+    """The lower segment that a white-box adversary knows, if it is the same for all clients; otherwise None.
 
     A frozen segment is public, and an averaged segment is sent to all clients.
     """
@@ -115,9 +118,11 @@ def moved_view(view: View, move: Callable[[Tensor], Tensor]) -> View:
 
 
 def answer_of(sent: ClientForward, number: int, edge: Clients) -> QueryResult:
-    """Flatten messages [M, B, ...] to records [M·B, ...]; record m·B + b holds image b of every client in group m.
+    """Flatten M messages of B releases, [M, B, ...], into one batch [M·B, ...], as an adversary gets them.
 
-    The defense determines whether mixing weights are public, and whether the server applies the defense.
+    Entry m·B + b (m from 0) is the release that image b of every client in mixing group m is part of.
+
+    Defense stages of the server are left out. The defense determines whether mixing weights are public.
     """
     sent = sent.seen()
     smashed, groups, weights = sent.release.smashed, sent.groups, sent.release.weights
@@ -146,11 +151,11 @@ _TRIALS = 4  # rounds of copies that pass in full: one of them may hold black im
 
 
 class CopiesOnce:
-    """Lower segments in evaluation mode that compute a record only once if a client's batch has only copies of it.
+    """Lower segments in evaluation mode that compute a record only once if a client's batch consists of its copies.
 
-    This is wrong if a user's segment draws random numbers or mixes records of its batch, or if the machine rounds small
-    batches differently. So the first such rounds are also computed in full; if a bit differs, all later rounds are
-    computed in full. The defense always gets the whole batch.
+    The result would differ if a user's segment draws random numbers or mixes records of its batch, or if the machine
+    rounds small batches differently. So the first rounds of copies are also computed in full; if a bit differs, all
+    later rounds are computed in full, too. The defense always gets the whole batch.
 
     >>> lowers = CopiesOnce(Stacked(torch.nn.ReLU(), 1))
     >>> lowers(torch.ones(1, 50, 3)).shape, lowers.trials

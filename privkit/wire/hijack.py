@@ -40,18 +40,17 @@ clipping."""
 
 
 class LiveClients:
-    """The clients of one run from the start of training; implements `privkit.attacks.base.TrainingClients`.
+    """Clients that train with an attacker in place of the server; implements `privkit.attacks.base.TrainingClients`.
 
     Images, orders, defenses, averaging and the clients' optimizer are as in honest training. The learning rate stays at
-    its peak, since the length of the hijacking is unknown. Defenses by which a server changes gradients are not
-    applied.
+    its peak, since the length of the attack is unknown. Defenses in which the server changes gradients are not applied.
 
     Args:
         edge: the untrained clients, on the device of the images.
         shares: the private images that each client holds.
         spec: options of the honest training.
-        guard: detector of one client: in a tenth of the rounds it sends wrong labels and does not train on the returned
-            gradients.
+        guard: a client's detector of malicious servers: in a tenth of the rounds the client sends wrong labels and does
+            not train on the returned gradients. None without one.
         passes: how often `views` sends the attacked images.
 
     Raises:
@@ -93,7 +92,7 @@ class LiveClients:
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Run one round of training; see `privkit.attacks.base.TrainingClients`.
+        """Run one round of training, in which `answer` computes the returned gradient from what the server sees.
 
         If the gradient overflows in a lower segment, an `AttackDiverged` is raised, and the weights stay unchanged.
         """
@@ -177,8 +176,8 @@ class LiveClients:
 
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
-    """A function with which the server applies the clients' defense to its own smashed data; see
-    `ImageObservation.imitate`.
+    """Create a function by which the server applies the clients' defense to its own smashed data
+    (`ImageObservation.imitate`).
 
     The clients' defense and frozen block are public; only the shape of their lower segments is used.
 
@@ -216,7 +215,7 @@ def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpe
     """Train as an honest server, for comparison with a malicious server and for tests of detection.
 
     Args:
-        upper: the server's segment, with the clients' tails for a U-shape; its weights are trained here.
+        upper: the server's segment; in a U-shape, with the clients' last layers. Its weights are trained here.
         seed: seed of random layers such as dropout.
 
     Returns:

@@ -18,22 +18,23 @@ from privkit.wire.channel import answer_of, moved_view
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedRound:
-    """One round of training: the views of possible adversaries, and data used only for scoring.
+    """One round of training with M messages (batches of B releases) from n clients: what each adversary sees, and data
+    for scoring.
 
     Attributes:
-        view: the server's view: released records [M·B, ...], public random numbers, and in `cut_gradient` the gradient
-            that the server sends back: the average over messages with gradient=average, else the gradient of each
-            message's own loss.
+        view: the server's view: releases [M·B, ...], public random numbers, and in `cut_gradient` the gradient that the
+            server sends back (with gradient=average the mean over messages, otherwise the gradient of each message's
+            own loss).
         received: the view of each sending client, in order; empty if images are mixed before the lower segments.
             `smashed` [B, ...] is the output of the client's lower segment before the defense. `cut_gradient` is the
             gradient that reaches this segment after the defense's backward pass, with the gradient of the client's
             penalty, if any; None if lower segments are frozen.
-        returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
-            the client sent up. Empty without a U-shape.
-        members: for scoring, the indices (in the round's images) of the images mixed into each released record, int64
-            [M·B, k]; −1 for an empty place.
-        labels: for scoring, labels of the round's images, int64 [n·B] or [n·B, L]; entries c·B to (c + 1)·B belong to
-            client c.
+        returned: in a U-shape (clients hold the last layers), the second cut of each client: the server's features as
+            `smashed`, and the gradient that the client sent back. Empty without a U-shape.
+        members: for scoring, indices (in the round's images) of the up to k images mixed into each release, int64 [M·B,
+            k], filled with −1 if there are fewer than k.
+        labels: for scoring, labels of the round's images, int64 [n·B], or [n·B, L] with L labels per image; the first B
+            belong to client 0, the next B to client 1, and so on.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.
         lower: state dict of the clients' stacked lower segments before the round; None if it is not kept.
     """
@@ -53,13 +54,13 @@ class RecordedRound:
 
 
 class Transcript:
-    """A replacement for `split_round` that records each round; arguments, result and weights are the same, bit for bit.
+    """Replaces `split_round` and records each round; arguments and results are those of `split_round`, bit for bit.
 
     Args:
         wanted: function from a round's number to whether the round is kept; None keeps all rounds.
         inputs: whether to keep images and lower segments as well, for attacks by a client on its returned gradients.
 
-    Source: privkit's own; the messages are those of Gupta and Raskar 2018, Algorithm 1.
+    Source: privkit's own; what is recorded are the messages of Gupta and Raskar 2018, Algorithm 1.
     """
 
     def __init__(self, wanted: Callable[[int], bool] | None = None, *, inputs: bool = False) -> None:
@@ -104,8 +105,10 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """A U-shape server's views of one client, with gradients: the release at the first cut, or features at the
-        second.
+        """What the server of a U-shape (clients hold the last layers) saw of one client, with gradients, in each kept
+        round.
+
+        At the first cut it is the client's release, at the second cut the features.
         """
         if cut == "second":
             return [played.returned[client] for played in self.rounds]

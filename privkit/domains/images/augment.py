@@ -17,7 +17,7 @@ def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
     """Shift every image at random. Some kinds also mirror it with probability one half, or change its colors.
 
     Args:
-        images: images, float [N, C, H, W] or [M, B, C, H, W].
+        images: images, float [N, C, H, W], or [n, B, C, H, W] for n clients with batches of B images.
         kind: "none", "crop" (shifts of up to an eighth of each side, filled with zeros: a random crop after padding),
             "crop_flip" (mirrored, too) or "histology" (turned upside down and given random colors, too).
 

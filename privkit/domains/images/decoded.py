@@ -33,7 +33,7 @@ def _unit_pixels(picture: Image, size: int, channels: int) -> NDArray[np.float32
     """The centre square of a picture, resampled to float32 [size, size, channels] in [0, 1]; channels = 1 means grey.
 
     16-bit grey is divided by 65535. 32-bit integers are read as 16-bit grey, which is how Pillow opens such files;
-    floats are taken unchanged. If values do not fit this scale, the error `_NotOnScale` names a suitable file format.
+    floats are taken unchanged. The error `_NotOnScale` names a suitable file format for values beyond the scale.
     """
     from PIL import Image, ImageOps
 
@@ -111,8 +111,10 @@ class _DecodedPool:
 
 
 def open_picture(path: str) -> Any:
-    """A decoded picture in its own mode. (torchvision's loader would convert it to 8-bit color and clip 16-bit
-    grey.)"""
+    """Decode a picture file with its own number of channels and bits.
+
+    torchvision's loader would instead convert it to 8-bit color and clip 16-bit grey.
+    """
     from PIL import Image
 
     with open(path, "rb") as file:
@@ -132,12 +134,12 @@ def decoded_pools(
     validation: Any = None,
     grey: bool = False,
 ) -> Pools:
-    """The training, test and validation parts of a dataset that torchvision decodes picture by picture.
+    """Build the parts of a dataset from torchvision datasets that decode one picture at a time.
 
     Args:
         train: dataset that returns (PIL image, target) for an index.
-        test: the same for the test part; None if there is no official test part.
-        file: function that returns the file of a picture by its index, for error messages.
+        test: the dataset of the official test part; None if there is no such part.
+        file: function from a part and a picture's index to the picture's file, for error messages.
         labels: function that returns the labels of a part, [N], or 0 and 1 in [N, L]; a ValueError if N differs from
             the number of pictures.
         grey: whether pictures are converted to one channel, the brightness.

@@ -44,7 +44,9 @@ def scale_of(images: NDArray[np.generic]) -> float:
 
 
 def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Check a user's array, [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W], and move its channels last.
+    """Check the shape, number type and range of a user's images, and return them with the channels on the last axis.
+
+    N images may have the shape [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W].
 
     Raises:
         DataError: for shapes, number types and ranges that `scale_of` or `check_images` refuses.
@@ -83,9 +85,9 @@ def check_images(x: Tensor) -> None:
 
 
 def clipping_warning(x: Tensor) -> str:
-    """A warning if pictures look clipped at white or use only a small part of their scale; otherwise empty.
+    """A warning for the user if images look clipped at white, or use only a small part of [0, 1]; otherwise "".
 
-    Constant areas are easy to guess, so every reconstruction of such pictures looks close.
+    Such images have large constant areas, which are easy to guess, so every reconstruction would look close.
     """
     if not len(x):
         return ""
@@ -174,7 +176,7 @@ class Images:
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The MSE between each guess and every image; see `Domain.distances`.
+        """The MSE between each of G guesses and each of N images: [G, N].
 
         >>> grey = torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1, 1)
         >>> Images.of(grey).distances(grey[:1], grey)

@@ -89,13 +89,12 @@ class Arrays(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class FromFunction:
-    """`module:function`, the import path of a function that returns (images, labels), or such pairs for training and
-    test.
+    """Images from your own function, which returns (images, labels), or two such pairs: for training and for test.
 
-    Arrays and tensors are as in `Arrays`.
+    Images and labels have the shapes and types that `Arrays` accepts.
 
     Attributes:
-        function: for example "mydata:faces".
+        function: import path of the function, `module:function`, for example "mydata:faces".
 
     Source: the user's.
     """

@@ -112,9 +112,9 @@ class LfwPeople(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Pcam(Checked):
-    """PatchCamelyon: 262,144 + 32,768 histology patches, 96×96 colour, 2 classes. Needs h5py.
+    """PatchCamelyon: 262,144 training and 32,768 test histology patches, 96×96 colour, 2 classes. Needs h5py.
 
-    The official validation part of another 32,768 patches is used if its files exist.
+    The official validation part, another 32,768 patches, is used if its files exist.
 
     Attributes:
         size: side in pixels.
@@ -195,10 +195,12 @@ class ImageFolder(Checked):
 
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
-    """The parts of a dataset of picture folders, one folder per class; error messages call the path `called`.
+    """Open picture folders, which hold one folder per class, as the parts of a dataset.
 
     Args:
-        folders: the folder of the training part and optionally of the test part, with the same class names.
+        folders: the training folder and optionally the test folder, with the same class names.
+        size: side in pixels after centre cropping.
+        called: name of the path in error messages.
     """
     from torchvision import datasets
 
@@ -221,7 +223,9 @@ def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet(Checked):
-    """ImageNet of 2012: 1,281,167 + 50,000 pictures of 1,000 classes; the official validation part serves as test part.
+    """ImageNet of 2012: 1,281,167 training and 50,000 test pictures of 1,000 classes.
+
+    The test part is ImageNet's official validation part.
 
     Pictures are read from train/<WordNet id>/ and val/<WordNet id>/. If a folder is missing, torchvision unpacks the
     official archive into the data root, which also needs the devkit's archive. Classes are numbered in the order of

@@ -23,11 +23,11 @@ _IMAGES_PER_CIFAR_BATCH = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar10(Checked):
-    """CIFAR-10: 50,000 + 10,000 natural images, 32×32 colour, 10 classes.
+    """CIFAR-10: 50,000 training and 10,000 test images of natural objects, 32×32 colour, 10 classes.
 
     Attributes:
-        batches: how many of the five official training batches to use, from the first; None for as many as the budget's
-            images need. A smaller number is useful if not all five files are available.
+        batches: number of the five official training files to use, in their order; None for as many as the experiment's
+            number of images needs. Give it if not all five files are available.
 
     Source: Krizhevsky 2009; torchvision `CIFAR10`.
     """
@@ -54,7 +54,7 @@ class Cifar10(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Cifar100:
-    """CIFAR-100: 50,000 + 10,000 natural images, 32×32 colour, 100 classes.
+    """CIFAR-100: 50,000 training and 10,000 test images of natural objects, 32×32 colour, 100 classes.
 
     Source: Krizhevsky 2009; torchvision `CIFAR100`.
     """
@@ -71,7 +71,7 @@ class Cifar100:
 
 @dataclass(frozen=True, kw_only=True)
 class Mnist:
-    """MNIST: 60,000 + 10,000 digits, 28×28 grey.
+    """MNIST: 60,000 training and 10,000 test images of digits, 28×28 grey.
 
     Source: LeCun et al. 1998; torchvision `MNIST`.
     """
@@ -87,7 +87,7 @@ class Mnist:
 
 @dataclass(frozen=True, kw_only=True)
 class FashionMnist:
-    """Fashion-MNIST: 60,000 + 10,000 articles of clothing, 28×28 grey, 10 classes.
+    """Fashion-MNIST: 60,000 training and 10,000 test images of clothing, 28×28 grey, 10 classes.
 
     Source: Xiao et al. 2017; torchvision `FashionMNIST`.
     """

@@ -22,7 +22,7 @@ _DELIMITER = re.compile("[;\t]")  # delimiters of spreadsheets whose numbers hav
 def csv_columns(
     name: str, root: Path, file: str, needed: Sequence[tuple[str, str]], filled: Collection[str], *, skip_bad: bool
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """The columns of a CSV file with a header.
+    """Read the columns of a CSV file with a header.
 
     Args:
         file: name of the file inside the root, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
@@ -31,7 +31,7 @@ def csv_columns(
         skip_bad: whether to leave out bad rows, which have missing or extra cells or an empty cell in `filled`.
 
     Returns:
-        Column -> cells, and at most one sentence, on the rows that were left out.
+        A dictionary from a column's name to its cells; and one sentence that counts omitted rows, or ().
 
     Raises:
         DataError: if the file is missing or not CSV, if a needed column or all rows are missing, if two columns have
@@ -72,7 +72,7 @@ def csv_columns(
 def dense_and_categorical(
     columns: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, NDArray[np.float64]], dict[str, Sequence[str]]]:
-    """The dense columns, whose cells are all numbers or empty, and the categorical columns.
+    """Separate the dense columns, whose cells are all numbers or empty (NaN), from all other, categorical columns.
 
     >>> dense_and_categorical({"age": ["30", ""], "city": ["Rome", "4"]})
     ({'age': array([30., nan])}, {'city': ['Rome', '4']})
@@ -82,10 +82,10 @@ def dense_and_categorical(
 
 
 def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
-    """Refuse a label column with nearly as many values as records, such as ids or measurements.
+    """Refuse a label column that probably holds ids or measurements, since it has too many different values.
 
     Raises:
-        DataError: if there are 20 labels or more, and fewer than two records per class.
+        DataError: if there are at least 20 different labels, but fewer than two records per label on average.
     """
     if len(labels) >= 20 and 2 * len(classes := set(labels)) > len(labels):
         raise DataError(
@@ -95,7 +95,7 @@ def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
 
 
 def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """A sentence for each categorical column of which more than half of the cells are numbers.
+    """A hint for each categorical column in which most cells are numbers, since it may be meant as dense (numeric).
 
     >>> nearly_dense({"age": ["30", "", "40", "N/A"], "city": ["Rome", "4", "Bonn"]})
     ("the column 'age' is categorical: 1 of its 4 cells is not a number, such as 'N/A'; empty it for a dense column",)

@@ -21,15 +21,16 @@ _CLOSE = 0.05  # a dense cell counts as recovered if the guess is off by at most
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """Rows of one table, float32 [N, D + K]: D dense columns in [0, 1], then the category ids of K categorical columns.
+    """Records that are rows of a table, float32 [N, D + K]: D dense (numeric) columns scaled to [0, 1], then the
+    category ids of K categorical columns.
 
-    Ids are whole numbers from 0, which float32 holds exactly; a model only embeds them. See `Domain`.
+    Ids are whole numbers from 0; float32 holds them exactly, and models only look up their embedding. See `Domain`.
 
     Attributes:
         dense: names of the dense columns.
-        ranges: public (low, high) of each dense column, scaled to [0, 1].
+        ranges: public (low, high) of each dense column, the values that become 0 and 1.
         categorical: names of the categorical columns.
-        values: the categories of each categorical column, by id; they are public.
+        values: the public categories of each categorical column; their position is the id.
         parties: number (from 0) of the party that holds each column, dense columns first; empty if one party holds all
             columns.
 

@@ -20,12 +20,12 @@ _Columns = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class PartyFiles:
-    """Several CSV files in the data root, one per party, with columns of the same people, joined by an id column.
+    """A table whose columns belong to several parties: one CSV file per party, joined by an id column.
 
-    Records that a party lacks are left out; an audit's results report their number. The order of rows in a file does
-    not matter. Ids are not a column of a record. The model `vertical` gives each party the columns of its file; a file
-    with only ids and labels is not a party. The choice of dense columns, their ranges, and the categories follow from
-    the joined records, and are taken as public.
+    Records that are missing in a file are left out; an audit's results report their number. The order of rows in a file
+    does not matter, and ids are not part of a record. The model `vertical` gives each party the columns of its file; a
+    file with only ids and labels is not a party. The joined records determine which columns are dense (numeric), their
+    ranges, and the categories; all this counts as public.
 
     Attributes:
         files: names of two or more files inside the data root, each as `table_file` reads it.

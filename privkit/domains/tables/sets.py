@@ -32,10 +32,11 @@ def table_pools(
     """Build a dataset of labelled table rows.
 
     Args:
-        dense: column -> numbers [N]; NaN marks a missing number and becomes the column's median.
-        categorical: column -> words [N]; a missing word is the category "".
+        dense: numeric columns by name, each with numbers [N]; NaN marks a missing number and becomes the median.
+        categorical: columns of categories by name, each with words [N]; a missing word is the category "".
         labels: the class of each row; classes are numbered in alphabetical order.
-        parties: column -> party number, if several parties hold the columns; see `Tables`.
+        parties: number of the party that holds each column, if there are several parties; see `Tables`.
+        notes: sentences for readers of the results.
 
     >>> pools = table_pools({"mpg": np.array([10.0, 30.0, np.nan])}, {"fuel": ["gas", "oil", "gas"]}, ["a", "b", "a"])
     >>> pools.train.x.tolist()
@@ -97,7 +98,7 @@ class BreastCancer:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoMpg:
-    """392 cars with five dense and two categorical columns; the label says where a car was made.
+    """392 cars with five dense (numeric) and two categorical columns; the label says where a car was made.
 
     Source: mlxtend `autompg_data`, Quinlan 1993, UCI machine learning repository.
 
@@ -125,10 +126,10 @@ class AutoMpg:
 class TableFile:
     """A user's table: a CSV file with a header in the data root.
 
-    Cells are separated by commas. A column whose cells are all numbers or empty is dense; any other is categorical. An
-    empty cell becomes the median of a dense column, or a category of its own. Every column but the label is part of a
-    record, unless `ignore` names it (name ids there). Ranges, medians and categories come from the whole file and are
-    taken as public.
+    Cells are separated by commas. A column whose cells are all numbers or empty is dense (numeric); all other columns
+    are categorical. An empty cell becomes the median of a dense column, or a category of its own. Every column but the
+    label is part of a record, unless `ignore` names it (name ids there). Ranges, medians and categories come from the
+    whole file and are taken as public.
 
     Attributes:
         file: name of the file inside the data root, plain or gzip (.gz); UTF-8.
@@ -180,7 +181,7 @@ class Criteo(Checked):
 
     Attributes:
         file: the official training file in the data root, plain or gzip (.gz).
-        rows: number of rows read, from the start of the file; their ranges and categories are taken as public.
+        rows: number of records read from the start of the file; their ranges and categories are taken as public.
         scale: "log" takes log(1 + max(count, 0)) of each count and names the columns "log I1", …; "linear" leaves
             counts unchanged.
         skip_bad_rows: whether rows with missing or extra fields are left out. An audit's results report their number.

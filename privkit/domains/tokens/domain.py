@@ -24,7 +24,7 @@ _ORDER = 1e-3  # less than one word more or less changes ROUGE-1 in texts of up 
 class Tokens:
     """Sequences of token ids, int64 [N, T], padded with id 0 at the end. See `Domain`.
 
-    The mask of a batch follows from the ids: `x != PADDING`.
+    `x != PADDING` is the mask of a batch's real tokens.
 
     Attributes:
         length: T ≥ 1, the number of tokens; longer texts are cut.
@@ -106,9 +106,9 @@ class Tokens:
         }
 
     def scores(self, truth: Tensor, guess: Tensor) -> dict[str, Values]:
-        """ROUGE-1, token accuracy, ROUGE-L and "exact" (all tokens correct), [N] each; padding in the truth is ignored.
+        """Scores in [0, 1] of N guessed texts: ROUGE-1, token accuracy, ROUGE-L, "exact" (1 if all tokens are right).
 
-        ROUGE-1 ignores the order of tokens, so a shuffle within a text does not change it.
+        Padding in the truth is left out. ROUGE-1 ignores the order of tokens, so shuffling a text does not change it.
 
         Source: Lin 2004, "ROUGE: a package for automatic evaluation of summaries", §2 and §3.2 (F-measures of common
         tokens and of the longest common subsequence, with equal weights of precision and recall).

@@ -26,10 +26,10 @@ _LISTED = re.compile(r"aclImdb/(train|test)/urls_(neg|pos)\.txt")
 
 @dataclass(frozen=True, kw_only=True)
 class Imdb(TextReading):
-    """25,000 + 25,000 film reviews; the label says whether a review is positive.
+    """25,000 training and 25,000 test film reviews; the label says whether a review is positive.
 
-    The other options are those of `TextReading`. accurate_sl reads 256 tokens of BERT's cased tokenizer; for this, put
-    BERT's tokenizer.json into the data root and name it in `tokenizer`.
+    The other options are those of `TextReading`. The paper accurate_sl reads 256 tokens of BERT's cased tokenizer: to
+    do the same, put BERT's tokenizer.json into the data root and name it in `tokenizer`.
 
     Source: Maas et al. 2011; accurate_sl, Table 1.
     """

@@ -28,7 +28,7 @@ _UNKNOWN_NAMES = ("[UNK]", "<unk>")
 
 @dataclass(frozen=True, kw_only=True)
 class _Subwords:
-    """A tokenizer with new ids: padding has id 0, the unknown token id 1, and all other tokens keep their order.
+    """A Hugging Face tokenizer with new ids: 0 for padding, 1 for the unknown token, then the other tokens in order.
 
     ALBERT's ids have this order already, so its pretrained embedding fits.
     """
@@ -100,6 +100,9 @@ def read_texts(
         test: label and text of each test record; empty if there is no test part.
         vocabulary: largest number of ids; the most frequent tokens of the training texts get ids, and ties are broken
             alphabetically.
+        unit: "words" or "characters", the tokens of a text.
+        length: number of tokens kept of each text.
+        notes: sentences for readers of the results.
 
     >>> pools = read_texts([("a", "anna"), ("b", "bo")], unit="characters", length=3, vocabulary=10)
     >>> pools.train.domain.vocabulary, pools.train.x.tolist()
@@ -151,8 +154,8 @@ class TextReading(Checked):
         length: number of tokens that are kept of each text.
         vocabulary: largest number of ids; rarer tokens count as unknown. The vocabulary comes from the training texts,
             and is taken as public.
-        tokenizer: a Hugging Face `tokenizer.json` in the data root, such as ALBERT's, which replaces `unit` and
-            `vocabulary`; "" for none. Needs the package tokenizers.
+        tokenizer: a Hugging Face `tokenizer.json` in the data root, such as ALBERT's. It replaces `unit` and
+            `vocabulary`, and needs the package tokenizers. "" means none.
         skip_bad_rows: whether bad rows are left out. An audit's results report their number.
     """
 

@@ -134,15 +134,15 @@ _CURE = 'write "stars","title","text", a JSON object with rating and text, or __
 
 @dataclass(frozen=True, kw_only=True)
 class AmazonReviews(TextReading):
-    """Amazon Reviews Full: product reviews, 3,000,000 + 650,000; the label is the number of stars, 1 to 5.
+    """Amazon Reviews Full: 3,000,000 training and 650,000 test reviews of products; the label is 1 to 5 stars.
 
     Attributes:
-        file: a plain or gzip (.gz) file of reviews in the data root, which replaces the official train.csv and
-            test.csv: JSON lines of McAuley's releases, or fastText's lines. It has no test part.
+        file: a plain or gzip (.gz) file of reviews in the data root, in McAuley's JSON lines or in fastText's format.
+            It replaces the official train.csv and test.csv, and has no test part.
         rows: number of reviews read from the start of each file.
 
-    The other options are those of `TextReading`. accurate_sl trains ALBERT; for this, name ALBERT's tokenizer.json in
-    `tokenizer`.
+    The other options are those of `TextReading`. The paper accurate_sl trains ALBERT: to do the same, name ALBERT's
+    tokenizer.json in `tokenizer`.
 
     Source: McAuley and Leskovec 2013; train.csv and test.csv by Zhang, Zhao and LeCun 2015; accurate_sl, Table 7.
     """
