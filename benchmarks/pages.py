@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from privkit.papers.orderings import on_record, recorded
 from privkit.papers.orderings import orderings as orderings_of
 from privkit.papers.reproduce import why_not
 from privkit.papers.reproduced import claim_patterns, committed, judged_rows, tables, tiny_verdicts
-from privkit.papers.summary import three_sentences
+from privkit.papers.summary import findings
 from privkit.papers.values import deviations
 from privkit.reports.registry import read_registry
 from privkit.reports.seed_intervals import over_values
@@ -76,14 +75,11 @@ def summary() -> str:
     """Three lists on each paper, of what holds, what fails and what is open; one item for each part of a sentence."""
     made = []
     for name in PAPERS:
-        lists = []
-        for sentence in three_sentences(name):
-            said, _, parts = sentence.rstrip(".").partition(": ")
-            parts = re.sub(r"\b(by formula|by its own printed numbers), ", r"\1: ", parts)
-            items = re.split(r"; (?![^()]*\))", parts)  # not inside brackets, which list claims
-            lists.append("\n".join([f"* {said}:", *(f"    * {one}" for one in items)]))
-        made.append(f"**{paper(name).citation.partition(',')[0]}, {paper(name).title}**\n\n" + "\n".join(lists))
-    return "\n\n".join(made)
+        made.append(f"**{paper(name).citation.partition(',')[0]}, {paper(name).title}**\n")
+        for lead, parts in findings(name).items():
+            made += [f"* {lead}:", *("    * " + one.replace("*", r"\*") for one in parts)]
+        made.append("")
+    return "\n".join(made).rstrip()
 
 
 def covered(name: str) -> str:

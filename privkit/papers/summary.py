@@ -1,4 +1,4 @@
-"""Three sentences on a paper, written from the verdicts: what holds, what fails, and what is open."""
+"""What holds, what fails and what is open of a paper, in words that are written from the verdicts."""
 
 from __future__ import annotations
 
@@ -10,20 +10,32 @@ from privkit.papers.contract import Basis, ComparedClaim
 from privkit.papers.coverage import coverage
 from privkit.papers.orderings import needed, on_other_data, on_record
 
-_BY: dict[Basis, str] = {"formula": "by formula, ", "print": "by its own printed numbers, "}
+_BY: dict[Basis, str] = {"formula": "by formula: ", "print": "by its own printed numbers: "}
 _OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own printed numbers leave open "}
 
 
-def three_sentences(name: str) -> tuple[str, str, str]:
+def three_sentences(name: str) -> tuple[str, ...]:
     """Three sentences about a paper's claims: which of them hold, which fail, and which are undecided.
-
-    The claims are the paper's statements, printed numbers, comparisons of methods, and effects of options.
 
     Raises:
         UsageError: if there is no such paper.
 
     >>> three_sentences("cutmixsl")[1].startswith("What fails: ")
     True
+    """
+    return tuple(f"{lead}: {'; '.join(parts)}." for lead, parts in findings(name).items())
+
+
+def findings(name: str) -> dict[str, list[str]]:
+    """The parts, at least one each, of the sentences "What holds", "What fails" and "What is open" on a paper.
+
+    The claims are the paper's statements, printed numbers, comparisons of methods, and effects of options.
+
+    Raises:
+        UsageError: if there is no such paper.
+
+    >>> findings("cutmixsl")["What holds"][0]
+    'by formula: upload payload reduction'
     """
     compared = paper(name).comparisons()
     ran: list[tuple[str, str]] = [(one.claim, one.verdict) for one in compared if one.basis == "reduced"]
@@ -42,19 +54,16 @@ def three_sentences(name: str) -> tuple[str, str, str]:
         )
     )
     own, listed = f"in our runs at reduced size{_data(name)},", "; ".join(other)
-    return (
-        _sentence(
-            "What holds",
+    told = {
+        "What holds": [
             *_stated(compared, _BY, "holds", "reproduced"),
             f"{own} {len(shown)} of {len(ran)} differences have the published sign" * bool(shown),
-        ),
-        _sentence(
-            "What fails",
+        ],
+        "What fails": [
             *_stated(compared, _BY, "fails", "differs"),
             f"{own} {len(other)} of {len(ran)} differences vanish or have the opposite sign ({listed})" * bool(other),
-        ),
-        _sentence(
-            "What is open",
+        ],
+        "What is open": [
             *_stated(compared, _OPEN, "unproven"),
             f"our runs do not decide the sign of {len(undecided)} of {len(ran)} differences" * bool(undecided),
             f"{len(unjudged)} of {len(ran)} could not be judged, since a method was not run or no attack recovers "
@@ -62,17 +71,14 @@ def three_sentences(name: str) -> tuple[str, str, str]:
             f"of the paper's printed numbers, {numbers['run'] or 'none'} were measured in its setting, "
             f"{numbers['reduced']} at reduced size and {numbers['proxy']} on other data, and {numbers['configured']} "
             "were not run yet",
-        ),
-    )
+        ],
+    }
+    return {lead: list(filter(None, parts)) or ["nothing that was shown here"] for lead, parts in told.items()}
 
 
 def _data(name: str) -> str:
     """A phrase for a paper whose methods ran on digits instead of the paper's data; empty for other papers."""
     return " on digits instead of the paper's data" * any(on_other_data(method) for method, _ in needed(name))
-
-
-def _sentence(lead: str, *parts: str) -> str:
-    return f"{lead}: {'; '.join(filter(None, parts)) or 'nothing that was shown here'}."
 
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
