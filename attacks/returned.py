@@ -22,8 +22,9 @@ def returned_gradients(attack: str, views: Sequence[View]) -> tuple[Tensor, Tens
         views: the recorded rounds.
 
     Returns:
-        Three tensors: gradients float [N, F] (N rows of F numbers), the index of each row's view, and each row's index
-        among the released rows of all views, both int64 [N].
+        Three tensors: the gradients, float [N, F], one released row's gradient each; for each gradient, the 0-based
+        number of its view in `views`; and the index of its released row, counted through all views, also those without
+        gradients. Both are int64 [N].
 
     Raises:
         NotApplicable: if no view holds a gradient, or the gradients differ in size.

@@ -100,7 +100,8 @@ def assert_laws(part: str, *, kind: str | None = None, dataset: str | None = Non
 
     Args:
         part: the part as on the command line, such as "mine:Squash:bound=2".
-        kind: "defenses", "attacks", "datasets", "models" or "metrics"; None if it follows from the object.
+        kind: "defenses", "attacks", "datasets", "models" or "metrics"; None to infer the kind from the part's name or
+            class.
         dataset: the dataset whose records a model reads; None for images of usual sizes.
 
     Raises:

@@ -41,9 +41,12 @@ class Gate:
 
     * It must also hold for constant guesses, which need no release: an attack that does worse than these is no evidence
       for the defense. It must also hold for the untrained attack, since an adversary may stop before any training.
-    * It is not met by an attack whose failure is no evidence. This is so if the attack failed its control experiment,
-      or fails on the undefended model, too; if its guesses show images with another contrast or sign; or if it lacked
-      an input (`Row.doubt`), namely the segment behind a recorded release, or the gradients of predicted texts.
+    * An attack whose failure is no evidence does not meet it. This is an attack
+        - that failed its control experiment (a test with a known result);
+        - that also fails on the undefended model, or whose undefended model is not shown to have learned its task;
+        - whose guesses show the images with inverted sign or changed contrast, mirrored, turned or moved;
+        - that ignored data which the server got, used a recorded segment that does not reproduce the release, or met a
+          user's own defense that no control experiment can use (`Row.doubt`).
     * It is not met if only constant guesses gave the number.
 
     Attributes:

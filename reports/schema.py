@@ -200,8 +200,8 @@ class Summary(Frozen):
 class PlannedCell(Frozen):
     """One planned cell (one attack on one defense with one seed), with its id and the id of the model that it attacks.
 
-    Some cells attack the undefended model, and are needed only if the same attack fails on a defense. For these,
-    `twin_of` has the ids of the cells with this attack on defenses; otherwise it is empty.
+    Some cells attack the undefended model, and are needed only if the same attack fails on a defense. For such a cell,
+    `twin_of` lists the ids of the cells that run the same attack on a defense; it is empty for all other cells.
     """
 
     cell: str

@@ -52,13 +52,14 @@ class Family(ABC):
 
     @abstractmethod
     def epsilon(self, strength: float, delta: float) -> float:
-        """The ε at δ of the curve with this strength (≥ 0)."""
+        """The ε at δ of the curve with this strength (≥ 0), or the accountant's upper bound on it."""
 
     def lower(self, strength: float, delta: float) -> float:
-        """A lower bound on the ε at δ of a mechanism whose trade-off curve has this strength (parameter).
+        """The ε at δ that an audit reports as its lower bound, if it infers that the curve has at least this strength.
 
-        It is below `epsilon` if the accountant may overstate the mechanism's ε. Compare a claimed ε with `epsilon`; use
-        this method to bound the mechanism's true ε.
+        By default it is `epsilon`, which must then be exact. A family whose `epsilon` is the accountant's upper bound
+        returns the accountant's lower bound here; if there is none, it returns `epsilon`, which may be too large.
+        Compare a claimed ε with `epsilon`; use this method to bound the mechanism's true ε.
         """
         return self.epsilon(strength, delta)
 
@@ -151,8 +152,8 @@ class ScaledNoise(Family):
     """The trade-off curves of one mechanism with more or less noise, as this library's accountant computes them. At
     strength s the noise is divided by s.
 
-    If the accountant knows no lower bound (`Certificate.lower`), it may overstate the mechanism's ε. A bound from this
-    family may then exceed the truth.
+    If the accountant knows only an upper bound on ε (`Certificate.lower` is None), this bound may be too large. The
+    lower bound on ε that an audit derives with this family may then exceed the mechanism's true ε.
 
     >>> from privkit.accountants.table import mechanism_of
     >>> family = ScaledNoise(mechanism=mechanism_of({"mechanism": "laplace", "sigma": 1, "sensitivity": 1}))

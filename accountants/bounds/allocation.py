@@ -182,7 +182,8 @@ def reverse_rdp(order: float, places: int, mu: float) -> float:
 
 @lru_cache(maxsize=64)
 def profile(places: int, mu: float) -> Pair:
-    """Upper bounds on both privacy profiles of a shift μ in one of t = `places` secret places.
+    """Upper bounds on both privacy profiles of a Gaussian mechanism with t = `places` noisy outputs: the record moves
+    one output, drawn uniformly and secretly, by μ standard deviations.
 
     The first profile compares the release with the shift (P) to the release without it (Q): δ(ε) = E(L − e^ε)₊ with the
     likelihood ratio L = P/Q and the mean E under Q. The second compares Q to P: δ(ε) = E(1 − e^ε·L)₊. L is the mean of
@@ -191,10 +192,10 @@ def profile(places: int, mu: float) -> Pair:
     1. X is moved to a grid such that E(c − X)₊ is unchanged at every node c and linear in between. This keeps the mean
        of X and makes X larger in the convex order. So the sum S of t such variables is larger in this order, too, and
        so are both δ.
-    2. Sums above c do not matter to E(c − S)₊, so a grid on [0, c] is enough. E(S − c)₊ follows, since the mean of S is
-       known.
-    3. A bound on rounding errors is added. More than 4096 places are charged as 4096. A shift above 4 is charged as a
-       shift in a known place.
+    2. Both δ follow from E(c − S)₊ at c = t·e^{±ε}, since the mean of S is known to be t. Sums above c do not matter to
+       it, so a grid on [0, c] is enough.
+    3. A bound on rounding errors is added. For more than 4096 places, the bound of 4096 is returned; for μ > 4, the
+       bound of a known place.
 
     Source: Feldman and Shenfeld 2025 (this pair dominates also if later rounds are chosen adaptively). Derived: the
     convex order, in which a mean of more independent variables is smaller, and so is δ.

@@ -86,13 +86,13 @@ def without_replacement_grid_rdp(orders: ArrayLike, rate: float, base: LossDistr
 def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> Array:
     """Rényi curves of R Gaussian releases from k of n clients under replace-one, from the tight profile: upper bounds.
 
-    For A orders α > 1 the result is [A], or [R, A] if `rate` (γ = k/n) or `mu` ≥ 0 holds R numbers. It is never above
-    the divergence αμ²/2 without sampling.
+    For A orders α > 1 the result is [A], or [R, A] if `rate` (γ = k/n) or `mu` ≥ 0 (L2 sensitivity / σ) holds R
+    numbers. It is never above the divergence αμ²/2 without sampling.
 
     Let x ~ N(0, 1), y = e^{μx − μ²/2} and L = 1 − γ + γy. The curve ε(α) obeys e^{(α−1)ε(α)} = 1 + E[L^α − 1 − α(L −
     1)] + E[L^{1−α} − 1 + (α − 1)(L − 1)], with both means taken over x > μ/2. The first mean is Σ_j C(α, j)(1 −
     γ)^{α−j}γ^j·a_j with a_j = E[y^j − 1 − j(y − 1)] ≥ 0. The second is at most C(α, 2)γ²·a_2 (Taylor), which is tight
-    if this term matters. Between integers, (α − 1)ε(α) is interpolated, since it is convex.
+    where it is not negligible. Between integers, (α − 1)ε(α) is interpolated, since it is convex.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moments are derived as in `sampled_renyi`,
     which integrates both parts exactly. Theorem 27 of Wang, Balle and Kasiviswanathan 2019 is about twice as large.
@@ -111,8 +111,8 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> A
     """Rényi curves of R Poisson-sampled Gaussian releases under add-or-remove-one: upper bounds, exact at integer
     orders.
 
-    For A orders α > 1 the result is [A], or [R, A] if `rate` or the shift `mu` ≥ 0 (in standard deviations of the
-    noise) holds R numbers. It is never above the divergence αμ²/2 without sampling.
+    For A orders α > 1 the result is [A], or [R, A] if `rate` or `mu` ≥ 0 (L2 sensitivity / σ) holds R numbers. It is
+    never above the divergence αμ²/2 without sampling.
 
     Source: Mironov, Talwar and Zhang 2019, §3.3. Their sum is taken over e^{j(j−1)μ²/2} − 1, so that all terms have one
     sign.

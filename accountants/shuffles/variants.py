@@ -67,14 +67,21 @@ def log10_distinct_outcomes(tokens: int, batch: int, kept: int, *, variant: Vari
 def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> bool:
     """Whether all outcomes of a variant of batch shuffling are equally likely.
 
-    Under "algorithm_2" they always are. In the other variants they are only if no patch or every patch stays with its
-    image.
+    Under "algorithm_2" they always are. In the other two variants they are if no patch or every patch stays with its
+    image (K = 0 or K = N). They also are in a batch of one image (B = 1) under "final_shuffle", and if only one patch
+    is dealt out (B·(N − K) = 1) under "kept_in_place".
 
-    With "final_shuffle", let output j (a shuffled image) hold t_j patches of its own image, of which K had to stay. The
-    outcome's probability is proportional to ∏_j C(t_j, K). With "kept_in_place", t_j counts patches at their own place,
-    so the original order is the most likely outcome.
+    Otherwise, under "final_shuffle", let output j (a shuffled image) hold t_j patches of its own image, of which K had
+    to stay. The outcome's probability is proportional to ∏_j C(t_j, K). Under "kept_in_place", t_j counts patches at
+    their own place, so the original order is the most likely outcome.
 
-    Source: derived; equals the frequencies of enumeration in the tests.
+    Args:
+        tokens: number N of patches in an image.
+        batch: number B of images in a batch.
+        kept: number K of patches that stay with their image, 0 to N.
+        variant: the variant of batch shuffling (see the module).
+
+    Source: derived; the tests compare it with enumeration.
 
     >>> [equally_likely(3, 2, 1, variant=variant) for variant in VARIANTS]
     [True, False, False]
@@ -93,7 +100,7 @@ def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) ->
     but the best guess stays as likely. With "kept_in_place" it is only log10 (B·N′)! for B images with N′ dealt patches
     each.
 
-    Source: derived from the odds in `equally_likely`; equals enumeration in the tests.
+    Source: derived from the probabilities in `equally_likely`; the tests compare it with enumeration.
 
     >>> round(log10_best_guess(196, 50, 78, variant="final_shuffle"), 3)
     28239.734

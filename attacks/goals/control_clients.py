@@ -115,11 +115,10 @@ class Undefended:
 
 
 def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
-    """The part of a change of the records that changes the release, to first order.
+    """Project a change of the records onto the directions that change the release (to first order).
 
-    It is the projection of `direction` onto the row space of the release's derivative. The rest of the direction
-    changes no number of the release, even if all random numbers are fixed. So a guess is judged only by the projection
-    of its error.
+    These directions are the row space of the release's derivative. The rest of the change leaves every number of the
+    release as it is, even if all random numbers are fixed. So a guess is judged only by the projection of its error.
 
     Args:
         release: differentiable function of records [N, ...], with the same random numbers at each call.

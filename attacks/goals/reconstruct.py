@@ -174,10 +174,13 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
 def observe(
     lower: nn.Module, images: Tensor, *, batch_size: int, auxiliary: Tensor | None = None, known: bool = False
 ) -> ImageObservation:
-    """The observation of a server to which a client sends images through any module; for attacks without an audit.
+    """The observation of a server to which a client sends images through any module.
+
+    Use it to run an attack directly, without `run_audit`.
 
     Args:
-        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], row by row.
+        lower: the client's segment, with its defense: images [N, C, H, W] -> smashed data [N, ...], each image
+            separately.
         images: the private images, [N, C, H, W] in [0, 1]; N is a multiple of `batch_size`.
         batch_size: images per round.
         auxiliary: the adversary's images; given these, the adversary can also query `lower`.

@@ -21,8 +21,8 @@ class SplitGuard(Checked):
     """Detection of a hijacking server: a client sometimes sends wrong labels, and compares the returned gradients.
 
     A server that trains the task answers wrong labels with gradients of another direction and length. A server that
-    trains the client for another purpose (FSHA) answers all labels alike. Each batch with wrong labels gives a score:
-    near 1 for honest training, near 1/2^power for a hijack.
+    trains the client for another purpose (FSHA) answers all labels alike. After the warm-up, each batch with wrong
+    labels gives a score: near 1 for honest training, near 1/2^power for a hijack.
 
     Attributes:
         generator: a CPU generator, which divides the gradients for right labels into two random halves.
@@ -73,8 +73,9 @@ class SplitGuard(Checked):
             fake: whether the labels of this round were wrong.
 
         Returns:
-            The score in (0, 1) after a batch with wrong labels, if both halves of the right-label gradients have
-            batches already; otherwise None.
+            The score in (0, 1), near 1 for honest training, after a batch with wrong labels. None after a batch with
+            right labels, during the first `warm_up` rounds, or until each of the two random halves of the right-label
+            batches has a batch.
 
         Raises:
             ValueError: if the gradient is not finite.

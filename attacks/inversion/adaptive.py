@@ -233,7 +233,7 @@ class Adaptive(ReconstructingAttack):
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
     combine: Combine  # never "auto"
-    copies: float  # squared distance of a token's copies
+    copies: float  # mean squared distance > 0 between two noisy copies of one token
     places: bool  # whether tokens are averaged in the places where they came
     simulable: bool = False  # whether passes of known own tokens can be simulated without sending them
 
@@ -291,7 +291,7 @@ class SimulatedPasses:
     geometry: Geometry  # how their patches lie over the image
     passes: int  # number of passes, ≥ 1
     size: int  # number B of rows of a message
-    copies: float  # squared distance between two copies of a token, as in `intersected`
+    copies: float  # mean squared distance > 0 between two noisy copies of one token
     pool: bool  # whether each row keeps its tokens, so that one pass holds all of them; else passes are intersected
 
     @cached_property

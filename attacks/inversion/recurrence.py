@@ -67,7 +67,7 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
     Args:
         first: a release of N images, T tokens each, [N, T, D].
         second: another release of the same images.
-        copies: squared distance between two copies of a token.
+        copies: mean squared distance > 0 between two noisy copies of one token.
 
     >>> rows = torch.rand(20, 9, 4)
     >>> keeps_rows(rows, rows.flip(1), 0.01), keeps_rows(rows, rows.flip(0), 0.01)
@@ -97,15 +97,16 @@ def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
 def tracked(passes: Tensor, copies: float, rows: int | None = None) -> tuple[Tensor, Tensor]:
     """Average each token of a first release with its copies in other releases (passes) of the same images.
 
-    There is only one round of matching; a second round, with the means, blurred the means in measurements.
+    Tokens are matched once, with the first pass as reference. Matching again with the averaged tokens as reference gave
+    less sharp averages in our measurements.
 
     Args:
         passes: R passes of the same G groups of n tokens, in any order within a group, [R, G, n, D].
-        copies: squared distance between two copies of a token.
-        rows: number of rows into which a group's places are divided; None counts each place as a row.
+        copies: mean squared distance > 0 between two noisy copies of one token.
+        rows: number of equal blocks of a group's places (one released image each); None treats each place as a block.
 
     Returns:
-        Mean tokens [G, n, D], and the share of passes, in [0, 1], in which each token was in each row, [G, n, rows].
+        Mean tokens [G, n, D], and the share of passes, in [0, 1], in which each token was in each block, [G, n, rows].
 
     >>> tokens = torch.tensor([[[1.0], [9.0]]])
     >>> means, visits = tracked(torch.stack([tokens, tokens.flip(1) + 1]), 0.5)
@@ -132,7 +133,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 
     Args:
         passes: R passes of the same N images in the same rows, T tokens each, [R, N, T, D].
-        copies: squared distance between two copies of a token.
+        copies: mean squared distance > 0 between two noisy copies of one token.
 
     Returns:
         Tokens [N, T, D] and the share of passes, in [0, 1], in which each recurs, [N, T], in falling order.
@@ -180,10 +181,10 @@ class Intersection:
 
 
 def gathered(passes: Sequence[Tensor], size: int) -> Intersection:
-    """Assign tokens to images as in `intersected`, from two or more releases (passes) of the same images.
+    """Assign each token to the image in whose row its copies lie most often, over two or more releases of the images.
 
     Args:
-        passes: for each release the tokens of the same N images, T tokens each, [N, T, D].
+        passes: for each release (pass) the tokens of the same N images, T tokens each, [N, T, D].
         size: number of rows in a message (the rows between which tokens are shuffled).
 
     Raises:
@@ -211,7 +212,7 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
     Args:
         passes: R passes of the same M messages, each with B rows of T tokens, [R, M, B·T, D].
         rows: number B of rows in a message.
-        copies: squared distance between two copies of a token.
+        copies: mean squared distance > 0 between two noisy copies of one token.
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     probabilities follow from Yao et al., patch shuffling, Algorithm 2.

@@ -43,10 +43,10 @@ class SeenTokens(ReconstructingAttack):
 
     The adversary sends its own images until it has nearly all of their tokens. The covariances of these tokens and of
     the images give the best linear guess from the tokens at any set of places. If a released row mixes images, public
-    weights show which tokens belong to which image; without mixing, a token of zeros was masked. If tokens were dropped
-    from a row, the places of the remaining tokens are recognized (`dropped_places`). The residual network learns from
-    linear guesses at the adversary's images. These guesses are made by regressions without the image, from places that
-    are visible in other images' rows.
+    mixing weights show which tokens belong to which image; without mixing, a token of zeros was masked. If tokens were
+    dropped from a row, the places of the remaining tokens are recognized (`dropped_places`). The residual network is
+    trained on linear guesses at the adversary's own images. Each of these images is guessed by a regression fitted to
+    the other folds (cross-fitting), from the token places that are visible in a randomly drawn released row.
 
     Attributes:
         repeats: largest number of times ≥ 1 that each of the adversary's images is sent.
@@ -131,14 +131,14 @@ class SeenTokens(ReconstructingAttack):
 def in_place(view: View) -> tuple[Tensor, Tensor]:
     """The tokens of each image in a release, if the tokens are in their places.
 
-    A released row may mix k images, with public weights. Its tokens are repeated for each of these images.
+    A released row may mix k images, with public mixing weights. Its tokens are repeated for each of these images.
 
     Returns:
         Tokens [N·k, T, D] for N rows of T tokens, divided by their weight; and bool [N·k, T], True for a token that
         comes from this image alone.
 
     Raises:
-        NotApplicable: if weights are hidden, or positions hold sums of several images.
+        NotApplicable: if mixing weights are hidden, or positions hold sums of several images.
 
     >>> view = View(round=0, smashed=torch.tensor([[[1.0], [0.0]]]))
     >>> in_place(view)[1].tolist()

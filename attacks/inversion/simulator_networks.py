@@ -20,15 +20,17 @@ class Simulator(nn.Module):
     """A convolutional network from images to releases like the client's: with the same form, means and deviations.
 
     The output also has the lower limit of the recorded releases, for example 0 after a ReLU. We assume that the
-    release's positions are centered on the image, with the largest whole number of pixels between them. This holds for
-    patches, and for convolutions with and without padding. A class token is computed from all positions.
+    release's h × w positions form a grid, centered on the image, whose step is the largest whole number of pixels that
+    lets the grid fit. This holds for patches, and for convolutions with and without padding. A class token is computed
+    from all positions.
 
     Args:
         release: N recorded rows: tokens [N, T, D], feature maps [N, D, h, w] or vectors [N, D].
         image_shape: shape (C, H, W) of the images.
         width: number of channels of the first layer; each reduction doubles it, up to four times this number.
 
-    Source: privkit's own; in the paper, the simulator has the architecture of the client or of another known network.
+    Source: privkit's own; in SDAR (Zhu et al.), the simulator has the architecture of the client or of another known
+    network.
 
     >>> Simulator(torch.rand(5, 8, 12, 12), (1, 28, 28), width=4)(torch.rand(2, 1, 28, 28)).shape
     torch.Size([2, 8, 12, 12])

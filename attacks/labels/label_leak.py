@@ -16,19 +16,21 @@ from privkit.constraints import Whole
 
 @dataclass(frozen=True, kw_only=True)
 class LabelLeak(NamingAttack):
-    """Score each row by the norm or direction of its returned gradient; higher means the positive label.
+    """Score each released row by the norm or direction of its returned gradient; higher means the positive label.
 
-    In the views of a client, the gradient is the one that this client receives (unicast or broadcast). If the server's
-    defense mixes records of several clients, the server's views hold the gradient of each group, and the attack infers
-    the label of every record in it.
+    A released row holds the smashed data of one record, or of several mixed records. In the views of a client, the
+    gradient is the one that this client receives (unicast or broadcast). If the server's defense mixes records of
+    several clients, the server's views hold the gradient of each group, and the attack infers the label of every record
+    in it.
 
     Attributes:
         score: "norm" (L2) or "cosine" (with the reference).
         reference: reference of the cosine. "mean" is the mean gradient of the row's own round, which needs no
-            knowledge. Its sign follows the round's majority, so it is turned along the means of the rounds before: a
-            wrong sign is then the same in all rounds, and an AUC of 0 leaks as much as 1. "labeled" is the mean unit
-            gradient of rows known to be positive minus the mean unit gradient of rows known to be negative (one kind
-            may be missing).
+            knowledge. The sign of this mean depends on the round's majority label. So the mean is multiplied by −1 if
+            it points against the sum of the earlier rounds' directions. If the common sign is wrong, all rounds are
+            wrong alike, and an AUC near 0 reveals the labels as well as one near 1. "labeled" is the mean unit gradient
+            of rows known to be positive minus the mean unit gradient of rows known to be negative (one kind may be
+            missing).
         positive: the positive label, ≥ 0; used with "labeled" only.
         at: "cut" for the gradient at the cut; "lower" for each example's gradient of the lower segment's weights. An
             adversary with the segment and the images (`auxiliary`, one for each row) can compute these from the

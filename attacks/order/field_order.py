@@ -109,16 +109,17 @@ def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Find by queries which token of the adversary's records belongs to which column.
+    """Find which token encodes which column, by queries with the adversary's records.
 
-    Each record is sent again with one changed field; the token that disappears from its release belongs to this field.
-    If a model mixes fields, other tokens also change, but less. Each column gets one token, by the largest total
-    change.
+    Each record is sent again with another value in one column; the token that disappears from its release encodes this
+    column. If a model mixes columns, other tokens also change, but less. Each column gets one token, by the largest
+    total change.
 
     Args:
         own: the adversary's M records of C columns, [M, C].
-        query: query of the clients, which may return the fields of a record in any order.
-        batch: records in a query.
+        query: function that sends one round of records through the clients, which may return a record's tokens in any
+            order.
+        batch: number of records in one query.
 
     Returns:
         Tokens [M, C, D], with column c's token at place c.

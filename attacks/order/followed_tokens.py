@@ -1,9 +1,9 @@
 """Places of shuffled tokens, recognized by the distribution of tokens at each place.
 
-A shuffle hides the place of a token only if tokens of all places have similar distributions. Tokens of a spectrum do
-not. The adversary learns their distributions from its own images without knowing any order. It sends images that change
-in small steps from its mean image to each of its images. Each token changes little from step to step, so it can be
-followed.
+A shuffle hides the place of a token only if tokens of all places have similar distributions. Tokens of frequency
+coefficients have different distributions at different places. The adversary estimates the distribution at each place
+from its own images, without knowing any order. It sends images that change in small steps from its mean image to each
+of its images. Each token changes little from step to step, so it can be followed.
 """
 
 from __future__ import annotations

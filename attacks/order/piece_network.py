@@ -143,11 +143,11 @@ def own_prior(batch: int, keep: float) -> Tensor:
 
 
 class MessageNetwork(nn.Module):
-    """Find the image of each token of a message, for all tokens at once, in several rounds.
+    """Find the image of each token of a message (one batch of images), for all tokens at once, in several iterations.
 
-    The embeddings of two tokens give their attraction or repulsion. In each round, a token's score for an image is the
-    prior of its released row plus the attractions of all other tokens, weighted by their probabilities for this image;
-    then a step of Sinkhorn's iteration gives each image about the right number of tokens. So a token whose image
+    The embeddings of two tokens give their attraction or repulsion. In each iteration, a token's score for an image is
+    the prior of its released row plus the attractions of all other tokens, weighted by their probabilities for this
+    image; then a step of Sinkhorn's method gives each image about the right number of tokens. So a token whose image
     becomes clear helps similar tokens, and the message is sorted as a whole. A message may have any number of images.
 
     Args:
@@ -166,10 +166,10 @@ class MessageNetwork(nn.Module):
         self.trust = nn.Parameter(torch.ones(_ROUNDS))
 
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
-        """Log-probabilities of each token's image after each of R rounds, [R, ..., B·T, B], for messages of B images.
+        """Log-probabilities that each token belongs to each of the B images of its message, [R, ..., B·T, B].
 
-        After each round, a token's probabilities sum to 1, and an image's probabilities to about T, its number of
-        tokens.
+        There is one result after each of the network's R iterations. In it, a token's probabilities sum to 1, and an
+        image's probabilities to about T, its number of tokens.
 
         Args:
             pieces: F features of each token, [..., B, T, F]: B released rows of T tokens.
@@ -370,7 +370,7 @@ def message_steps(count: int, batch: int) -> int:
 
 
 def message_loss(chances: Tensor, images: Tensor) -> Tensor:
-    """Cross-entropy (scalar) of the tokens' images int64 [..., K] in all rounds' log-probabilities [R, ..., K, B]."""
+    """Cross-entropy (scalar) of tokens' images int64 [..., K], in R iterations' log-probabilities [R, ..., K, B]."""
     return -chances.gather(-1, images.expand(chances.shape[:-1]).unsqueeze(-1)).mean()
 
 

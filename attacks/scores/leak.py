@@ -187,8 +187,9 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     Raises:
         ValueError: if lengths differ, scores are not finite, or one kind of examples is missing.
 
-    Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the rate at the j-th largest of
-    n negatives is Beta-distributed, and a quarter of the error goes to each of the two thresholds and two shares.
+    Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the false positive rate at the
+    j-th largest of n negatives is Beta-distributed. The allowed error, 1 − `confidence`, is divided equally among four
+    statements: the upper and the lower threshold, and the true positive rate at each.
 
     >>> found = tpr_at([1, 2, 3, 4], [0, 0, 1, 1], 0.01)
     >>> found.value, found.low

@@ -29,7 +29,7 @@ class Adversarial(Unchanged):
     The attacker minimizes its reconstruction error, and the client maximizes this error: the error's gradient is
     reversed at the smashed data. Two rules exclude trivial gains of the client. The attacker normalizes its input, so a
     larger scale of the smashed data does not help. And an image's gradient is reversed only while the attacker's error
-    on this image is below the error of the batch's mean image.
+    on this image is below the error of the batch's mean image; otherwise it is set to zero.
 
     Attributes:
         strength: weight of the reversed gradient, ≥ 0; 1 as in Eq. 9.
@@ -65,11 +65,12 @@ class Adversarial(Unchanged):
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
         """The simulated attacker's mean squared error on each of M batches of images, float [M].
 
-        Its gradient is reversed at the smashed data.
+        The gradient that reaches an image's smashed data is multiplied by −`strength` if the attacker's error on this
+        image is below the error of the batch's mean image, and by 0 otherwise.
 
         Raises:
-            ValueError: if `companion`, the attacker's network, is None, or if a batch has one image, which then equals
-                the batch's mean image.
+            ValueError: if `companion`, the attacker's network, is None, or if batches have fewer than 2 images (the
+                attacker is compared with the guess "mean image").
         """
         if companion is None:
             raise ValueError("adv trains against a simulated attacker: pass what companion() made")

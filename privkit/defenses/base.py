@@ -43,8 +43,8 @@ class Release:
         weights: weights that a mixing or masking defense drew, float [M, k, T]; entry (m, i, t) is the weight of the
             i-th of k mixed clients at position t (a token or patch) of message m. T is 1 if all positions share one
             weight. None without mixing and masks.
-        apart: the messages before mixing, for each client of G groups of k, float [G, k, B, ...]; None if they are the
-            raw smashed data.
+        apart: each client's message before mixing, for G groups of k clients, float [G, k, B, ...]; None if these
+            messages are the raw smashed data.
         apart_labels: the labels of the messages in `apart`, float [G, k, B, L]; None if they are the clients' unchanged
             labels.
     """
@@ -235,7 +235,11 @@ class Defense(Checked, ABC):
         """A network that follows each client's part of the model and keeps the shape of the smashed data; or None.
 
         The task's gradient trains this network and the client's part before it; the gradient of `penalty` trains this
-        network only. Arguments as in `companion`.
+        network only.
+
+        Args:
+            smashed_shape: shape of one image's smashed data, without the batch.
+            seed: seed of the network's weights; torch's global generator is not used.
         """
         return None
 
@@ -245,8 +249,9 @@ class Defense(Checked, ABC):
         Args:
             images: the B images of each client, [M, B, C, H, W] in [0, 1].
             smashed: their smashed data before `apply`, [M, B, ...].
-            companion: applies the clients' networks from `companion` to all smashed data at once, [M·B, ...]; each
-                client's network gets this client's data. None if there is no such network.
+            companion: function that applies each client's extra network (made by the method `companion`, such as a
+                simulated attacker) to this client's smashed data; it takes [M·B, ...], client after client. None
+                without such networks.
         """
         return None
 
@@ -254,7 +259,9 @@ class Defense(Checked, ABC):
         """A network that the server trains in front of its segment, if the defense changes the width of the smashed
         data; or None.
 
-        Arguments as in `companion`.
+        Args:
+            smashed_shape: shape of one image's smashed data, without the batch, before the defense changes its width.
+            seed: seed of the network's weights; torch's global generator is not used.
         """
         return None
 

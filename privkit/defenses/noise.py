@@ -195,6 +195,8 @@ class GaussianNoise(AddedNoise):
             the model ends in a tanh, c = 1 changes nothing.
         clip_by: "coordinate" clamps each coordinate to [−c, c]; "image" shrinks an image's smashed data to L2 norm c.
 
+    `place`, `at_inference` and `noise_in_place` are explained in `AddedNoise`.
+
     Source: accurate_sl §3 (noise on the output of the cut's Tanh); patch_shuffling Table I, "GN".
 
     >>> release, receipt = GaussianNoise(clip=None).apply(torch.zeros(1, 2, 3), torch.zeros(1, 2), Generator())
@@ -220,8 +222,10 @@ class LaplaceNoise(AddedNoise):
     Attributes:
         scale: scale b > 0 of the noise, in units of the smashed data; its standard deviation is √2·b.
         clip: bound c > 0: each coordinate is clamped to [−c, c]. None leaves coordinates unbounded, and then nothing is
-            proven. There is no L2 clip, because ε of Laplace noise follows from the L1 diameter, which is 2√n·c for an
-            L2 ball in n coordinates.
+            proven. There is no option to clip by L2 norm, since ε depends on the L1 distance of neighbors: it is at
+            most this distance divided by b. The accountant bounds the distance by 2n·c for n clamped coordinates.
+
+    `place`, `at_inference` and `noise_in_place` are explained in `AddedNoise`.
 
     Source: accurate_sl appendix B.1. The paper's Table 11 uses √n/b, although the L1 diameter of [−1, 1]^n is 2n.
 

@@ -26,9 +26,12 @@ def network(
     """Build a recorded segment with frozen weights, fixed in evaluation mode or in training mode.
 
     Args:
-        described: the segment's description in `recording.json`.
-        domain: domain of the records, passed to a builder that takes it.
-        trust: modules that the command trusts; other import paths are refused (`privkit.files.import_path.only`).
+        described: the segment's description in `recording.json`. It names a program, or a builder (the function or
+            class that makes the network).
+        files: the recording's files, from which the program or the weights are read.
+        domain: domain of the records, passed to the builder if the description says so.
+        trust: Python modules that the user trusts, by name. An exported program needs "torch.export" among them; a
+            builder's module is checked inside `privkit.files.import_path.only`.
 
     Raises:
         UsageError: if the builder is not trusted, cannot be imported or called, or its weights do not fit.

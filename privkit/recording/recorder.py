@@ -110,11 +110,14 @@ class Recorder:
         """Record the features that a U-shape's server sends to the clients' last layers in this round; return them
         unchanged.
 
-        The gradient that the client sends back is recorded, too. For scoring, give the labels as `y` when you call the
-        recorder.
+        The gradient that the client sends back is recorded, too. To let the audit score attacks on labels, pass the
+        true labels as `y` when you call the recorder.
 
         Args:
             features: features [N, …], one entry for each released record.
+
+        Raises:
+            UsageError: if no round was recorded yet.
         """
         if self._last is None:
             raise UsageError(

@@ -30,8 +30,8 @@ class Cell:
     defense: Component
     attack: Component
     seed: int  # seed of everything random in it
-    # ids of the cells with this attack on defenses, if it meets the undefended model only where it failed on one of
-    # them; empty for a cell that is computed in any case
+    # for a cell on the undefended model that is needed only if the same attack fails on a defense: the ids of the cells
+    # that run this attack on a defense; empty for all other cells
     twin_of: tuple[str, ...] = ()
 
     @property
@@ -123,7 +123,7 @@ class Schedule:
 
     A cell waits in four cases:
 
-    - another cell is training its model;
+    - another cell is training the model that this cell attacks;
     - the first seed's cell with the same defense and attack has no result yet (control experiments use its images);
     - another cell is running the control experiments of the same attack, and some other cell can begin instead;
     - it attacks the undefended model only for comparison (a twin), and the attack has not failed on a defense so far.
@@ -131,7 +131,7 @@ class Schedule:
     Args:
         cells: the plan.
         done: ids of the cells that have a result.
-        known: labels of attacks whose control experiments may be stored.
+        known: labels of attacks that already have a result in this run; their control experiments need no wait.
         trained: function from a model's id to whether the model is finished.
         lost: function from a cell's id to whether its attack failed; if so, the undefended twin is needed.
     """

@@ -16,13 +16,15 @@ class Certificate:
     """What is proven (or claimed by a user) about the privacy of one mechanism.
 
     Attributes:
-        kind: "nothing", "permutation_count" or "differential_privacy".
+        kind: "nothing"; "permutation_count" (a number of equally likely orders, or the number among which guessing is
+            as hard); or "differential_privacy".
         statement: the claim in one sentence, with its limits.
         standing: "proven" if privkit itself ran the mechanism, or if only a mechanism was given, without a release;
-            "declared" if a user claims that a release came from this mechanism (docs/explanation/claims.md).
+            "declared" if a user claims that a release came from this mechanism, or if privkit ran it and the claim
+            rests on a user's own stage or network (docs/explanation/claims.md).
         epsilon: smallest proven ε ≥ 0, in nats; infinite if nothing is proven for any δ < 1.
         delta: the δ of this ε; None if ε is infinite.
-        lower: a proven lower bound on the same ε at the same δ, if one is known.
+        lower: a proven lower bound on the mechanism's true ε at this δ, if one is known.
         method: the method that gave `epsilon`, in words.
         order: the Rényi order of the bound; None if the method uses none.
         at_grid_edge: whether `order` is the first or last order tried, so that a wider range may give a smaller ε.

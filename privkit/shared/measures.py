@@ -266,8 +266,8 @@ CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mo
 
 
 def measure(name: str) -> Measure:
-    """Look up a measure of closeness by its name. If it is not in the table, such as a plug-in's, its name is also its
-    title.
+    """Look up a measure of closeness by its name. A name outside the table, such as a plug-in's measure, serves as its
+    own title.
 
     >>> measure("ssim").title, measure("matched_ssim").within, measure("sharpness").heading
     ('SSIM', (-1.0, 1.0), 'sharpness')

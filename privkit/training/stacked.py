@@ -157,7 +157,9 @@ class Stacked(nn.Module):
 
     @torch.no_grad()
     def average(self, weights: Tensor) -> None:
-        """FedAvg: replace every copy's weights and running statistics by the weighted mean of all; counters stay.
+        """FedAvg: replace every copy's weights and running statistics by the weighted mean over all n copies.
+
+        Integer buffers, such as counters of batches, are unchanged.
 
         Args:
             weights: weights of the copies, [n], summing to 1.

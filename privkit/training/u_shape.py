@@ -16,7 +16,7 @@ from privkit.training.stacked import Stacked
 
 @dataclass(frozen=True, kw_only=True)
 class SecondCut:
-    """The tensors that cross the second cut of a U-shape in one round, detached."""
+    """The tensors that cross the second cut of a U-shape in one round, detached: M messages of B records each."""
 
     features: Tensor  # [M, B, ...], the server's output, which goes down to the clients
     gradient: Tensor  # [M, B, ...], of each message's own loss at the features, as its client sends it up
@@ -27,7 +27,8 @@ class UShaped(nn.Module):
 
     Args:
         middle: module from smashed data [N, ...] to features [N, ...].
-        tails: module from features [n, B, ...] to logits [n, B, classes], or [n, B, T, words].
+        tails: the tails of n clients with B records each: module from features [n, B, ...] to logits [n, B, classes],
+            or to [n, B, T, words] for texts of T tokens from a vocabulary of this many words.
         loss: the clients' loss of each record (`privkit.training.losses.OwnLoss`); None for cross-entropy.
     """
 

@@ -25,7 +25,9 @@ def csv_columns(
     """Read the columns of a CSV file with a header.
 
     Args:
-        file: name of the file inside the root, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
+        name: the dataset's name, for error messages.
+        root: the folder of the file.
+        file: name of the file in this folder, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
         needed: pairs of a dataset's option and the column that this option names; the file must have these columns.
         filled: columns in which no cell may be empty.
         skip_bad: whether to leave out bad rows, which have missing or extra cells or an empty cell in `filled`.
@@ -34,8 +36,8 @@ def csv_columns(
         A dictionary from a column's name to its cells; and one sentence that counts omitted rows, or ().
 
     Raises:
-        DataError: if the file is missing or not CSV, if a needed column or all rows are missing, if two columns have
-            one name, or if a row is bad.
+        DataError: if the file is missing or not CSV, if a needed column or all good rows are missing, if two columns
+            have one name, or, without `skip_bad`, if a row is bad.
     """
     path = root / file
     # spreadsheets begin a file with a byte-order mark, which is part of no name

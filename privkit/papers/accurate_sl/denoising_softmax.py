@@ -37,8 +37,8 @@ def approximate_mean_log(log_mean: float, log_mean_square: float) -> float:
 def lognormal_error(s2: float) -> float:
     """Error of Lemma A.4's approximation of E ln S (`approximate_mean_log`) for a lognormal S: s²/2 − (e^{s²} − 1)/2.
 
-    ln S is normal with mean 0 and variance s² ≥ 0. The error is ≤ 0 and unbounded in s². Theorem 3.3 uses the lemma for
-    a large σ, so the theorem's proof is not valid.
+    ln S is normal with mean 0 and variance s² ≥ 0. The error is ≤ 0 and unbounded in s². Theorem 3.3 of Xu et al. uses
+    the lemma for strong noise, where this error is large; so the theorem's proof is not valid.
 
     Source: derived.
 
