@@ -13,9 +13,11 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.inversion.cell_numbers import as_cells, as_numbers
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.unmix import records_alone
+from privkit.attacks.order.field_order import in_columns
 from privkit.attacks.order.followed_tokens import in_recognized_places
 from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
@@ -23,6 +25,7 @@ from privkit.torch_utils.seeded import seeded
 _POWER_ITERATIONS = 4
 _WHOLE = 2_000  # most numbers of a release that is used in full
 _COMPONENTS = 400  # principal components of a larger release
+_TARGETS = 2**27  # most numbers of all targets: columns with many categories need more
 FOLDS = 3
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
 """Penalties on a squared coefficient, in units of the rows' total variance."""
@@ -33,10 +36,10 @@ class Ridge(ReconstructingAttack):
     """Regresses the adversary's images on their releases, and lets a residual network refine the guesses.
 
     A release of at most 2,000 numbers is used in full: without noise, its small components hold fine lines. A larger
-        one is projected on its largest principal components. If the adversary knows the client of each row, it may fit
-        one regression per client, which it does if this guesses held-out images better. The network learns from guesses
-        at
-    images that were left out of the regression: only their errors resemble the errors on victims.
+    one is projected on its largest principal components. If the adversary knows the client of each row, it may fit one
+    regression per client, which it does if this guesses held-out images better. The network learns from guesses at
+    images that were left out of the regression: only their errors resemble the errors on victims. In table rows, a
+    category is a number for each of its values, and the largest is guessed.
 
     Attributes:
         passes: how many times ≥ 1 the same victims were sent; several passes are first solved for each record's
@@ -50,7 +53,8 @@ class Ridge(ReconstructingAttack):
             Guesses behind a strong defense are pale, and so near to all images; a larger weight identifies more of
             them, and draws them worse. The share of the correction is then the one with the smallest weighted error.
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution fits
-            it, learned by tracking tokens over the adversary's images (`followed_tokens`); it needs `passes` = 1.
+            it, learned by tracking tokens over the adversary's images (`followed_tokens`), or in the column whose
+            tokens of own table rows are nearest (`field_order`); it needs `passes` = 1.
 
     The result's `curve` is the MSE on the third of the adversary's images that the network does not learn from: of the
     regression, then of the network after each epoch. Guesses use the share of the network's correction that fits these
@@ -83,6 +87,7 @@ class Ridge(ReconstructingAttack):
         return Mounting(
             passes=self.passes,
             undoes=frozenset(undoes),
+            domains=("images", "tables"),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
 
@@ -92,8 +97,8 @@ class Ridge(ReconstructingAttack):
         """Query the clients, fit the regression, and refine its guesses.
 
         Raises:
-            NotApplicable: if the adversary's images fill fewer than three rounds; with several passes, also as for
-                `Unmix`.
+            NotApplicable: if the adversary's images fill fewer than three rounds, or a table has too many categories;
+                with several passes, also as for `Unmix`.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -107,15 +112,24 @@ class Ridge(ReconstructingAttack):
                 f"ridge leaves out each third of its own images once, in rounds as large as the victim's ({batch} "
                 f"images): it needs at least {FOLDS * batch}, got {len(own)}"
             )
+        columns = observation.columns
+        if columns and self.repeats * len(own) * (numbers := sum(max(1, n) for n in columns)) > _TARGETS:
+            raise NotApplicable(
+                f"ridge regresses {numbers:,} numbers, one for each category, on {self.repeats * len(own):,} releases, "
+                "which takes too much memory: take black_box"
+            )
         if self.order == "recognized":
-            observation = in_recognized_places(observation, generator, self.repeats * (len(own) // batch))
+            rounds = self.repeats * (len(own) // batch)
+            observation = (
+                in_columns(observation, generator) if columns else in_recognized_places(observation, generator, rounds)
+            )
         views, query = observation.views, given(observation.query)
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         with seeded(device, module), torch.no_grad():
             sent, senders, images = _sent(query, own, batch, self.repeats, Generator(device).manual_seed(root))
             seen, clients = _rows(views)
             known, wanted = _principal(sent, seen, self.components)
-        targets, folds = own.flatten(1)[images], images % FOLDS
+        targets, folds = as_numbers(own, columns)[images], images % FOLDS
         fitted = _best(known, targets, folds, wanted, senders, clients)
         guess, own_guess, held = fitted.other.float().clamp(0, 1), fitted.own.float().clamp(0, 1), folds == 0
         refined = Refinement(
@@ -129,7 +143,7 @@ class Ridge(ReconstructingAttack):
             contrast=self.contrast,
             share_by_contrast=self.contrast > 0,
         ).of(guess, session, "ridge")
-        drawn = refined.images.view(-1, *observation.image_shape)
+        drawn = as_cells(refined.images, columns) if columns else refined.images.view(-1, *observation.image_shape)
         return replace(refined, images=drawn if to_seats is None else to_seats(drawn))
 
 

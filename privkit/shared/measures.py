@@ -199,7 +199,15 @@ TABLES = Records(
     "Matched: cells " + _RECORD_NOTE,
     model="table_mlp",
     baseline="black_box",
-    general=("black_box", "nearest_record", "field_order", "adaptive"),
+    general=(
+        "black_box",
+        "ridge",
+        "nearest_record",
+        "field_order",
+        "ridge:order=recognized",
+        "adaptive",
+        "ridge:passes=8",
+    ),
 )
 
 KINDS: dict[str, Records] = {kind.name: kind for kind in (IMAGES, TOKENS, TABLES)}
