@@ -198,7 +198,7 @@ TABLES = Records(
     "it is closer than a twentieth of its column's range. Dense error: mean absolute error as a share of that range. "
     "Matched: cells " + _RECORD_NOTE,
     model="table_mlp",
-    baseline="black_box",
+    baseline="ridge",
     general=(
         "black_box",
         "ridge",
