@@ -13,9 +13,11 @@ from torch import Generator, Tensor
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.inversion.cell_numbers import as_cells, as_numbers
 from privkit.attacks.inversion.mixed_releases import per_member
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.inversion.unmix import records_alone
+from privkit.attacks.order.field_order import in_columns
 from privkit.attacks.order.followed_tokens import in_recognized_places
 from privkit.constraints import Count, NonNegative, Whole
 from privkit.torch_utils.seeded import seeded
@@ -23,6 +25,7 @@ from privkit.torch_utils.seeded import seeded
 _POWER_ITERATIONS = 4
 _WHOLE = 2_000  # most numbers of a release that is used in full
 _COMPONENTS = 400  # principal components of a larger release
+_TARGETS = 2**27  # most numbers of all targets: columns with many categories need more
 FOLDS = 3
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
 """Penalties on a squared coefficient, in units of the rows' total variance."""
@@ -36,7 +39,7 @@ class Ridge(ReconstructingAttack):
     release is projected on its largest principal components. If the adversary knows the client of each released row,
     the attack may fit one regression per client; it does so if this guesses held-out images better. The network learns
     from guesses at images that were left out of the regression, since only their errors resemble the errors at attacked
-    images.
+    images. In table rows, each value of a category is a number, and the category with the largest number is guessed.
 
     Attributes:
         passes: how many times ≥ 1 the same attacked images were sent; if more than once, each record's own release is
@@ -51,7 +54,8 @@ class Ridge(ReconstructingAttack):
             identifies more images, but reconstructs them less exactly.
         order: "released" keeps the order of tokens. "recognized" puts each token in the place whose distribution of
             tokens fits it; these distributions are learned by following tokens over the adversary's images
-            (`followed_tokens`). It needs `passes` = 1.
+            (`followed_tokens`). In table rows, it puts each token in the column whose own tokens are nearest
+            (`field_order`). It needs `passes` = 1.
 
     The network does not learn from a third of the adversary's images. The result's `curve` is the MSE on this third: of
     the regression, then of the network after each epoch. The network's correction is multiplied by the factor in [0, 1]
@@ -84,6 +88,7 @@ class Ridge(ReconstructingAttack):
         return Mounting(
             passes=self.passes,
             undoes=frozenset(undoes),
+            domains=("images", "tables"),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
 
@@ -93,8 +98,8 @@ class Ridge(ReconstructingAttack):
         """Query the clients, fit the regression, and refine its guesses.
 
         Raises:
-            NotApplicable: if the adversary's images fill fewer than three rounds; if `passes` > 1, also in the cases of
-                `Unmix`.
+            NotApplicable: if the adversary's images fill fewer than three rounds, or a table has too many categories;
+                if `passes` > 1, also in the cases of `Unmix`.
         """
         check_inputs(self, observation)
         check_forms(self, observation.views)
@@ -108,15 +113,24 @@ class Ridge(ReconstructingAttack):
                 f"ridge leaves out each third of its own images once, in rounds as large as the victim's ({batch} "
                 f"images): it needs at least {FOLDS * batch}, got {len(own)}"
             )
+        columns = observation.columns
+        if columns and self.repeats * len(own) * (numbers := sum(max(1, n) for n in columns)) > _TARGETS:
+            raise NotApplicable(
+                f"ridge regresses {numbers:,} numbers, one for each category, on {self.repeats * len(own):,} releases, "
+                "which takes too much memory: take black_box"
+            )
         if self.order == "recognized":
-            observation = in_recognized_places(observation, generator, self.repeats * (len(own) // batch))
+            rounds = self.repeats * (len(own) // batch)
+            observation = (
+                in_columns(observation, generator) if columns else in_recognized_places(observation, generator, rounds)
+            )
         views, query = observation.views, given(observation.query)
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         with seeded(device, module), torch.no_grad():
             sent, senders, images = _sent(query, own, batch, self.repeats, Generator(device).manual_seed(root))
             seen, clients = _rows(views)
             known, wanted = _principal(sent, seen, self.components)
-        targets, folds = own.flatten(1)[images], images % FOLDS
+        targets, folds = as_numbers(own, columns)[images], images % FOLDS
         fitted = _best(known, targets, folds, wanted, senders, clients)
         guess, own_guess, held = fitted.other.float().clamp(0, 1), fitted.own.float().clamp(0, 1), folds == 0
         refined = Refinement(
@@ -130,7 +144,7 @@ class Ridge(ReconstructingAttack):
             contrast=self.contrast,
             share_by_contrast=self.contrast > 0,
         ).of(guess, session, "ridge")
-        drawn = refined.images.view(-1, *observation.image_shape)
+        drawn = as_cells(refined.images, columns) if columns else refined.images.view(-1, *observation.image_shape)
         return replace(refined, images=drawn if to_seats is None else to_seats(drawn))
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import hungarian, take
-from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, given
+from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.order import Permutation
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import check_release, frozen, quiet
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.constraints import Count
 
+_COMPARED = 500  # most own records whose tokens show the order before a regression
 _CHANGES = 4  # other values of each cell that are tried: one alone may be the same, or lie close
 
 
@@ -70,12 +71,7 @@ class FieldOrder(ReconstructingAttack):
         check_rows(self, observation)
         device = views[0].smashed.device
         own = given(observation.auxiliary)[: self.records].to(device)
-        shape = list(views[0].smashed.shape[1:])  # a vector's width differs between the control and the recording
-        if len(shape) != 2 or shape[0] != own.shape[1]:
-            raise NotApplicable(
-                f"field_order needs a token for each of the {own.shape[1]} columns, but a row's release is "
-                f"{shape if len(shape) > 1 else 'one vector'}: use a model such as difm, whose tokens are fields"
-            )
+        _must_have_fields(views[0], own.shape[1])
         if self.source == "query":
             draws = Generator(device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
             tokens = asked_fields(own, given(observation.query), observation.batch_size, draws)
@@ -86,15 +82,45 @@ class FieldOrder(ReconstructingAttack):
             tokens = torch.cat([lower(part) for part in own.split(observation.batch_size)]).float()
         rows, sources = [], []
         for view in views:
-            order, cells = _columns_of_tokens(view.smashed.float(), tokens, own, self.by)
-            message = torch.arange(len(order), device=device) % rows_a_message(view)
+            token, cells = _tokens_of_columns(view.smashed.float(), tokens, own, self.by)
+            message = torch.arange(len(token), device=device) % rows_a_message(view)
             rows.append(cells)
-            sources.append(message.unsqueeze(1) * own.shape[1] + order)
+            sources.append(message.unsqueeze(1) * own.shape[1] + token.argsort(1))
         return Reconstruction(images=torch.cat(rows), permutation=Permutation(source=torch.cat(sources)))
 
 
-def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """The column of every released token [N, C, D], int64 [N, C], and guessed rows, from the records `own` [M, C]."""
+def in_columns(observation: ImageObservation, generator: Generator) -> ImageObservation:
+    """The observation with the tokens of each row in the order of its columns, in views and in answers to queries.
+
+    Raises:
+        NotApplicable: if a release has no token for each column; also as in `asked_fields`.
+    """
+    first = observation.views[0]
+    own = given(observation.auxiliary)[:_COMPARED].to(first.smashed.device)
+    _must_have_fields(first, own.shape[1])
+    draws = Generator(own.device).manual_seed(int(torch.randint(2**48, (1,), generator=generator)))
+    tokens = asked_fields(own, given(observation.query), observation.batch_size, draws)
+
+    def ordered(view: View) -> View:
+        smashed = view.smashed.float()
+        return replace(view, smashed=take(smashed, _tokens_of_columns(smashed, tokens, own, "token")[0]))
+
+    return observation.seen_through(ordered)
+
+
+def _must_have_fields(view: View, columns: int) -> None:
+    shape = list(view.smashed.shape[1:])  # a vector's width differs between the control and the recording
+    if len(shape) != 2 or shape[0] != columns:
+        raise NotApplicable(
+            f"fields are ordered by a token for each of the {columns} columns, but a row's release is "
+            f"{shape if len(shape) > 1 else 'one vector'}: use a model such as difm, whose tokens are fields"
+        )
+
+
+def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
+    """The token of every column, int64 [N, C], in released rows [N, C, D]; and guessed rows, from the records `own` [M,
+    C].
+    """
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
     nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)
@@ -105,7 +131,7 @@ def _columns_of_tokens(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
         costs[:, :, column], nearest[:, :, column] = apart.view(n, -1).square(), record.view(n, -1)
     token = hungarian(costs)
     found = nearest.gather(1, token.unsqueeze(1)).squeeze(1)
-    return token.argsort(1), own.gather(0, found)
+    return token, own.gather(0, found)
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:

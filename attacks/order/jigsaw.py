@@ -13,7 +13,7 @@ from annotated_types import Ge, MultipleOf
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import take
-from privkit.attacks.base import Mounting, NoSession, ReconstructingAttack, Session, View
+from privkit.attacks.base import Mounting, NoSession, ReconstructingAttack, Session, View, given
 from privkit.attacks.fit import Stage, fit
 from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.order import Permutation
@@ -21,7 +21,7 @@ from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, R
 from privkit.attacks.inversion.recurrence import Intersection, gathered
 from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.memory import Memory, tensor_digest
-from privkit.attacks.order.own_tokens import KEEPS_ALL, checked_geometry, own_tokens
+from privkit.attacks.order.own_tokens import KEEPS_ALL, OwnTokens, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import (
     MemberNetwork,
     MessageNetwork,
@@ -35,7 +35,7 @@ from privkit.attacks.order.piece_network import (
     piece_steps,
     shuffled_losses,
 )
-from privkit.attacks.order.piece_solver import PieceDecoder, Solver
+from privkit.attacks.order.piece_solver import PieceDecoder, Solver, put
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.patches import patch_tokens, unpatchify
 from privkit.attacks.search_space import Untuned
@@ -57,6 +57,7 @@ _JOINT: dict[Compatibility, tuple[bool, ...]] = {
 """Whether each network that is trained reads all tokens of an image at once."""
 _HELD_OUT = 0.1  # share of own images on which "auto" chooses
 _HELD_OUT_KICKS = 10
+_TRIED = 0.2  # share of own rows on which a solver is compared with tokens in their places
 _STAGES = ("places", "joint", "members")  # networks in the order of their training
 _MANY_OWN = 400  # own images from which on "message" was measured to be right more often
 _READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
@@ -177,7 +178,7 @@ class Jigsaw(ReconstructingAttack):
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
         kinds = (False,) if mixes and self.pairs != "edges" else _JOINT[self.pairs]  # strangers would mislead others
-        decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry)
+        decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry, masked=views[0].weights is not None)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
             networks = [
@@ -230,10 +231,32 @@ class Jigsaw(ReconstructingAttack):
             )
             for network in networks
         ]
-        if len(solvers) == 1 or in_order:
-            return solvers[0], state
-        solvers.append(replace(solvers[0], network=Together(networks)))
-        return min(solvers, key=partial(_solver_error, own.tokens[-held_out:], own.patches[-held_out:])), state
+        best = solvers[0]
+        if len(solvers) > 1 and not in_order:
+            solvers.append(replace(solvers[0], network=Together(networks)))
+            best = min(solvers, key=partial(_solver_error, own.tokens[-held_out:], own.patches[-held_out:]))
+        return best if own.released is None else _tried(best, own, size), state
+
+
+def _tried(solver: Solver, own: OwnTokens, size: int) -> Solver:
+    """A solver after a trial on some own rows as they came back, in messages of `size` rows.
+
+    It leaves tokens in their places if this draws these rows better. Otherwise its pictures deviate from the mean image
+    only as far as this helps.
+    """
+    released, patches, decoder = given(own.released), own.patches, solver.decoder
+    tried = max(1, int(_TRIED * len(released)) // size) * size
+    rows, wanted = released[:tried], patches[:tried]
+    quick = replace(solver, kicks=min(solver.kicks, _HELD_OUT_KICKS))
+    placed = put(rows, quick.solve(View(round=0, smashed=rows, messages=len(rows) // size), 0), size)
+    away, missing = decoder.drawn(placed) - decoder.usual, wanted - decoder.usual
+    share = float(((away * missing).sum() / away.square().sum().clamp_min(1e-12)).clamp(0, 1))
+    if len(released) >= 2 * tried:
+        stay = PieceDecoder.fitted(released[tried:], patches[tried:], decoder.geometry, decoder.masked)
+        if (stay.drawn(rows) - wanted).square().sum() < (share * away - missing).square().sum():
+            stay = PieceDecoder.fitted(released, patches, decoder.geometry, decoder.masked)
+            return replace(solver, decoder=stay, members=None, keep=1.0, in_order=True)
+    return replace(solver, decoder=replace(decoder, trust=share * decoder.trust))
 
 
 def _solver_error(tokens: Tensor, patches: Tensor, solver: Solver) -> float:

@@ -37,6 +37,7 @@ OWN_ROUNDS = 2
 _NOISY = 1e-3  # share of the mean squared distance of two tokens; copies that lie farther apart have noise of their own
 _IN_ORDER = 0.8  # share of noisy tokens in their places above which their order is left as it is
 _AS_GOOD = 1.001  # factor of another order's error; equal tokens have several best orders
+_UNEXPLAINED = 0.5  # share of tokens' variance left by another order above which it shows nothing
 _PENALTY = 1e-3  # penalty of squared coefficients of a map from patches to tokens
 _SURE = 5.0  # number of standard deviations that noise alone would show
 KEEPS_ALL = 0.97  # estimated share of kept tokens above which a shuffle counts as not mixing images
@@ -75,6 +76,8 @@ class OwnTokens:
     patches: Tensor  # [N, T, P], the patch of each token
     keep: float  # share of tokens that a shuffle certainly keeps in their row
     in_order: bool  # whether tokens come back in their places, so no order must be solved
+    # [N, T, D], the rows as they came back, if their tokens were matched with patches
+    released: Tensor | None = None
 
 
 @torch.no_grad()
@@ -96,7 +99,7 @@ def own_tokens(
         NotApplicable: if a message is too large, the lower segment's tokens do not fit the release, or tokens cannot be
             read.
     """
-    auxiliary = given(observation.auxiliary)
+    auxiliary, masked = given(observation.auxiliary), view.weights is not None
     size, query, whole = rows_a_message(view), observation.query, observation.batch_size
     if query is not None and size * geometry.tokens > MATCHED_TOKENS:
         raise NotApplicable(
@@ -108,7 +111,7 @@ def own_tokens(
     images = auxiliary[: min(held, len(auxiliary)) // whole * whole].to(view.smashed.device)
     if observation.lower is None:
         asker = Asker(given(query), whole, draws, geometry, observation.rules, asked, observation.memory)
-        return _queried_tokens(asker, images, geometry, draws, read, passes, approximate)
+        return _queried_tokens(asker, images, geometry, draws, read, passes, approximate, masked=masked)
     patches = patchify(images, geometry.patch)
     ordered = torch.cat([patch_tokens(observation.lower(part)).float() for part in images.split(size)])
     if ordered.shape[1:] != (geometry.tokens, geometry.token_dim):
@@ -121,8 +124,11 @@ def own_tokens(
     asker = Asker(query, whole, draws, geometry, observation.rules, asked)
     some = images[: min(OWN_ROUNDS, asker.left) * whole]
     released = asker.images(some)
+    gone = gone_tokens(released) if masked else released.new_zeros(()).bool()
+    released = torch.where(gone, ordered[: len(released)], released)
     noise = noise_of(ordered[: len(released)], released, asker.rows)
-    keep, placed = shares_kept(ordered[: len(released)], released, asker.rows, noise > 0)
+    shares, filled = shares_kept(ordered[: len(released)], released, asker.rows, noise > 0), float(gone.float().mean())
+    keep, placed = (max(0.0, (share - filled) / max(1 - filled, 1e-9)) for share in shares)
     again = min(passes - 1, asker.left // -(-len(some) // whole))
     if keep <= KEEPS_ALL and again:
         crossed = gathered([released, *(asker.images(some) for _ in range(again))], asker.rows)
@@ -134,12 +140,22 @@ def own_tokens(
 
 
 def _queried_tokens(
-    asker: Asker, images: Tensor, geometry: Geometry, draws: Generator, read: int, passes: int, approximate: bool
+    asker: Asker,
+    images: Tensor,
+    geometry: Geometry,
+    draws: Generator,
+    read: int,
+    passes: int,
+    approximate: bool,
+    masked: bool,  # whether public masks replace tokens by zeros
 ) -> OwnTokens:
     """The adversary's tokens by queries; `NotApplicable` if equal images do not give equal or similar tokens."""
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
+    if masked and _stay_where_both_are(once, again):
+        released = torch.cat([once, asker.images(images[whole:], asker.left)])
+        return OwnTokens(tokens=released, patches=patches[: len(released)], keep=1.0, in_order=True)
     same = bool(same_tokens(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (once, again))).all())
     each = same and bool(same_tokens(*(x.flatten(0, 1).unsqueeze(1) for x in (once, again))).all())
     noise = 0.0 if same else noise_of(once, again, size) / 2
@@ -153,7 +169,10 @@ def _queried_tokens(
         keep, patches, own = own_row_share(share, size), patches[: len(released)], own.flatten(0, 1)
         if each and placed <= KEEPS_ALL and _in_places(released, patches, own):
             return OwnTokens(tokens=released, patches=patches, keep=1.0, in_order=True)
-        return OwnTokens(tokens=own, patches=patches, keep=keep, in_order=placed > KEEPS_ALL)
+        in_order = placed > KEEPS_ALL
+        return OwnTokens(
+            tokens=own, patches=patches, keep=keep, in_order=in_order, released=None if in_order else released
+        )
     if not same and not approximate:
         raise NotApplicable(
             "own tokens are read by queries, but the same images sent twice gave different tokens: something other "
@@ -186,12 +205,30 @@ def _queried_tokens(
     return OwnTokens(tokens=ordered[alike], patches=patches[alike], keep=keep, in_order=False)
 
 
+def gone_tokens(tokens: Tensor) -> Tensor:
+    """Which tokens [N, T, D] are zeros, as behind a mask, bool [N, T, 1]."""
+    return ~tokens.ne(0).any(2, keepdim=True)
+
+
+def _stay_where_both_are(once: Tensor, again: Tensor) -> bool:
+    """Whether tokens [N, T, D] that no mask hides in two rounds of the same images are in the same places in both."""
+    gone = gone_tokens(once) | gone_tokens(again)
+    left = (~gone).sum(1, keepdim=True).clamp_min(1)
+    one, two = (torch.where(gone, torch.where(gone, 0, x).sum(1, keepdim=True) / left, x) for x in (once, again))
+    apart = one - one.mean(1, keepdim=True)
+    if not bool(apart.square().sum() > 0):
+        return False
+    noise = float((one - two).square().sum()) / max(1, 2 * int((~gone).sum()) * once.shape[2])
+    return _share(one, two, noise * float((~gone).float().mean())) > _IN_ORDER
+
+
 def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
     """Whether T tokens of N images come back in their patches' places; all images have the same order.
 
     The tokens that were `matched` with each patch give a map from patches to tokens, and so the one order for all
     images that fits best. The tokens are in their places if patches explain them as well in the released order as in
-    this best order.
+    this best order, or if they explain less than half of the tokens' variance in either: then a patch does not tell
+    where its token belongs.
 
     Args:
         released: the tokens as they came back, [N, T, D].
@@ -205,7 +242,8 @@ def _in_places(released: Tensor, patches: Tensor, matched: Tensor) -> bool:
         float(((AffineMap.fit(sent, released, _PENALTY)(sent) - released) / scale).square().mean())
         for sent in (patches, other)
     ]
-    return wrong[0] <= _AS_GOOD * wrong[1]
+    away = (released - released.flatten(0, 1).mean(0)) / scale
+    return wrong[0] <= _AS_GOOD * wrong[1] or wrong[1] > _UNEXPLAINED * float(away.square().mean())
 
 
 def _in_rows(

@@ -45,13 +45,41 @@ class PieceDecoder:
     geometry: Geometry  # how patches lie over the image
     mean: Tensor  # [D], mean of the adversary's tokens
     scale: Tensor  # [D], their standard deviation
+    usual: Tensor  # [T, P], the mean patch of each place
+    decoded: Tensor  # [T, P], the mean decoded patch of each place
+    trust: Tensor  # [T, 1] in [0, 1], the share of a decoded patch's deviation that guesses best
+    masked: bool = False  # whether tokens of zeros are masked, and stand for no patch
 
     @classmethod
-    def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry) -> PieceDecoder:
+    def fitted(cls, own: Tensor, patches: Tensor, geometry: Geometry, masked: bool = False) -> PieceDecoder:
         """Learn from the adversary's tokens [N, T, D] and the patches behind them [N, T, P]."""
-        decode, n = AffineMap.fit(own, patches), own.shape[0] * own.shape[1]
-        scale = (decode.scale - 1e-8) * (n / (n - 1)) ** 0.5 + 1e-8  # a sample's deviation
-        return cls(decode=decode, geometry=geometry, mean=decode.mean, scale=scale)
+        there = own.ne(0).any(2) if masked else torch.ones_like(own[..., 0], dtype=torch.bool)
+        there = there if bool(there.any()) else ~there
+        decode, n = AffineMap.fit(own[there], patches[there]), int(there.sum())
+        scale = (decode.scale - 1e-8) * (n / max(n - 1, 1)) ** 0.5 + 1e-8  # a sample's deviation
+        weight, shown = there.unsqueeze(2).float(), decode(own).clamp(0, 1)
+        count = weight.sum(0).clamp_min(1)
+        decoded, usual = ((x * weight).sum(0) / count for x in (shown, patches))
+        away, wanted = ((x - mean) * weight for x, mean in ((shown, decoded), (patches, usual)))
+        trust = (away * wanted).sum((0, 2)) / away.square().sum((0, 2)).clamp_min(1e-12)
+        return cls(
+            decode=decode,
+            geometry=geometry,
+            mean=decode.mean,
+            scale=scale,
+            usual=patches.mean(0) if masked else usual,
+            decoded=decoded,
+            trust=trust.clamp(0, 1).unsqueeze(1),
+            masked=masked,
+        )
+
+    def drawn(self, tokens: Tensor) -> Tensor:
+        """Patches [N, T, P] of tokens [N, T, D] in their places: the mean patch of the place, changed as far as decoded
+        patches of own images were right. A masked token gives the mean patch."""
+        away = self.decode(tokens).clamp(0, 1) - self.decoded
+        if self.masked:
+            away = torch.where(tokens.ne(0).any(2, keepdim=True), away, 0)
+        return (self.usual + self.trust * away).clamp(0, 1)
 
     def features(self, tokens: Tensor) -> Tensor:
         """Standardized tokens, extended by the decoded patches minus mid-grey, [N, T, F]."""
@@ -118,10 +146,9 @@ class Solver:
         return places + self.decoder.geometry.tokens * row.unsqueeze(1)
 
     def picture(self, view: View, source: Tensor) -> Tensor:
-        """Images [N, C, H, W], made of the decoded patches at the places `source`."""
-        patches = self.decoder.decode(patch_tokens(view.smashed).float()).clamp(0, 1)
-        placed = put(patches, source, rows_a_message(view))
-        return unpatchify(placed, self.decoder.geometry.patch, self.decoder.geometry.image_shape)
+        """Images [N, C, H, W], made of the patches of tokens at the places `source`."""
+        placed = put(patch_tokens(view.smashed).float(), source, rows_a_message(view))
+        return unpatchify(self.decoder.drawn(placed), self.decoder.geometry.patch, self.decoder.geometry.image_shape)
 
     @torch.no_grad()
     def _scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -50,6 +50,7 @@ class Declared:
     passes: int = 1  # number of passes in these rounds
     # the variance of the last release about that output over that of the outputs, if it is clearly less
     quieter: float | None = None
+    unmixed: bool = False  # whether rows are mixed by hidden weights, and the segment answers without mixing
 
     @property
     def distance(self) -> float | None:
@@ -67,6 +68,11 @@ class Declared:
             return (
                 f"the recorded lower segment adds more noise than the release has: the last round's variance is only "
                 f"{self.quieter:.2f} of the variance of its answers; record the segment with the release's own noise"
+            )
+        if self.unmixed:
+            return (
+                "the release is mixed by weights that were not recorded, and the recorded lower segment answers "
+                "without mixing; record the weights and clients of each round, or name the defense"
             )
         first, last = self.rounds - self.rounds // self.passes * min(passes, self.passes), self.distance or 0.0
         read = {number: distance for number, distance in self.distances.items() if number >= first}
@@ -158,6 +164,10 @@ def _held(recording: Recording) -> Declared:
         unsent=why if len(distances) < len(recording.views) and described.lower is not None else "",
         mode="eval" if described.replay is None else described.replay.mode,
         own=described.lower is not None and described.lower.builder == _BUILDER,
+        unmixed=described.lower is not None
+        and described.lower.builder != _BUILDER
+        and not described.defense
+        and any(view.mixed > 1 and view.weights is None for view in recording.views),
     )
 
 

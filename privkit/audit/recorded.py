@@ -14,6 +14,8 @@ from privkit.accountants.answer import epsilon
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.attacks.base import NotApplicable, Query, QueryResult, View, known_to
 from privkit.attacks.goals.control_clients import Defended
+from privkit.attacks.inversion.known_lower import mixed_release
+from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.audit.claims import limits_of, uncovered
 from privkit.audit.contained import is_own_part
 from privkit.audit.declared import Declared, declared_by, defended
@@ -199,15 +201,17 @@ class _RecordedContext(AttackContext):
         return None if upper is None else upper.to(self.device)
 
     def query(self) -> Query | None:
-        lower = self._lower
+        """The clients' answers; those of a segment without the defense are masked or mixed by recorded weights."""
+        lower, views = self._lower, self.source.views
         if lower is None or isinstance(lower, Clients):
             return None if lower is None else black_box_query(lower)
 
         @torch.no_grad()
         def ask(images: Tensor, draws: Generator) -> QueryResult:
-            members = torch.arange(len(images), device=images.device).unsqueeze(1)
             with seeded(images.device, int(torch.randint(2**31, (1,), generator=draws, device=draws.device))):
-                return QueryResult(view=View(round=0, smashed=lower(images).float()), members=members)
+                smashed = lower(images).float()
+            number = int(torch.randint(len(views), (1,), generator=draws, device=draws.device))
+            return sent_like(moved_view(views[number], lambda value: value.to(smashed.device)), smashed, draws)
 
         return ask
 
@@ -285,6 +289,36 @@ def _certificate(
 
 
 @torch.no_grad()
+def sent_like(recorded: View, smashed: Tensor, draws: Generator) -> QueryResult:
+    """The answer to a query: smashed data [N, ...], client after client, released like the rows of a recorded round.
+
+    Each message's rows are masked or mixed by public weights of recorded rows of the same message, drawn at random.
+    Without weights, each record has a row of its own.
+    """
+    if recorded.weights is None:
+        members = torch.arange(len(smashed), device=smashed.device).unsqueeze(1)
+        return QueryResult(view=View(round=0, smashed=smashed), members=members)
+    messages, mixed = recorded.messages, recorded.mixed
+    clients = messages * mixed if recorded.clients is None else int(recorded.clients.max()) + 1
+    if len(smashed) % clients:
+        raise NotApplicable(f"a query of {len(smashed)} records cannot have equally many of {clients} clients")
+    each, known = len(smashed) // clients, len(recorded.smashed) // messages
+    rows = torch.randint(known, (messages, each), generator=draws, device=draws.device).to(smashed.device)
+    rows = (rows + known * torch.arange(messages, device=smashed.device).unsqueeze(1)).flatten()
+    like = replace(
+        recorded,
+        round=0,
+        smashed=smashed.new_zeros(messages * each, *smashed.shape[1:]),
+        weights=recorded.weights[rows],
+        clients=None if recorded.clients is None else recorded.clients[rows],
+        cut_gradient=None,
+        labels=None,
+    )
+    members = records_of_rows(like)
+    mixture = mixed_release(smashed[members.clamp_min(0)].flatten(0, 1), mixed, like.weights)
+    return QueryResult(view=replace(like, smashed=mixture), members=members)
+
+
 def _must_fit(lower: nn.Module, source: Recording, device: torch.device) -> None:
     """Refuse a lower segment that does not produce the recorded releases."""
     if isinstance(lower, Clients):

@@ -199,8 +199,16 @@ TABLES = Records(
     "it is closer than a twentieth of its column's range. Dense error: mean absolute error as a share of that range. "
     "Matched: cells " + _RECORD_NOTE,
     model="table_mlp",
-    baseline="black_box",
-    general=("black_box", "nearest_record", "field_order", "adaptive"),
+    baseline="ridge",
+    general=(
+        "black_box",
+        "ridge",
+        "nearest_record",
+        "field_order",
+        "ridge:order=recognized",
+        "adaptive",
+        "ridge:passes=8",
+    ),
 )
 
 KINDS: dict[str, Records] = {kind.name: kind for kind in (IMAGES, TOKENS, TABLES)}

@@ -123,7 +123,7 @@ def test_a_search_guesses_no_word_beyond_the_vocabulary(tmp_path: Path) -> None:
 
 def test_auto_mounts_the_attacks_of_the_records(tmp_path: Path) -> None:
     general = {"tokens": ["vocabulary", "token_decoder", "token_search", "nearest_record"]}
-    general["tables"] = ["black_box", "nearest_record", "field_order"]
+    general["tables"] = ["black_box", "ridge", "nearest_record", "field_order", "ridge"]
     for domain, lower in ((WORDS, Words()), (CARS, Fields())):
         home = tmp_path / domain.name
         recorded(str(home), domain, lower)

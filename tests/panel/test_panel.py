@@ -34,6 +34,7 @@ RENAMED: dict[str, str] = {
 EXACT = "ε is 0 by the exact profile, which stands alone now; a Rényi bound of 0 and its order stood here"
 INTENDED: dict[str, str] = {f"{way}|{row} order": EXACT for way in ("tight", "fast") for row in ("r120", "r272")}
 INTENDED["attack jigsaw|batch_shuffle|*"] = "own tokens are read by chosen queries, and their order is found"
+INTENDED["attack jigsaw|none|*"] = "a patch deviates from its place's mean as far as patches of own images were right"
 INTENDED["attack jigsaw_white_box|batch_shuffle|*"] = "a token's image is found in the whole message"
 INTENDED["attack adaptive|batch_shuffle|*"] = "own tokens are read by chosen queries, and shuffled again without one"
 INTENDED |= {

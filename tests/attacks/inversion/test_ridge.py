@@ -1,5 +1,6 @@
 """Ridge inversion reads what is linear at once, learns nothing from noise, and is judged on images left out."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from torch import Generator
 
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.goals.reconstruct import ImageObservation, Reconstruction
+from privkit.attacks.goals.reconstruct_controls import controls
+from privkit.attacks.inversion.cell_numbers import as_numbers
 from privkit.attacks.inversion.ridge import FOLDS, PENALTIES, Ridge, cross_fitted
 from privkit.audit.scoring import identified
 from privkit.defenses.base import Defense
@@ -17,6 +20,7 @@ from privkit.defenses.dp_cutmixsl import DpCutMixSl, DpMixSl
 from privkit.defenses.noise import GaussianNoise
 from privkit.defenses.none import NoDefense
 from privkit.defenses.split_parts import SplitParts
+from privkit.domains.tables.domain import Tables
 from privkit.wire.channel import black_box_query, record_rounds
 from tests.attacks.inversion.mixing import BATCH, FLOOR, VICTIMS, clients, passes, seen
 from tests.attacks.sessions import Killed, Session
@@ -58,6 +62,26 @@ def test_the_regression_is_the_librarys_with_the_penalty_that_guesses_best(numbe
     assert fitted.error == pytest.approx(min(wrong))
     np.testing.assert_allclose(fitted.own, own, atol=1e-8)
     np.testing.assert_allclose(fitted.other, other_mean, atol=1e-8)
+
+
+CARS = Tables(dense=("x",), ranges=((0, 1),), categorical=("kind", "color"), values=(("a", "b"), ("c", "d", "e")))
+CODE = torch.randn(6, 9, generator=Generator().manual_seed(3))
+
+
+def test_reads_every_cell_of_table_rows_from_a_linear_release() -> None:
+    def released(rows: torch.Tensor, draws: Generator) -> torch.Tensor:
+        return as_numbers(rows, CARS.column_sizes) @ CODE
+
+    records, query = CARS.random(150, Generator().manual_seed(0)), answering(released)
+    private, own = records[:30], records[30:]
+    views = [query(private, Generator()).view]
+    known: dict[str, Any] = {"image_shape": (3,), "columns": CARS.column_sizes, "batch_size": 30, "views": views}
+    seen = ImageObservation(auxiliary=own, query=query, **known)
+    torch.testing.assert_close(Ridge(epochs=0).run(seen, Generator()).images, private, atol=1e-3, rtol=0)
+    assert [control.passed for control in controls(Ridge(), seen, 0)] == [True, True]
+    many = replace(seen, columns=(0, 10**6, 3))
+    with pytest.raises(NotApplicable, match=r"ridge regresses 1,000,004 numbers.*takes too much memory: take black"):
+        Ridge().run(many, Generator())
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])

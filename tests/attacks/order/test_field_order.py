@@ -1,5 +1,6 @@
 """Shuffled fields go back to their columns where each column has vectors of its own, and not behind noise."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
@@ -7,11 +8,12 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.base import NotApplicable, Query, QueryResult, View
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.goals.reconstruct_controls import controls
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.decoders.cells import CellDecoder
+from privkit.attacks.inversion.ridge import Ridge
 from privkit.attacks.order.field_order import FieldOrder, asked_fields
 from privkit.defenses.patch_shuffle import PatchShuffle
 from privkit.domains.tables.domain import Tables
@@ -50,12 +52,17 @@ def test_a_shuffle_of_fields_is_undone(by: Literal["mean", "token"]) -> None:
     assert (noise.permutation.source % 4 == truth.repeat(4, 1)).double().mean() < 0.5
 
 
-def test_queries_alone_undo_a_shuffle() -> None:
+def shuffled_by(lower: Callable[[Tensor], Tensor]) -> Query:
     def query(rows: Tensor, draws: Generator) -> QueryResult:
-        release, _ = PatchShuffle().apply(LOWER(rows).unsqueeze(0), torch.zeros(1, len(rows)), draws)
+        release, _ = PatchShuffle().apply(lower(rows).unsqueeze(0), torch.zeros(1, len(rows)), draws)
         members = torch.arange(len(rows)).unsqueeze(1)
         return QueryResult(view=View(round=0, smashed=release.smashed.squeeze(0)), members=members)
 
+    return query
+
+
+def test_queries_alone_undo_a_shuffle() -> None:
+    query = shuffled_by(LOWER)
     seen = observed(torch.cat([query(part, Generator()).view.smashed for part in VICTIMS.split(10)]))
     asked = FieldOrder(source="query").run(replace(seen, lower=None, query=query), Generator()).images
     assert ((asked_fields(OWN, query, 10, Generator()) - LOWER(OWN)).norm(dim=2) < 1e-6).double().mean() > 0.6
@@ -63,6 +70,19 @@ def test_queries_alone_undo_a_shuffle() -> None:
     assert [control.passed for control in controls(FieldOrder(source="query"), seen, 0)] == [True, True]
     with pytest.raises(NotApplicable, match="field_order needs query, which this adversary does not have"):
         FieldOrder(source="query").run(seen, Generator())
+
+
+def test_a_regression_on_ordered_fields_reads_numbers_that_no_own_record_has() -> None:
+    slope, shift = torch.randn(2, 4, 3, generator=Generator().manual_seed(4))
+    query = shuffled_by(lambda rows: rows.unsqueeze(2) * slope + 3 * shift)
+    own, victims = (torch.rand(count, 4, generator=Generator().manual_seed(count)) for count in (60, 20))
+    seen = observed(torch.cat([query(part, Generator()).view.smashed for part in victims.split(10)]))
+    seen = replace(seen, query=query, auxiliary=own, columns=(0,) * 4)
+    attacks = Ridge(order="recognized"), FieldOrder(source="query"), Ridge()
+    ordered, looked_up, released = (
+        (attack.run(seen, Generator().manual_seed(0)).images - victims).abs().mean() for attack in attacks
+    )
+    assert ordered < 0.3 * looked_up < 0.3 * released
 
 
 def test_its_controls_pass_and_what_has_no_token_a_column_is_refused() -> None:
