@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import exp, pi, sqrt
 
 import numpy as np
@@ -112,12 +113,35 @@ def by_contour(epsilon: float, mu: float, rows: likelihood_sums.Rows, kinds: tup
 
 @pytest.mark.parametrize(
     ("rows", "most"),
-    [(((1, 500),), 1.06), (((1, 300), (2, 30), (4, 5)), 10.0)],  # with a few heavy rows, the convolution is better
+    [
+        (((1, 500),), 1.06),
+        (((12, 100), (16, 300), (20, 100)), 1.06),
+        (((1, 300), (2, 30), (4, 5)), 10.0),  # with a few heavy rows, the convolution is better
+    ],
 )
 def test_the_contour_of_one_triple_is_tight_if_rows_are_alike(rows: likelihood_sums.Rows, most: float) -> None:
     for mu, epsilon in ((0.1, 0.0), (0.1, 0.01), (0.3, 0.03), (0.3, 0.06), (0.6, 0.1)):
         exact = likelihood_sums._by_convolution(epsilon, mu, rows, ((1.0, 1.0, 0.5),))
         assert 0.99 * exact < by_contour(epsilon, mu, rows, ((1.0, 1.0, 0.5),)) < most * exact
+
+
+@pytest.mark.parametrize("mu", [0.3, 0.8])
+def test_rows_of_each_weight_may_hold_another_record(mu: float) -> None:
+    """Each weight has its own kind of triple: no choice of kinds exceeds the contour, or the coarser rows."""
+    rows: likelihood_sums.Rows = ((3, 40), (4, 30), (6, 10), (20, 1))
+    random, samples, weights = np.random.default_rng(8), 30_000, np.repeat(*np.array(rows).T) / 320
+    seen = random.normal(size=(samples, weights.size, 2))
+    for held in product(range(3), repeat=3):
+        rest = CORNERS[np.repeat([*held, held[0]], [count for _, count in rows])]
+        ratios = [
+            np.exp((seen * (mu * (one - rest))).sum(-1) - mu**2 * np.sum((one - rest) ** 2, axis=1) / 2) @ weights
+            for one in CORNERS[:2]
+        ]
+        for epsilon in (0.0, 0.1):
+            gains = np.maximum(ratios[0] - exp(epsilon) * ratios[1], 0.0)
+            least = gains.mean() - 5 * gains.std() / sqrt(samples)
+            assert least <= by_contour(epsilon, mu, rows, KINDS) + 1e-12
+            assert least <= hidden_delta(epsilon, mu, likelihood_sums.coarser(rows)) + 1e-12
 
 
 @pytest.mark.parametrize("deviations", [0.2, 1.0, 6.0])
