@@ -30,8 +30,9 @@ terms decay, so that |M_t(w·z)| ≤ M_t(wθ) bounds all distant terms. If V is 
 to three standard deviations, and 11 % at seven; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's
 integral of s₊.
 
-**By convolution**: every row gets the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds. If
-the grid is too large, weights are rounded up to even multiples, and some of the smallest are left out; F grows.
+**By convolution**: every row gets the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds.
+The terms w_i·V_i share a grid: each mass is split between the two nearest nodes so that its mean stays, which makes the
+law larger. The grid ends where the cut at the top matters little beside the result.
 """
 
 from __future__ import annotations
@@ -59,9 +60,8 @@ _FADES = 36.0
 """Exponent from which on the part of a sum beyond its window is lost in rounding, and is added."""
 _MOST_TILT = 20.0
 """Largest exponent of a tilted term."""
-_TRIES = 4
-_PART = 0.01
-"""Mean excess above the grid of a convolution, relative to a rough bound."""
+_PART, _TRIES = 0.01, 4
+"""Wanted mean excess above the grid of a convolution, relative to its result, and grids that are tried for it."""
 _STEP, _STEPS = 0.5, 128
 """d over the smaller of θ and 1/(standard deviation of the sum), and terms: the last is so far that the sum fades."""
 _SHARE = 0.03
@@ -101,10 +101,11 @@ def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] 
     best = float(min(_by_contour(terms, interval, some, spread, saddle, last), gaussian.delta(epsilon, mu)))
     tail = min(rough, best)
     for _ in range(_TRIES):
-        tail *= _PART
+        tail = max(_PART * tail, _TAIL)
         found = _by_convolution(terms, interval, some, tail)
         best = min(best, found)
-        if found < inf and (tail < _TAIL or tail < 2*_PART * found): break
+        if tail <= max(2 * _PART * found, _TAIL):
+            break
         tail = best
     return best
 
@@ -176,11 +177,14 @@ def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], ta
     """
     nodes, _, above = terms
     weights, counts = rows
-    last = int(np.argmax((above <= max(tail, _TAIL)) & (nodes > 0))) or nodes.size - 1
+    last = int(np.argmax((above <= tail) & (nodes > 0))) or nodes.size - 1
     nodes, masses, beyond = nodes[: last + 1], _masses(nodes[: last + 1], above[: last + 1]), float(above[last])
     mean = float(masses @ nodes)
     spread = sqrt(float(masses @ nodes**2 - mean**2) * float(weights**2 @ counts))
-    tilt = min((3 - min(mean, 0.0) / spread) / spread, _MOST_TILT / float(nodes[-1] * weights[-1]))
+    most = min((3 - min(mean, 0.0) / spread) / spread, _MOST_TILT / float(nodes[-1] * weights[-1]))
+    tilts = most * np.geomspace(0.02, 1, 20)
+    grown = np.exp((tilts[:, None] * weights)[..., None] * nodes) @ masses
+    tilt = float(tilts[np.argmin(np.log(np.maximum(grown, 1e-300)) @ counts - np.log(tilts))])
     tilted = masses * np.exp(tilt * weights[:, None] * nodes)
     if not (totals := tilted.sum(1)).all():  # the mean is so far below 0 that the tilted law is lost in rounding
         return inf

@@ -9,7 +9,7 @@ divergence is at most h_0(ε), where
 
 H is the profile of N(μ, 1) against N(0, 1), which is the profile if the place is known. n_1 + … + n_L < n. f_s bounds
 the profile of a record that hides in rows with the weights W_s, each of which otherwise holds another record; it is at
-most H, and at least f_{s−1}. With n = n_{l+1} and h = h_{l+1}(ln ·), every choice of these numbers holds:
+most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), every choice of these numbers holds:
 
     c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  0 = g_0 < g_1 < … < g_S;
     Ψ(y) = Σ a_κ·(y − κ)₊ + Σ b_κ·(1/κ − y)₊  over caps κ ≥ 1, with a, b ≥ 0;  B = Σ a_κ·h(κ) + Σ b_κ·h(κ)/κ.
@@ -37,8 +37,9 @@ The remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ 
 K(n·w_i, n·w_j) is an f-divergence of Y_{l+1}(o_i) from Y_{l+1}(o_j): Σ a_κ times their divergence at κ, and Σ b_κ/κ
 times that of Y_{l+1}(o_j) from Y_{l+1}(o_i) at κ. So G(w) has a mean of at most B. K has degree 1, is 0 if a = b, and
 grows as the larger of a and b grows, or the smaller one falls, since Ψ is convex and Ψ(1) = 0. So G(y) ≤ G(w)/(1 − θ).
-Case s is g_{s−1} < G(w)/B ≤ g_s. In it, F(v) ≤ F(y/n) ≤ f_s, and G(y) ≤ g_s·B/(1 − θ). Beyond g_S, F(v) ≤ H. So F(v)
-is at most a concave function of G(w)/B that grows, and so is its mean, of the mean of G(w)/B (Jensen).
+Case s is g_{s−1} < G(w)/B ≤ g_s. In it, F(v) ≤ F(y/n) ≤ f_s, and G(y) ≤ g_s·B/(1 − θ), so that the f of later cases are
+bounds, too. Beyond g_S, F(v) ≤ H. So F(v) is at most a concave function of G(w)/B that grows, and so is its mean, of
+the mean of G(w)/B (Jensen).
 
 *Majorant.* K is convex. In case s, if the k = pn largest y_i have the mean a, and the others the mean b, then p·a +
 (1 − p)·b = 1 and p(1 − p)·(K(a, b) + K(b, a)) ≤ G(y) (Jensen in both groups). The left side grows with a. So a ≤ a(p),
@@ -57,7 +58,7 @@ weights, which few outcomes exceed. A second term, Ψ'' = 1/(κ·h), bounds the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from math import ceil, erfc, exp, expm1, floor, log1p, sqrt
@@ -84,10 +85,13 @@ _NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
 Near means up to this many standard deviations."""
 _REST = 0.05
 """θ."""
-_FIRST_LEVEL, _LEVELS = 1.0, 3.0
-"""g_1, and the ratio of all further ones."""
-_POWERS = tuple((power, share) for power in (0.2, 0.5, 0.7) for share in (0.03, 0.1, 0.3, 1.0))
-"""λ, and the share of the second term of Ψ over that of the first, of which the best are taken."""
+_FIRST_LEVELS, _LEVELS = (1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 18.0), 3.0
+"""g_1, g_2, …, and the ratio of all further ones."""
+_POWERS, _FEW_POWERS = ((0.2, 0.1), (0.5, 0.1), (0.7, 0.1), (0.2, 0.5), (0.5, 0.5), (0.7, 0.5)), 3
+"""λ, and the share of the second term of Ψ over that of the first, of which the best are taken; moves are chosen with
+the first few."""
+_MATTERS = 1.02
+"""Ratio of h_l to what it could at best be with more cases, below which no more cases are computed."""
 _UNITS = 16
 """Multiples of weights in 1/n."""
 _SHARES = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -131,32 +135,41 @@ class Hiding:
     told: float = 0.0  # p, the probability that the row is revealed at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
-        """h_l(ε); cases that would lower it by less than a fiftieth are treated as if the place were known."""
-        place_told, points, largest, start = _gaussian_delta(epsilon, mu), list[tuple[float, float]](), 0.0, 0.0
-        for level, rows in self.cases:
-            now = _concave([*points, (start, place_told)])
-            if points and now < 1.02 * _concave(points):
+        """h_l(ε). Only those cases are computed that matter by more than a hundredth; others count as later ones."""
+        place_told, last = _gaussian_delta(epsilon, mu), len(self.cases)
+        starts, known = [0.0, *(level for level, _ in self.cases)], {last: place_told}
+        at = 0
+        while at not in known:
+            known[at] = min(hidden(epsilon, mu, self.cases[at][1]), place_told)
+            above = [min(f for s, f in known.items() if s >= one) for one in range(last + 1)]
+            below = [max((above[s] for s in known if s <= one), default=0.0) for one in range(last + 1)]
+            value, first = _concave(starts, above)
+            if value < _MATTERS * _concave(starts, below)[0]:
                 break
-            largest = max(largest, min(hidden(epsilon, mu, rows), place_told))
-            points, start = [*points, (start, largest)], level
-        return min(place_told, _concave([*points, (start, place_told)]) + self.told * place_told)
+            at = (first + min(s for s in known if s >= first)) // 2
+        return min(place_told, value + self.told * place_told) if self.cases else place_told
 
     @property
     def places(self) -> float:
-        """A number of rows of equal weight that hide the record no better than these cases do on average, by variance."""
+        """A number of rows of equal weight that hide the record no better than these cases do, by variance."""
         starts = [0.0, *(level for level, _ in self.cases)]
-        return 1 / _concave(list(zip(starts, [*(1 / _places(rows) for _, rows in self.cases), 1.0], strict=True)))
+        return 1 / _concave(starts, [*(1 / _places(rows) for _, rows in self.cases), 1.0])[0]
 
 
-def _concave(points: list[tuple[float, float]]) -> float:
-    """The value at 1 of the least concave function above all points (g, f), of which one has g ≤ 1, that never falls.
+def _concave(starts: list[float], heights: list[float]) -> tuple[float, int]:
+    """The value at 1 of the least concave function that never falls and reaches each height from its start on.
 
-    >>> _concave([(0.0, 0.1), (1.5, 0.4)]), _concave([(0.0, 0.1)])
-    (0.3, 0.1)
+    `starts` grow from 0, and heights never fall. The index is that of a height that the value depends on.
+
+    >>> _concave([0.0, 2.0], [0.0, 0.5]), _concave([0.0], [0.1])
+    ((0.25, 1), (0.1, 0))
     """
-    below, above = [one for one in points if one[0] <= 1], [one for one in points if one[0] > 1]
-    chords = [f + (h - f) * (1 - g) / (far - g) for g, f in below for far, h in above]
-    return max(*(f for _, f in below), *chords, 0.0)
+    points = list(zip(starts, heights, strict=True))
+    near = sum(start <= 1 for start in starts)
+    chords = [(f, at) for at, (_, f) in enumerate(points[:near])]
+    for at, (far, high) in enumerate(points[near:], near):
+        chords += [(f + (high - f) * (1 - start) / (far - start), at) for start, f in points[:near]]
+    return max(chords, key=lambda one: one[0])
 
 
 @lru_cache(maxsize=64)
@@ -199,7 +212,7 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
     """
 
     def rough(moves: list[int]) -> float:
-        found = _built(moves, mu, told, _roughly)
+        found = _built(moves, mu, told, _roughly, _POWERS[:_FEW_POWERS])
         if found is None:
             return gaussian.epsilon(_TAIL, mu)
         spread = min(mu, _spread(mu) / sqrt(found.places))  # of one epoch; TOLD / told epochs are composed
@@ -220,12 +233,14 @@ def _choices(records: int) -> Iterator[list[int]]:
             yield [*rows, int((records - 1) * share)]
 
 
-def _built(moves: list[int], mu: float, told: float, hidden: Hidden) -> Hiding | None:
+def _built(
+    moves: list[int], mu: float, told: float, hidden: Hidden, powers: Sequence[tuple[float, float]] = _POWERS
+) -> Hiding | None:
     """The terms of h_0 for these numbers of moves; None if some move hides nothing, or there is no move."""
     found = Hiding()
     for left, rows in zip(range(len(moves))[::-1], moves, strict=True):
         table = _table(found, mu, hidden, _INNER_NODES if found.cases else (100, 20))
-        found = _covered(table, rows, mu, told / 100 if left else told)
+        found = _covered(table, rows, mu, told / 100 if left else told, powers)
         if not found.cases:
             return None
     return found if moves else None
@@ -248,19 +263,21 @@ def _rough_epsilon(found: Hiding, mu: float, told: float) -> float:
     return high
 
 
-def _covered(table: tuple[Array, Array], rows: int, mu: float, told: float) -> Hiding:
+def _covered(
+    table: tuple[Array, Array], rows: int, mu: float, told: float, powers: Sequence[tuple[float, float]]
+) -> Hiding:
     """The cases of the best of several Ψ, in an approximation."""
     known = np.append(np.geomspace(1, min(table[0][-1], rows), 2000), float(rows))
     shown = (1 + 1 / _REST) * np.interp(known, *table)
     shown[-1] = 0.0  # no row has a probability above 1
     first = int(np.argmax(shown <= told))
     cap = min(float(known[first]) / (1 - _REST), float(rows))
-    levels = [_FIRST_LEVEL]
+    levels = [*_FIRST_LEVELS]
     while levels[-1] < 1 / told:
         levels.append(_LEVELS * levels[-1])
     caps = 1 + np.geomspace(min(1e-3, cap / 100), max(cap - 1, 0.01), 200)
     found = []
-    for power, share in _POWERS:
+    for power, share in powers:
         bends = _bends(caps, np.interp(caps, *table), power, share)
         cases = [
             (level, _majorant(*one, rows)) for level, one in zip(levels, _tops(bends, levels, rows, cap), strict=True)
@@ -320,7 +337,7 @@ def _tops(
 
 def _majorant(multiples: Array, excess: Array, rows: int) -> Rows:
     """The weights W of a case; `multiples` are slopes κ in units, and `excess` is e(κ), 0 for the last."""
-    few = min(rows, 64)
+    few = min(rows, 256)
     starts = np.unique(np.append(np.arange(few), np.geomspace(few, rows, 100)[:-1].astype(int)))
 
     def sums(k: Array) -> Array:
@@ -328,7 +345,7 @@ def _majorant(multiples: Array, excess: Array, rows: int) -> Rows:
         return np.asarray(np.min(reached, axis=0, initial=float(_UNITS * rows)))
 
     grown = sums(starts + 1.0) - sums(starts + 0.0)
-    rounded = np.unique(np.append(multiples, np.ceil(multiples[-1] * 1.4 ** -np.arange(60.0))))
+    rounded = np.unique(np.append(multiples, np.ceil(multiples[-1] * 1.25 ** -np.arange(60.0))))
     weights = rounded[np.searchsorted(rounded, grown - 1e-9)].astype(int)
     left, kept = floor(_UNITS * rows * (1 - 1e-8)), dict[int, int]()  # which makes up for the 1e-9 above
     for weight, count in zip(weights.tolist(), np.diff(np.append(starts, rows)).tolist(), strict=True):
