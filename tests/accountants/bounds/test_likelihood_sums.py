@@ -184,3 +184,11 @@ def test_what_is_far_from_the_mean_is_a_number(epsilon: float, mu: float, rows: 
     for kinds in (KINDS, ((1.0, 1.0, 0.5),), ((1e-6, 1.0, 0.0),)):
         with np.errstate(all="raise", under="ignore"):
             assert 0 <= hidden_delta(epsilon, mu, rows, kinds) < 1e-11
+
+
+def test_the_unit_of_the_weights_does_not_matter() -> None:
+    """All terms share a grid that depends on the sum: once, weights in small units were rounded up."""
+    rows = ((1, 33), (2, 27), (4, 4), (7, 1))
+    for mu, epsilon in ((1.3, 1.0), (1.5, 0.3)):
+        found = hidden_delta(epsilon, mu, tuple((15 * weight, count) for weight, count in rows))
+        assert found == pytest.approx(hidden_delta(epsilon, mu, rows), rel=1e-6)

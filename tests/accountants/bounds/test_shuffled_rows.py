@@ -21,6 +21,7 @@ from privkit.accountants.bounds.shuffled_rows import (
     _built,
     _concave,
     _majorant,
+    _roughly,
     _tops,
     hiding,
     profile,
@@ -252,6 +253,18 @@ def test_the_mean_of_cases_lies_below_the_concave_function() -> None:
         values *= random.random() / (chances @ values)
         reached = heights[np.maximum(np.searchsorted(starts, values) - 1, 0)]
         assert chances @ reached <= _concave(starts.tolist(), heights.tolist())[0] + 1e-12
+
+
+def test_cases_that_are_left_out_matter_little() -> None:
+    mu = 1.0
+    found = _built([307, 922, 2768, 5999], mu, 1e-8, _roughly)
+    assert found is not None
+    for epsilon in (0.0, 0.05, 0.2, 0.5, 1.0, 3.0):
+        top = _roughly(epsilon, mu, ((1, 1),))
+        heights = [*(min(_roughly(epsilon, mu, rows), top) for _, rows in found.cases), top]
+        least = [min(heights[at:]) for at in range(len(heights))]
+        full = _concave([0.0, *(level for level, _ in found.cases)], least)[0] + found.told * top
+        assert full * (1 - 1e-9) <= found.delta(epsilon, mu, _roughly) <= 1.05 * full
 
 
 @pytest.mark.slow
