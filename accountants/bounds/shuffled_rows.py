@@ -135,7 +135,7 @@ class Hiding:
     told: float = 0.0  # p, the probability that the row is revealed at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
-        """h_l(ε). Only those cases are computed that matter by more than a hundredth; others count as later ones."""
+        """h_l(ε). Only those cases are computed that seem to matter; the others count as the next one that is computed."""
         place_told, last = _gaussian_delta(epsilon, mu), len(self.cases)
         starts, known = [0.0, *(level for level, _ in self.cases)], {last: place_told}
         at = 0
@@ -178,7 +178,7 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
     `told` in (0, .5] is the desired probability with which the row counts as known; δ below `told` earn little credit.
     Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001
-    and above 1.5. With many records and a small `told`, it takes up to seven seconds for μ ≤ 1.1, and up to 13 for
+    and above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 13 for
     larger μ.
 
     Source: derived, see above.

@@ -132,11 +132,12 @@ def test_the_contour_of_one_triple_is_tight_if_rows_are_alike(rows: likelihood_s
         assert 0.99 * exact < contour < most * exact
 
 
-@pytest.mark.parametrize("mu", [0.3, 0.8])
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("mu", [0.8, 0.3])
 def test_rows_of_each_weight_may_hold_another_record(mu: float) -> None:
     """Each weight has its own kind of triple: no choice of kinds exceeds one of both bounds."""
     rows: likelihood_sums.Rows = ((3, 40), (4, 30), (6, 10), (20, 1))
-    random, samples, weights = np.random.default_rng(8), 30_000, np.repeat(*np.array(rows).T) / 320
+    random, samples, weights = np.random.default_rng(8), 8_000, np.repeat(*np.array(rows).T) / 320
     seen = random.normal(size=(samples, weights.size, 2))
     for held in product(range(3), repeat=3):
         rest = CORNERS[np.repeat([*held, held[0]], [count for _, count in rows])]
