@@ -135,7 +135,7 @@ class Hiding:
     told: float = 0.0  # p, the probability that the row is revealed at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
-        """h_l(ε). Only those cases are computed that seem to matter; the others count as the next one that is computed."""
+        """h_l(ε). Only cases that seem to matter are computed; the others count as the next one that is computed."""
         place_told, last = _gaussian_delta(epsilon, mu), len(self.cases)
         starts, known = [0.0, *(level for level, _ in self.cases)], {last: place_told}
         at = 0

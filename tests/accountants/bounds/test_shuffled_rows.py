@@ -264,7 +264,7 @@ def test_cases_that_are_left_out_matter_little() -> None:
         top = _gaussian_delta(epsilon, mu)
         heights = [*(min(_roughly(epsilon, mu, rows), top) for _, rows in found.cases), top]
         least = [min(heights[at:]) for at in range(len(heights))]
-        full = _concave([0.0, *(level for level, _ in found.cases)], least)[0] + found.told * top
+        full = min(top, _concave([0.0, *(level for level, _ in found.cases)], least)[0] + found.told * top)
         assert full * (1 - 1e-9) <= found.delta(epsilon, mu, _roughly) <= 1.2 * full
 
 
