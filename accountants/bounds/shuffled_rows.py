@@ -61,7 +61,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import ceil, erfc, exp, expm1, floor, log1p, sqrt
+from math import ceil, erfc, exp, expm1, floor, inf, log1p, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -214,7 +214,7 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
     def rough(moves: list[int]) -> float:
         found = _built(moves, mu, told, _roughly, _POWERS[:_FEW_POWERS])
         if found is None:
-            return gaussian.epsilon(_TAIL, mu)
+            return inf
         spread = min(mu, _spread(mu) / sqrt(found.places))  # of one epoch; TOLD / told epochs are composed
         return max(_rough_epsilon(found, mu, told), gaussian.epsilon(100 * TOLD, sqrt(TOLD / told) * spread))
 
@@ -225,7 +225,7 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
 
 def _choices(records: int) -> Iterator[list[int]]:
     """Numbers of rows n_L, …, n_1 to try: most rows for the first move, and geometric numbers for the others."""
-    few = ((2, 0.6), (2, 0.75)) if records < 100 else ()
+    few = ((2, 0.6), (2, 0.8)) if records < 1000 else ()
     for count, share in (*few, (2, 0.97), (2, 0.9), (3, 0.95), (3, 0.85), (4, 0.75), (4, 0.6), (5, 0.5)):
         parts = 3 ** np.arange(count - 1.0)
         rows = [int(part) for part in (records - 1) * (1 - share) * parts / parts.sum()]

@@ -288,6 +288,10 @@ def test_the_order_is_worth_its_place() -> None:
     assert any("uniform order that the server does not learn" in said for said in found.assumptions)
 
 
+def test_moves_that_hide_nothing_are_not_chosen() -> None:
+    assert hiding(126, 0.92, 1e-7 / 28) is not None
+
+
 def test_few_records_and_large_shifts_hide_nothing() -> None:
     for records, mu in ((2, 0.3), (10, 1.0), (50, 1.5), (10**6, 1.6), (1000, 1e-9)):
         assert profile(records, mu) is None
