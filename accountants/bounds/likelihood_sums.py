@@ -13,18 +13,26 @@ By the trapezoidal rule of step d, at z_j = θ + ijd for all whole j, it is a su
 
     (d/2π)·Σ_j e^{z_j·s}/z_j² = Σ_m (s + 2πm/d)₊·e^{−2πmθ/d} ≥ s₊.
 
-So the rule is a bound itself, for every step. With M_t(z) = E e^{zV} of kind t, and k_t rows of the lowest weight w of
-kind t, E(Σ w_i·V_i)₊ is at most
+So the rule is a bound itself, for every step. With M_t(z) = E e^{zV} of kind t, and k_t rows of the weight w of kind t,
+E(Σ w_i·V_i)₊ is at most
 
-    (d/2π)·Σ_j exp(Σ_t k_t·ln|M_t(w·z_j)| + rest)/|z_j|².
+    (d/2π)·Σ_j exp(Σ_t k_t·ln|M_t(w·z_j)|)/|z_j|².
 
-The rest sums max over t of ln|M_t(w_i·z_j)| over rows of other weights, whatever their kinds are. The sum is convex in
-(k_1, …, k_T), so it is largest if all rows of the lowest weight are of one kind. A normal variable that is a quarter of
-a node wide is added to each V. This makes the sum larger (Jensen) and makes its terms decay, so that |M_t(w·z)| ≤
-M_t(wθ) bounds all distant terms. If V is normal, the bound is 3 % above the truth up to three standard deviations, and
-11 % at seven; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's integral of s₊.
+The sum is convex in (k_1, …, k_T), so it is largest if all k rows of the weight w are of one kind. With several weights
+w_g, it is largest if all k_g rows of each weight are of one kind. For all shares α_g > 0 that sum to 1, Hölder's
+inequality separates the weights, so that each may have its own worst kind:
+
+    Π_g max_t {(d/2π)·Σ_j exp(k_g·ln|M_t(w_g·z_j)|/α_g + rest_j)/|z_j|²}^α_g.
+
+α_g is the share in the variance. Here rest_j sums max over t of k_g·ln|M_t(w_g·z_j)| over weights with small shares.
+A normal variable that is a quarter of a node wide is added to each V. This makes the sum larger (Jensen) and makes its
+terms decay, so that |M_t(w·z)| ≤ M_t(wθ) bounds all distant terms. If V is normal, the bound is 3 % above the truth up
+to three standard deviations, and 11 % at seven; with a heavy tail, or few rows, it is more. Source: derived; Cauchy's
+integral of s₊.
 
 **By convolution**: every row gets the least upper bound of all kinds, whose E(V − k)₊ is the largest over all kinds.
+The terms w_i·V_i share a grid: each mass is split between the two nearest nodes so that its mean stays, which makes the
+law larger. The grid ends where the cut at the top matters little beside the result.
 """
 
 from __future__ import annotations
@@ -35,14 +43,14 @@ from typing import TypeAlias
 
 import numpy as np
 from scipy import fft
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 from privkit.accountants.bounds import gaussian
 from privkit.accountants.bounds.fft_composition import spectrum_power
 from privkit.accountants.bounds.third_record import Gram, triples
 from privkit.shared.array import Array
 
-_LARGEST_WINDOW = 2**19
+_LARGEST_WINDOW = 2**14
 """Nodes of a sum's window."""
 _TAIL, _LOW_TAIL = 1e-12, 1e-9
 """Mean excess of a term above its grid, which is added to δ; and below its grid, which is moved up."""
@@ -52,8 +60,12 @@ _FADES = 36.0
 """Exponent from which on the part of a sum beyond its window is lost in rounding, and is added."""
 _MOST_TILT = 20.0
 """Largest exponent of a tilted term."""
+_PART, _TRIES = 0.01, 4
+"""Wanted mean excess above the grid of a convolution, relative to its result, and grids that are tried for it."""
 _STEP, _STEPS = 0.5, 128
 """d over the smaller of θ and 1/(standard deviation of the sum), and terms: the last is so far that the sum fades."""
+_SHARE = 0.03
+"""Share of the variance from which a weight has its own sum in the contour integral."""
 _WIDE = 10.0
 """Standard deviations of a normal variable that integrals reach."""
 
@@ -67,8 +79,10 @@ KINDS = both_orders(triples((0.0, 0.1, 0.3, 0.5, 0.7, 0.85, 0.95, 1.0), (0.0, 0.
 """Matrices that exceed those of all triples, in both orders of x and x'."""
 FINE_KINDS = both_orders(triples(np.linspace(0, 1, 21).tolist(), (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98, 1.0)))
 """More such matrices, which exceed by less."""
+Terms: TypeAlias = tuple[Array, Array, Array]
+"""[K] nodes, [T, K] masses of each kind, and [K] largest E(V − node)₊."""
 Rows: TypeAlias = tuple[tuple[int, int], ...]
-"""Weights in multiples of the lowest, which is first, and how many rows have each; they are scaled to sum to 1."""
+"""Increasing weights in multiples of a unit, and how many rows have each; they are scaled to sum to 1."""
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
@@ -82,39 +96,49 @@ def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] 
     strikes, calls, interval = _calls(epsilon, mu, kinds)
     masses = _masses(strikes, calls)
     spread = sqrt(float(np.max(masses @ strikes**2 - (masses @ strikes) ** 2)) * float(weights**2 @ counts))
-    apart = expm1(epsilon) / spread
-    found = _by_contour((strikes, masses, calls.max(0)), interval, (weights, counts), spread, apart)
-    return float(min(found, _by_convolution(epsilon, mu, rows, kinds), gaussian.delta(epsilon, mu)))
+    terms, some, apart = (strikes, masses, calls.max(0)), (weights, counts), expm1(epsilon) / spread
+    rough, saddle, last = _saddle(terms, some, spread, apart)
+    best = float(min(_by_contour(terms, interval, some, spread, saddle, last), gaussian.delta(epsilon, mu)))
+    tail = min(rough, best)
+    for _ in range(_TRIES):
+        tail = max(_PART * tail, _TAIL)
+        found = _by_convolution(terms, interval, some, tail)
+        best = min(best, found)
+        if tail <= max(2 * _PART * found, _TAIL):
+            break
+        tail = best
+    return best
 
 
 def _by_contour(
-    terms: tuple[Array, Array, Array], interval: float, rows: tuple[Array, Array], spread: float, apart: float
+    terms: Terms, interval: float, rows: tuple[Array, Array], spread: float, saddle: float, last: int
 ) -> float:
     """An upper bound on F(w) by the contour integral, with terms from z = θ on; infinite if they overflow.
 
-    `terms` are [K] nodes, [T, K] masses of each kind, and [K] largest E(V − node)₊; `interval` is the smallest distance
-    of nodes. `rows` are [D] weights, the lowest first, and [D] numbers of rows. The mean of the sum is about `apart`
-    standard deviations (`spread`) from 0.
+    `interval` is the smallest distance of nodes, `spread` the standard deviation of the sum.
     """
     nodes, masses, above = terms
     weights, counts = rows
-    saddle, last = _saddle(terms, rows, spread, apart)
     line = (saddle - 1 / saddle) / 2  # the best θ of a normal sum, instead of the best one-sided bound's
     theta = saddle * (line + sqrt(line * line + 2)) / (line + sqrt(line * line + 1)) / spread
     some = np.concatenate([masses[:, :last], masses[:, last:].sum(1, keepdims=True)], axis=1)
     slopes, shares = _rule(theta * spread)
     x = (theta * weights)[:, None] * nodes[: last + 1]
-    sizes, phases = np.exp(x - x[:, -1:])[:, None], x[:, None] * slopes[:, None]
-    squares = ((sizes * np.cos(phases)) @ some.T) ** 2 + ((sizes * np.sin(phases)) @ some.T) ** 2
-    logs = np.log(squares + 1e-300) / 2 + x[:, -1:, None]  # [D, j, T]
-    sums = counts[0] * logs[0] + np.einsum("d,dj->j", counts[1:], logs[1:].max(2))[:, None]
+    turned = np.repeat(np.exp(1j * slopes[1] * x)[:, None], slopes.size, axis=1)
+    turned[:, 0] = np.exp(x - x[:, -1:])
+    turned = np.cumprod(turned, axis=1)
+    squares = sum((np.ascontiguousarray(part) @ some.T) ** 2 for part in (turned.real, turned.imag))
+    logs = counts[:, None, None] * (np.log(squares + 1e-300) / 2 + x[:, -1:, None])  # [D, j, T]
     smooth = float(counts @ (theta * weights * interval / 4) ** 2) / 2
-    if sums[0].max() + smooth > 600:
+    if logs[:, 0].max(1).sum() + smooth > 600:
         return inf
-    fading = smooth * (1 - slopes**2)
-    far = 2 / slopes[-1] * np.exp(sums[0] + fading[-1])
-    found = shares @ np.exp(sums + fading[:, None]) + far  # [T]
-    return float(found.max() / (2 * pi * theta) + above[last])
+    logs = np.concatenate([logs, logs[:, :1]], axis=1)  # the last one bounds all distant terms
+    factors = np.log(np.append(shares, 2 / slopes[-1])) + smooth * (1 - np.append(slopes, slopes[-1]) ** 2)
+    variance = counts * weights**2 / (counts @ weights**2)
+    own = variance >= min(_SHARE, float(variance.max()))
+    parts = variance[own] / variance[own].sum()
+    exponents = logs[own] / parts[:, None, None] + (factors + logs[~own].max(2).sum(0))[None, :, None]
+    return float(exp(parts @ logsumexp(exponents, axis=1).max(1)) / (2 * pi * theta) + above[last])
 
 
 def _rule(deviations: float) -> tuple[Array, Array]:
@@ -127,10 +151,11 @@ def _rule(deviations: float) -> tuple[Array, Array]:
     return slopes, step * np.append(1.0, 2 / (1 + slopes[1:] ** 2))
 
 
-def _saddle(
-    terms: tuple[Array, Array, Array], rows: tuple[Array, Array], spread: float, apart: float
-) -> tuple[float, int]:
-    """θ·spread and the top node that minimize s₊ ≤ e^{θs−1}/θ over a few kinds; other values give bounds, too."""
+def _saddle(terms: Terms, rows: tuple[Array, Array], spread: float, apart: float) -> tuple[float, float, int]:
+    """The least mean of e^{θs−1}/θ ≥ s₊ over a few kinds, and its θ·spread and top node; others give bounds, too.
+
+    The mean of the sum is about `apart` standard deviations (`spread`) from 0.
+    """
     nodes, masses, above = terms
     weights, counts = rows
     kinds = masses[[int(np.argmax(masses @ nodes**2)), *range(0, len(masses), 6)]]
@@ -142,42 +167,53 @@ def _saddle(
         values = np.where(nodes > 0, np.exp(np.minimum(logs - 1, 600)) * spread / one + above, inf)
         at = int(np.argmin(values))
         best = min(best, (float(values[at]), one, at))
-    return best[1:]
+    return best
 
 
-def _by_convolution(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...]) -> float:
-    """An upper bound on F(w) of this module, computed under a tilt e^{ts}, so rounding is small relative to δ."""
-    nodes, masses, interval, beyond = _cover(epsilon, mu, kinds)
-    weights, counts = np.array(rows, float).T
-    mean = float(masses @ nodes) * float(weights @ counts)
-    spread = sqrt(float(masses @ nodes**2 - (masses @ nodes) ** 2) * float(weights**2 @ counts))
-    tilt = min((3 - min(mean, 0.0) / spread) / spread, _MOST_TILT / float(nodes[-1] * weights[-1]))
+def _by_convolution(terms: Terms, interval: float, rows: tuple[Array, Array], tail: float) -> float:
+    """An upper bound on F(w) of this module, computed under a tilt e^{ts}, so rounding is small relative to δ.
+
+    The terms are cut where their mean excess falls below `tail`.
+    """
+    nodes, _, above = terms
+    weights, counts = rows
+    last = int(np.argmax((above <= tail) & (nodes > 0))) or nodes.size - 1
+    nodes, masses, beyond = nodes[: last + 1], _masses(nodes[: last + 1], above[: last + 1]), float(above[last])
+    mean = float(masses @ nodes)
+    spread = sqrt(float(masses @ nodes**2 - mean**2) * float(weights**2 @ counts))
+    most = min((3 - min(mean, 0.0) / spread) / spread, _MOST_TILT / float(nodes[-1] * weights[-1]))
+    tilts = most * np.geomspace(0.02, 1, 20)
+    grown = np.exp((tilts[:, None] * weights)[..., None] * nodes) @ masses
+    tilt = float(tilts[np.argmin(np.log(np.maximum(grown, 1e-300)) @ counts - np.log(tilts))])
     tilted = masses * np.exp(tilt * weights[:, None] * nodes)
-    totals = tilted.sum(1)
-    if not totals.all():  # the mean is so far below 0 that the tilted law is lost in rounding
+    if not (totals := tilted.sum(1)).all():  # the mean is so far below 0 that the tilted law is lost in rounding
         return inf
-    tilted /= totals[:, None]
-    means = tilted @ nodes
+    means = tilted @ nodes / totals
     mean = float(weights * counts @ means)
-    spread = sqrt(max(float(weights**2 * counts @ (tilted @ nodes**2 - means**2)), 0.0))
+    spread = sqrt(max(float(weights**2 * counts @ (tilted @ nodes**2 / totals - means**2)), 0.0))
     low, top = min(0.0, mean - 12 * spread), _FADES / tilt
-    if top - low > _LARGEST_WINDOW * interval:
-        fewer = ((rows[0][0], rows[0][1] // 2), *rows[1:])
-        return _by_convolution(epsilon, mu, fewer, kinds) if rows[0][1] > 1 else inf
-    first = floor(low / interval)
-    size = fft.next_fast_len(int(top / interval) - first + 2, real=True)
-    spectrum, at = np.ones(size // 2 + 1, complex), np.rint(nodes / interval).astype(int)
-    for (weight, count), some in zip(rows, tilted, strict=True):
-        spectrum *= spectrum_power(fft.rfft(np.bincount(weight * at % size, some, size)), count)
+    step = max(interval * sqrt(float(weights**2 @ counts / counts.sum())) / 2, (top - low) / _LARGEST_WINDOW)
+    first = floor(low / step)
+    size = fft.next_fast_len(int(top / step) - first + 2, real=True)
+    spectrum, logs = np.ones(size // 2 + 1, complex), 0.0
+    for weight, count in zip(weights.tolist(), counts.astype(int).tolist(), strict=True):
+        places = weight / step * nodes
+        at, law = np.floor(places), np.zeros(size)
+        for node, some in ((at, masses * (at + 1 - places)), (at + 1, masses * (places - at))):
+            law += np.bincount(node.astype(int) % size, some * np.exp(tilt * step * node), size)
+        total = float(law.sum())
+        spectrum *= spectrum_power(fft.rfft(law / total), count)
+        logs += count * log(total)
+    if logs > 700:
+        return inf
     masses_of_sum = np.maximum(fft.irfft(spectrum, size), 0.0)
     count = size + first  # nodes of the sum from 0 on
-    sums = interval * np.arange(count)
-    above = float(np.einsum("i,i->", sums * np.exp(-tilt * sums), masses_of_sum[:count]))
+    sums = step * np.arange(count)
+    positive = float(np.einsum("i,i->", sums * np.exp(-tilt * sums), masses_of_sum[:count]))
     norm = sqrt(float(np.mean(np.abs(spectrum) ** 2)) * size)  # for an estimate of rounding, with a margin
     rounding = np.finfo(float).eps * (64 * counts.sum() + 32 * len(rows) * log(size)) * norm * exp(-1) / tilt
-    outside = interval * count * exp(-tilt * interval * count)
-    scale = exp(e) / float(weights @ counts) if (e := float(counts @ np.log(totals))) < 700 else inf
-    return float(scale * (above + rounding + outside) + beyond)
+    outside = step * count * exp(-tilt * step * count)
+    return float(exp(logs) * (positive + rounding + outside) + beyond)
 
 
 @lru_cache(maxsize=256)
@@ -205,19 +241,6 @@ def _masses(strikes: Array, calls: Array) -> Array:
     slopes = np.minimum(np.maximum.accumulate(np.maximum(np.diff(calls) / np.diff(strikes), -1.0), axis=-1), 0.0)
     ends = np.zeros_like(calls[..., :1])
     return np.diff(np.concatenate([ends - 1.0, slopes, ends], axis=-1))
-
-
-@lru_cache(maxsize=256)
-def _cover(epsilon: float, mu: float, kinds: tuple[Gram, ...]) -> tuple[Array, Array, float, float]:
-    """The least upper bound of all kinds: nodes, masses, the nodes' interval, and E(V − top)₊."""
-    strikes, calls, interval = _calls(epsilon, mu, kinds)
-    values = calls.max(0)
-    first = max(int(np.argmax(values + expm1(epsilon) + strikes > _LOW_TAIL)) - 1, 0)
-    last = strikes.size - 1
-    if values[-1] <= _TAIL:
-        last = max(int(np.argmax(values <= _TAIL)), int(np.argmax(strikes > 0)))
-    strikes, values = strikes[first : last + 1], values[first : last + 1]
-    return strikes, _masses(strikes, values), interval, float(values[-1])
 
 
 def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Array:

@@ -4,15 +4,15 @@ A client deals its n records to n rows in an order that is uniform and that nobo
 noise N(0, 1). One record is x or x'; any two of all records are at most μ apart. For α = e^ε, the epoch's hockey-stick
 divergence is at most h_0(ε), where
 
-    h_L(ε) = H(ε),    h_l(ε) = (p + u_S)·H(ε) + Σ_s (u_{s−1} − u_s)·min(f_s(ε), H(ε)).
+    h_L(ε) = H(ε),    h_l(ε) = p·H(ε) + the least concave function of g ≥ 0 at g = 1 that is
+                      at least f_s(ε) on (g_{s−1}, g_s] for s = 1, …, S, and H(ε) beyond g_S.
 
 H is the profile of N(μ, 1) against N(0, 1), which is the profile if the place is known. n_1 + … + n_L < n. f_s bounds
-the profile of a record that hides in rows with the weights W_s, each of which otherwise holds another record. If it
-does not grow with s, its running maximum takes its place. With n = n_{l+1} and h = h_{l+1}(ln ·), every choice of these
-numbers holds:
+the profile of a record that hides in rows with the weights W_s, each of which otherwise holds another record; it is at
+most H, and at most f_{s+1}. With n = n_{l+1} and h = h_{l+1}(ln ·), every choice of these numbers holds:
 
-    c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  for each s, caps κ ≥ 1, of which the last is at least c;
-    e_s(κ) > 0 for the others, and 0 for the last;  u_0 = 1 ≥ u_1 ≥ … and u_s ≥ Σ h(κ)/e_s(κ), over the others.
+    c ≥ 1 and 0 < θ < 1;  p = (1 + 1/θ)·h(c), or 0 if c ≥ n;  0 = g_0 < g_1 < … < g_S;
+    Ψ(y) = Σ a_κ·(y − κ)₊ + Σ b_κ·(1/κ − y)₊  over caps κ ≥ 1, with a, b ≥ 0;  B = Σ a_κ·h(κ) + Σ b_κ·h(κ)/κ.
 
 **Proof.** Draw an order, then move some records: the first to the row of one of n_1 others, this one to the row of one
 of n_2 further ones, and so on; the last goes to the first's row. Drawn uniformly, the moves leave the order uniform.
@@ -28,30 +28,40 @@ are independent of each other and of w. φ(w) is at most Σ w_i·E(V_i)₊ ≤ H
 is convex, symmetric and of degree 1. So F(w) ≤ F(W) if both sum to 1 and W majorizes w: for every k, the k largest of W
 sum to at least as much as those of w.
 
-*Weights.* Let η(κ) = Σ(w_i − κ/n)₊. Since w_i = Y_{l+1}(o_i)/(n·Q), its mean is a mean over i of the divergence of
-Y_{l+1}(o_i) from Q at κ. Q is a mean of such laws. So the mean of η(κ) is at most h(κ), by convexity again. With
-probability η(c), or if η(c) > θ, reveal the row: this costs p·H at most, by Markov's inequality. If c ≥ n, nothing has
-to be revealed: no w_i is above 1. The remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ φ(v) +
-η(c)·H. Let s be the first case in which η(κ) ≤ e_s(κ) at all its caps; reveal the row if there is no such case. A case
-after the s-th has a probability of at most u_s (Markov again). So the f_s have the weights u_{s−1} − u_s at worst.
+*Large weights.* Let η = Σ(w_i − c/n)₊. Since n·w_i = Y_{l+1}(o_i)/Q, its mean is a mean over i of the divergence of
+Y_{l+1}(o_i) from Q at c, which is at most h(c) by convexity: Q is a mean of such laws. With probability η, or if η > θ,
+reveal the row: this costs p·H at most, by Markov's inequality. If c ≥ n, nothing has to be revealed: no w_i is above 1.
+The remainder v_i = min(w_i, c/n) has a sum of at least 1 − θ, and φ(w) ≤ F(v) + η·H. Let y_i be n·v_i over that sum.
 
-*Majorant.* In case s, the k largest of v ≤ w sum to at most kκ/n + e_s(κ) for every cap, the last included. Let v' be v
-over its sum. Its k largest sum to at most T(k) = min(1, min over κ of (kκ/n + e_s(κ))/(1 − θ)), which is concave in k.
-Let q be κ/(n − nθ) for the lowest cap. W has the increments of T, rounded up to multiples of q, and at least q; from
-the first on with which the sum would exceed 1 they are left out; and W is divided by its sum. Its partial sums are at
-least T(k), and 1 at the end. So it majorizes v', and f_s = F(W_s). Without some of the smallest rows, W would hide
-less, for the same reason.
+*Uneven weights.* Let K(a, b) = b·Ψ(a/b), and let G(w) be its mean over all pairs of n·w_i and n·w_j. The mean of
+K(n·w_i, n·w_j) is an f-divergence of Y_{l+1}(o_i) from Y_{l+1}(o_j): Σ a_κ times their divergence at κ, and Σ b_κ/κ
+times that of Y_{l+1}(o_j) from Y_{l+1}(o_i) at κ. So G(w) has a mean of at most B. K has degree 1, is 0 if a = b, and
+grows as the larger of a and b grows, or the smaller one falls, since Ψ is convex and Ψ(1) = 0. So G(y) ≤ G(w)/(1 − θ).
+Case s is g_{s−1} < G(w)/B ≤ g_s. In it, F(v) ≤ F(y/n) ≤ f_s, and G(y) ≤ g_s·B/(1 − θ), so that the f of later cases are
+bounds, too. Beyond g_S, F(v) ≤ H. So F(v) is at most a concave function of G(w)/B that grows, and so is its mean, of
+the mean of G(w)/B (Jensen).
+
+*Majorant.* K is convex. In case s, if the k = pn largest y_i have the mean a, and the others the mean b, then p·a +
+(1 − p)·b = 1 and p(1 − p)·(K(a, b) + K(b, a)) ≤ G(y) (Jensen in both groups). The left side grows with a. So a ≤ a(p),
+which is at most c/(1 − θ), and k may be any number, if a row may be split. For p between two nodes q < r, p·a is at
+most p·a(q) and r·a(r). So p·a − p·κ is at most e(κ), the largest r·a(r)·(1 − κ/a(q))₊ over all intervals, for every
+κ. Hence the k largest of y/n sum to at most T(k), the smallest of 1 and all kκ/n + e(κ). T is concave. W has the
+increments of T, rounded up to multiples of a unit; from the first on with which the sum would exceed 1 they are left
+out; and W is divided by its sum. Its partial sums are at least T(k), and 1 at the end. So it majorizes y/n, and f_s is
+F(W_s).
+
+*Choice of Ψ.* If ln(n·w_i) is roughly normal, Ψ'' = h^{−λ} makes G an exponential moment of the variance of the
+weights, which few outcomes exceed. A second term, Ψ'' = 1/(κ·h), bounds the largest weights.
 
 **More records never hurt**: reveal the rows of some others. The rest are in a uniform order in the remaining rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import product
-from math import ceil, erfc, exp, expm1, floor, inf, log, log1p, log2, sqrt
+from math import ceil, erfc, exp, expm1, floor, inf, log1p, sqrt
 from typing import TypeAlias
 
 import numpy as np
@@ -74,10 +84,19 @@ _TAIL = 1e-12
 _NODES, _INNER_NODES, _NEAR = (24, 10), (12, 7), 7.0
 """Numbers of values of ε, near and far, at which h_0 and other h_l are computed; between them, they are linear in e^ε.
 Near means up to this many standard deviations."""
-_REST = 0.01
+_REST = 0.05
 """θ."""
-_CASES = 9.0
-"""Largest u_{s−1}/u_s."""
+_FIRST_LEVELS, _LEVELS = (1.2, 1.5, 2.0, 3.0, 5.0, 9.0, 18.0), 3.0
+"""g_1, g_2, …, and the ratio of all further ones."""
+_POWERS, _FEW_POWERS = ((0.2, 0.1), (0.5, 0.1), (0.7, 0.1), (0.2, 0.5), (0.5, 0.5), (0.7, 0.5)), 3
+"""λ, and the share of the second term of Ψ over that of the first, of which the best are taken; moves are chosen with
+the first few."""
+_MATTERS = 1.02
+"""Ratio of h_l to what it could at best be with more cases, below which no more cases are computed."""
+_UNITS = 16
+"""Multiples of weights in 1/n."""
+_SHARES = (0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Parts of the rows at which T has a tangent."""
 TOLD = 1e-7
 """Probability that a row is recognized in some epoch of a run; at δ far below it, the secret order does not lower ε."""
 
@@ -116,27 +135,45 @@ Hidden: TypeAlias = Callable[[float, float, Rows], float]
 class Hiding:
     """The terms of h_l, the bound after one step of the recursion in this module."""
 
-    cases: tuple[tuple[float, Rows], ...] = ()  # u_s and W_s
+    cases: tuple[tuple[float, Rows], ...] = ()  # g_s and W_s
     told: float = 0.0  # p, the probability that the row is revealed at once
 
     def delta(self, epsilon: float, mu: float, hidden: Hidden) -> float:
-        """h_l(ε); a case that would lower it by less than a hundredth is treated as if the place were known."""
-        place_told, total, left, largest = _gaussian_delta(epsilon, mu), 0.0, 1.0, 0.0
-        for unlikely, rows in self.cases:
-            if left * place_told < 0.01 * total:
+        """h_l(ε). Only cases that seem to matter are computed; the others count as the next one that is computed."""
+        place_told, last = _gaussian_delta(epsilon, mu), len(self.cases)
+        starts, known = [0.0, *(level for level, _ in self.cases)], {last: place_told}
+        at = 0
+        while at not in known:
+            known[at] = min(hidden(epsilon, mu, self.cases[at][1]), place_told)
+            above = [min(f for s, f in known.items() if s >= one) for one in range(last + 1)]
+            below = [max((above[s] for s in known if s <= one), default=0.0) for one in range(last + 1)]
+            value, first = _concave(starts, above)
+            if value < _MATTERS * _concave(starts, below)[0]:
                 break
-            largest = max(largest, min(hidden(epsilon, mu, rows), place_told))
-            total, left = total + (left - unlikely) * largest, unlikely
-        return min(place_told, total + (left + self.told) * place_told)
+            at = (first + min(s for s in known if s >= first)) // 2
+        return min(place_told, value + self.told * place_told) if self.cases else place_told
 
     @property
     def places(self) -> float:
-        """The number of rows of equal weight that would hide the record as well as these cases do on average, by
-        variance."""
-        mean, left = 0.0, 1.0
-        for unlikely, rows in self.cases:
-            mean, left = mean + (left - unlikely) / _places(rows), unlikely
-        return 1 / (mean + left)
+        """A number of rows of equal weight that hide the record no better than these cases do, by variance."""
+        starts = [0.0, *(level for level, _ in self.cases)]
+        return 1 / _concave(starts, [*(1 / _places(rows) for _, rows in self.cases), 1.0])[0]
+
+
+def _concave(starts: list[float], heights: list[float]) -> tuple[float, int]:
+    """The value at 1 of the least concave function that never falls and reaches each height from its start on.
+
+    `starts` grow from 0, and heights never fall. The index is that of a height that the value depends on.
+
+    >>> _concave([0.0, 2.0], [0.0, 0.5]), _concave([0.0], [0.1])
+    ((0.25, 1), (0.1, 0))
+    """
+    points = list(zip(starts, heights, strict=True))
+    near = sum(start <= 1 for start in starts)
+    chords = [(f, at) for at, (_, f) in enumerate(points[:near])]
+    for at, (far, high) in enumerate(points[near:], near):
+        chords += [(f + (high - f) * (1 - start) / (far - start), at) for start, f in points[:near]]
+    return max(chords, key=lambda one: one[0])
 
 
 @lru_cache(maxsize=64)
@@ -145,7 +182,7 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
     `told` in (0, .5] is the desired probability with which the row counts as known; δ below `told` earn little credit.
     Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001
-    and above 1.5. With many records and a small `told`, it takes up to seven seconds for μ ≤ 1.1, and up to 13 for
+    and above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 13 for
     larger μ.
 
     Source: derived, see above.
@@ -169,39 +206,45 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
 
 def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
-    """The terms of h_0, the bound on a whole epoch. The numbers of moves are the best ones in a normal approximation.
+    """The terms of h_0, the bound on a whole epoch. The numbers of moves are the best ones in an approximation.
 
     The result is None if fewer than two equivalent rows are left. Only the choice of the moves is approximate; the
     bound holds for every choice.
 
-    >>> hiding(1000, 0.3).places > 700, hiding(100, 1.5)
+    >>> hiding(1000, 0.3).places > 700, hiding(50, 1.5)
     (True, None)
     """
 
-    def places(moves: list[int]) -> float:
-        roughly = _built(moves, mu, told, _roughly)
-        return roughly.places if roughly else 0.0
+    def rough(moves: list[int]) -> float:
+        found = _built(moves, mu, told, _roughly, _POWERS[:_FEW_POWERS])
+        if found is None:
+            return inf
+        spread = min(mu, _spread(mu) / sqrt(found.places))  # of one epoch; TOLD / told epochs are composed
+        return max(_rough_epsilon(found, mu, told), gaussian.epsilon(100 * TOLD, sqrt(TOLD / told) * spread))
 
-    best = max(_choices(records), key=places, default=[])
-    found = _built(best, mu, told, hidden_delta) if places(best) >= 2 else None
+    best = min(_choices(records), key=rough, default=[])
+    found = _built(best, mu, told, hidden_delta)
     return found if found and found.places >= 2 else None
 
 
 def _choices(records: int) -> Iterator[list[int]]:
     """Numbers of rows n_L, …, n_1 to try: most rows for the first move, and geometric numbers for the others."""
-    for count, share in product((2, 4), (0.6, 0.8, 0.9, 0.95, 0.98)):
-        parts = 2 ** np.arange(count - 1.0)
+    few = ((2, 0.6), (2, 0.8)) if records < 1000 else ()
+    for count, share in (*few, (2, 0.97), (2, 0.9), (3, 0.95), (3, 0.85), (4, 0.75), (4, 0.6), (5, 0.5)):
+        parts = 3 ** np.arange(count - 1.0)
         rows = [int(part) for part in (records - 1) * (1 - share) * parts / parts.sum()]
         if rows[0] > 1:
             yield [*rows, int((records - 1) * share)]
 
 
-def _built(moves: list[int], mu: float, told: float, hidden: Hidden) -> Hiding | None:
+def _built(
+    moves: list[int], mu: float, told: float, hidden: Hidden, powers: Sequence[tuple[float, float]] = _POWERS
+) -> Hiding | None:
     """The terms of h_0 for these numbers of moves; None if some move hides nothing, or there is no move."""
     found = Hiding()
     for left, rows in zip(range(len(moves))[::-1], moves, strict=True):
         table = _table(found, mu, hidden, _INNER_NODES if found.cases else (100, 20))
-        found = _covered(table, rows, told / 100 if left else told)
+        found = _covered(table, rows, mu, told / 100 if left else told, powers)
         if not found.cases:
             return None
     return found if moves else None
@@ -215,48 +258,106 @@ def _table(found: Hiding, mu: float, hidden: Hidden, counts: tuple[int, int]) ->
     return np.exp(nodes), np.minimum.accumulate([found.delta(one, mu, hidden) for one in nodes.tolist()])
 
 
-def _covered(table: tuple[Array, Array], rows: int, told: float) -> Hiding:
-    """Cases whose caps double from the lowest to c; the lowest cap minimizes the variance of the sum."""
-    known = np.concatenate([np.geomspace(1, min(table[0][-1], rows), 2000), [float(rows)]])
+def _rough_epsilon(found: Hiding, mu: float, told: float) -> float:
+    """An estimate of ε at δ = 100·told."""
+    low, high = 0.0, gaussian.epsilon(_TAIL, mu)
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (middle, high) if found.delta(middle, mu, _roughly) > 100 * told else (low, middle)
+    return high
+
+
+def _covered(
+    table: tuple[Array, Array], rows: int, mu: float, told: float, powers: Sequence[tuple[float, float]]
+) -> Hiding:
+    """The cases of the best of several Ψ, in an approximation."""
+    known = np.append(np.geomspace(1, min(table[0][-1], rows), 2000), float(rows))
     shown = (1 + 1 / _REST) * np.interp(known, *table)
     shown[-1] = 0.0  # no row has a probability above 1
     first = int(np.argmax(shown <= told))
-    cap, cases = float(known[first]), []
-    lowest = np.append(1 + np.geomspace(1e-3, max(cap - 1, 1e-3), 40), cap)
-    doubled = [one * 2.0 ** np.arange(max(ceil(log2(cap / one)), 0) + 1) for one in lowest[lowest <= cap]]
-    excesses = [np.append(max(len(one) - 1, 1) * np.interp(one[:-1], *table), 0.0) for one in doubled]
-    for unlikely in np.geomspace(0.5, told, ceil(log(0.5 / told) / log(_CASES)) + 1).tolist():
-        best = min(range(len(doubled)), key=lambda at: _variance(doubled[at], excesses[at] / unlikely))
-        weights = _majorant(doubled[best] / (1 - _REST), excesses[best] / unlikely / (1 - _REST), rows)
-        if _places(weights) < 1.5:
+    cap = min(float(known[first]) / (1 - _REST), float(rows))
+    levels = [*_FIRST_LEVELS]
+    while levels[-1] < 1 / told:
+        levels.append(_LEVELS * levels[-1])
+    caps = 1 + np.geomspace(min(1e-3, cap / 100), max(cap - 1, 0.01), 200)
+    found = []
+    for power, share in powers:
+        bends = _bends(caps, np.interp(caps, *table), power, share)
+        cases = [
+            (level, _majorant(*one, rows)) for level, one in zip(levels, _tops(bends, levels, rows, cap), strict=True)
+        ]
+        some = [_places(weights) >= 1.5 for _, weights in cases]
+        kept = tuple(cases[: some.index(False)] if False in some else cases)
+        if kept:
+            found.append(Hiding(cases=kept, told=float(shown[first])))
+    return min(found, key=lambda one: _rough_epsilon(one, mu, told), default=Hiding())
+
+
+def _bends(caps: Array, deltas: Array, power: float, share: float) -> tuple[Array, Array, float]:
+    """Nodes y ≥ 0 from 0 on, and Ψ/B there and its slope beyond the last; `deltas` are h at the caps."""
+    safe = np.maximum(deltas, 1e-300)
+    widths = np.diff(caps, prepend=1.0), -np.diff(1 / caps, prepend=1.0)  # of κ, and of 1/κ
+    calls, puts = np.zeros(caps.size), np.zeros(caps.size)
+    for weight, densities in (
+        (1.0, (safe**-power, (safe / caps) ** -power)),
+        (share, (1 / caps / safe, caps**2 / safe)),
+    ):
+        call, put = widths[0] * densities[0], widths[1] * densities[1]
+        size = weight / float(call @ safe + put @ (safe / caps))
+        calls, puts = calls + size * call, puts + size * put
+    bound = float(calls @ safe + puts @ (safe / caps))
+    nodes = np.concatenate([[0.0], 1 / caps[::-1], caps])
+    values = np.maximum(nodes[:, None] - caps, 0) @ calls + np.maximum(1 / caps - nodes[:, None], 0) @ puts
+    return nodes, values / bound, float(calls.sum()) / bound
+
+
+def _tops(
+    bends: tuple[Array, Array, float], levels: list[float], rows: int, cap: float
+) -> Iterator[tuple[Array, Array]]:
+    """For each level g_s, slopes κ in multiples of a unit, and e(κ)."""
+    nodes, values, slope = bends
+    p = np.concatenate([np.geomspace(1 / rows, 0.9, 60), 1 - np.geomspace(0.1, 1e-3, 10)[1:]])
+
+    def uneven(a: Array) -> Array:
+        b = np.maximum((1 - p * a) / (1 - p), 1e-12)
+        beyond = slope * np.maximum(a - nodes[-1] * b, 0)
+        both = b * np.interp(np.minimum(a / b, nodes[-1]), nodes, values) + beyond + a * np.interp(b / a, nodes, values)
+        return np.asarray(p * (1 - p) * both)
+
+    most = np.broadcast_to(np.minimum(cap, 1 / p), (len(levels), p.size))
+    allowed = np.array(levels)[:, None] / (1 - _REST)
+    low, high = np.ones_like(most), most.copy()
+    for _ in range(30):
+        middle = (low + high) / 2
+        fits = uneven(middle) <= allowed
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+    for one in np.minimum.accumulate(high, axis=1):
+        sums, means = np.append(np.minimum(p * one, 1.0), 1.0), np.append(cap, one)
+        tangents = np.interp(_SHARES, p, np.diff(sums) / np.diff(np.append(p, 1.0)))
+        multiples = np.unique(np.maximum(np.rint(np.append(_UNITS * tangents, ceil(_UNITS * cap))), 1))
+        gains = sums * np.maximum(1 - multiples[:, None] / _UNITS / means, 0)
+        yield multiples, gains.max(1)
+
+
+def _majorant(multiples: Array, excess: Array, rows: int) -> Rows:
+    """The weights W of a case; `multiples` are slopes κ in units, and `excess` is e(κ), 0 for the last."""
+    few = min(rows, 256)
+    starts = np.unique(np.append(np.arange(few), np.geomspace(few, rows, 100)[:-1].astype(int)))
+
+    def sums(k: Array) -> Array:
+        reached = multiples[:, None] * k + _UNITS * rows * excess[:, None]
+        return np.asarray(np.min(reached, axis=0, initial=float(_UNITS * rows)))
+
+    grown = sums(starts + 1.0) - sums(starts + 0.0)
+    rounded = np.unique(np.append(multiples, np.ceil(multiples[-1] * 1.25 ** -np.arange(60.0))))
+    weights = rounded[np.searchsorted(rounded, grown - 1e-9)].astype(int)
+    left, kept = floor(_UNITS * rows * (1 - 1e-8)), dict[int, int]()  # which makes up for the 1e-9 above
+    for weight, count in zip(weights.tolist(), np.diff(np.append(starts, rows)).tolist(), strict=True):
+        fits = min(count, left // weight)
+        kept[weight], left = kept.get(weight, 0) + fits, left - fits * weight
+        if fits < count:
             break
-        cases.append((unlikely, weights))
-    return Hiding(cases=tuple(cases), told=float(shown[first]))
-
-
-def _variance(caps: Array, excess: Array) -> float:
-    """n·ΣW², roughly: twice the area below the excess; infinite if there is no room below the lowest cap."""
-    if excess[0] >= 0.9:
-        return inf
-    x, y = np.append(0.0, caps), np.append(1.0, excess)
-    return float(np.sum((y[1:] + y[:-1]) * np.diff(x)))
-
-
-def _majorant(caps: Array, excess: Array, rows: int) -> Rows:
-    """The weights W of a case, empty if no W exists; `caps` and `excess` are κ and e(κ), both over 1 − θ.
-
-    >>> _majorant(np.array([1.0, 2.0, 4.0]), np.array([0.1, 0.01, 0.0]), 100)
-    ((1, 80), (2, 8), (3, 1))
-    """
-    bulk = ceil(np.max((excess[0] - excess[1:]) * rows / (caps[1:] - caps[0]), initial=0.0)) + 1  # from there on, q
-    sums = np.min(caps[:, None] * np.arange(bulk + 1.0) + rows * excess[:, None], axis=0, initial=rows)
-    multiples = np.maximum(np.ceil(np.diff(sums) / caps[0] - 1e-9), 1).astype(int)
-    total = floor(rows / caps[0] * (1 - 1e-8))  # which makes up for the 1e-9 above
-    kept = multiples[np.cumsum(multiples) <= total]
-    rest = total - int(kept.sum()) if kept.size == multiples.size else 0
-    values, counts = np.unique(np.append(kept, 1), return_counts=True)
-    counts[0] += rest - 1
-    return tuple((value, count) for value, count in zip(values.tolist(), counts.tolist(), strict=True) if count)
+    return tuple((weight, count) for weight, count in sorted(kept.items()) if count)
 
 
 def _places(rows: Rows) -> float:

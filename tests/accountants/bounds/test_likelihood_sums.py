@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import exp, pi, sqrt
 
 import numpy as np
@@ -100,24 +101,54 @@ def test_far_tails_of_rows_lie_below_the_sum(rests: tuple[int, ...], mu: float, 
         assert gains.mean() - 4 * gains.std() / sqrt(samples) <= by_contour(epsilon, mu, ((1, places),), kinds)
 
 
-def by_contour(epsilon: float, mu: float, rows: likelihood_sums.Rows, kinds: tuple[Gram, ...]) -> float:
-    """The first of both bounds alone."""
+def both(epsilon: float, mu: float, rows: likelihood_sums.Rows, kinds: tuple[Gram, ...]) -> tuple[float, float]:
+    """The bound by the contour, and that by convolution with the longest grid."""
     weights, counts = np.array(rows, float).T
     strikes, calls, interval = likelihood_sums._calls(epsilon, mu, kinds)
     masses, weights = likelihood_sums._masses(strikes, calls), weights / (weights @ counts)
     spread = sqrt(float(np.max(masses @ strikes**2 - (masses @ strikes) ** 2)) * float(weights**2 @ counts))
-    terms = strikes, masses, calls.max(0)
-    return likelihood_sums._by_contour(terms, interval, (weights, counts), spread, float(np.expm1(epsilon)) / spread)
+    terms, some = (strikes, masses, calls.max(0)), (weights, counts)
+    _, saddle, last = likelihood_sums._saddle(terms, some, spread, float(np.expm1(epsilon)) / spread)
+    contour = likelihood_sums._by_contour(terms, interval, some, spread, saddle, last)
+    return contour, likelihood_sums._by_convolution(terms, interval, some, 1e-12)
+
+
+def by_contour(epsilon: float, mu: float, rows: likelihood_sums.Rows, kinds: tuple[Gram, ...]) -> float:
+    """The first of both bounds alone."""
+    return both(epsilon, mu, rows, kinds)[0]
 
 
 @pytest.mark.parametrize(
     ("rows", "most"),
-    [(((1, 500),), 1.06), (((1, 300), (2, 30), (4, 5)), 10.0)],  # with a few heavy rows, the convolution is better
+    [
+        (((1, 500),), 1.06),
+        (((12, 100), (16, 300), (20, 100)), 1.06),
+        (((1, 300), (2, 30), (4, 5)), 10.0),  # with a few heavy rows, the convolution is better
+    ],
 )
 def test_the_contour_of_one_triple_is_tight_if_rows_are_alike(rows: likelihood_sums.Rows, most: float) -> None:
     for mu, epsilon in ((0.1, 0.0), (0.1, 0.01), (0.3, 0.03), (0.3, 0.06), (0.6, 0.1)):
-        exact = likelihood_sums._by_convolution(epsilon, mu, rows, ((1.0, 1.0, 0.5),))
-        assert 0.99 * exact < by_contour(epsilon, mu, rows, ((1.0, 1.0, 0.5),)) < most * exact
+        contour, exact = both(epsilon, mu, rows, ((1.0, 1.0, 0.5),))
+        assert 0.99 * exact < contour < most * exact
+
+
+@pytest.mark.slow(but=1)
+@pytest.mark.parametrize("mu", [0.8, 0.3])
+def test_rows_of_each_weight_may_hold_another_record(mu: float) -> None:
+    """Each weight has its own kind of triple: no choice of kinds exceeds one of both bounds."""
+    rows: likelihood_sums.Rows = ((3, 40), (4, 30), (6, 10), (20, 1))
+    random, samples, weights = np.random.default_rng(8), 8_000, np.repeat(*np.array(rows).T) / 320
+    seen = random.normal(size=(samples, weights.size, 2))
+    for held in product(range(3), repeat=3):
+        rest = CORNERS[np.repeat([*held, held[0]], [count for _, count in rows])]
+        ratios = [
+            np.exp((seen * (mu * (one - rest))).sum(-1) - mu**2 * np.sum((one - rest) ** 2, axis=1) / 2) @ weights
+            for one in CORNERS[:2]
+        ]
+        for epsilon in (0.0, 0.1):
+            gains = np.maximum(ratios[0] - exp(epsilon) * ratios[1], 0.0)
+            least = gains.mean() - 5 * gains.std() / sqrt(samples)
+            assert least <= min(both(epsilon, mu, rows, KINDS)) + 1e-12
 
 
 @pytest.mark.parametrize("deviations", [0.2, 1.0, 6.0])
@@ -142,8 +173,9 @@ def weighed(sums: Array, slopes: Array, shares: Array) -> Array:
 def test_few_rows_of_a_large_shift_are_convolved() -> None:
     """Their sum is far from normal, and its contour far above what any records do."""
     rows, mu, epsilon = ((1, 33), (2, 27), (4, 4), (7, 1)), 1.3, 4.0
-    found, contour = hidden_delta(epsilon, mu, rows), by_contour(epsilon, mu, rows, KINDS)
-    assert found == likelihood_sums._by_convolution(epsilon, mu, rows, KINDS) < contour / 100
+    contour, convolution = both(epsilon, mu, rows, KINDS)
+    assert hidden_delta(epsilon, mu, rows) == pytest.approx(convolution, rel=0.03)
+    assert convolution < contour / 100
 
 
 @pytest.mark.parametrize(
@@ -153,3 +185,11 @@ def test_what_is_far_from_the_mean_is_a_number(epsilon: float, mu: float, rows: 
     for kinds in (KINDS, ((1.0, 1.0, 0.5),), ((1e-6, 1.0, 0.0),)):
         with np.errstate(all="raise", under="ignore"):
             assert 0 <= hidden_delta(epsilon, mu, rows, kinds) < 1e-11
+
+
+def test_the_unit_of_the_weights_does_not_matter() -> None:
+    """All terms share a grid that depends on the sum: once, weights in small units were rounded up."""
+    rows = ((1, 33), (2, 27), (4, 4), (7, 1))
+    for mu, epsilon in ((1.3, 1.0), (1.5, 0.3)):
+        found = hidden_delta(epsilon, mu, tuple((15 * weight, count) for weight, count in rows))
+        assert found == pytest.approx(hidden_delta(epsilon, mu, rows), rel=1e-6)

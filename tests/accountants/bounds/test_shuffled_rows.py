@@ -16,7 +16,18 @@ from scipy.special import logsumexp
 from privkit.accountants import answer
 from privkit.accountants.bounds import gaussian, pld
 from privkit.accountants.bounds.likelihood_sums import hidden_delta
-from privkit.accountants.bounds.shuffled_rows import _built, _majorant, hiding, profile
+from privkit.accountants.bounds.shuffled_rows import (
+    _REST,
+    _bends,
+    _built,
+    _concave,
+    _gaussian_delta,
+    _majorant,
+    _roughly,
+    _tops,
+    hiding,
+    profile,
+)
 from privkit.accountants.ledger import Ledger
 from privkit.accountants.spec.mechanism import SplitMechanism
 from privkit.accountants.spec.mixing import FixedRatio
@@ -194,24 +205,68 @@ def moved(moves: list[int], mu: float, far: int, samples: int, own: tuple[int, i
     return np.asarray(known[:, 0] - known[:, 1])
 
 
-def test_weights_are_majorized() -> None:
-    """Whatever keeps to the caps, after what is above the last has been told, is no more uneven than the rows."""
-    random = np.random.default_rng(4)
+def worlds(random: np.random.Generator, rows: int, outcomes: int) -> tuple[Array, Array]:
+    """[n, M] laws of n records on M outcomes, and [C] their largest hockey-stick divergence at [C] α = CAPS."""
+    spread = 10 ** random.uniform(-1.5, 0.3)
+    laws = np.exp(spread * random.normal(size=(rows, outcomes)) * random.choice([0.2, 1.0, 3.0], size=outcomes))
+    if random.random() < 0.5:  # two kinds of records
+        laws = laws[random.integers(2, size=rows)]
+    laws /= laws.sum(1, keepdims=True)
+    apart = [max(np.maximum(one - alpha * laws, 0).sum(1).max() for one in laws) for alpha in CAPS]
+    return laws, np.array(apart)
+
+
+CAPS = 1 + np.geomspace(1e-3, 50, 200)
+
+
+@pytest.mark.slow(but=10)
+@pytest.mark.parametrize("seed", range(40))
+def test_weights_are_majorized_as_often_as_claimed(seed: int) -> None:
+    """Laws of records on a few outcomes are drawn, and the weights of the rows are enumerated over all outcomes."""
+    random = np.random.default_rng(seed)
+    rows, power, share = int(random.integers(3, 60)), *(float(one) for one in random.uniform(0, 1, 2) + 0.05)
+    laws, apart = worlds(random, rows, 40)
+    bends = _bends(CAPS, apart, power, share)
+    mean = laws.mean(0)
+    ratios, levels = laws / mean, [1.0, 1.6, 3.0, 8.0, 40.0]  # [n, M] rows' weights times n
+    cap = float(min(rows, random.choice([2, 5, rows])))
+    cut = np.minimum(ratios, (1 - _REST) * cap if cap < rows else rows)
+    pairs = ratios[:, None] / ratios[None]  # Ψ, between and beyond the nodes
+    curve = np.interp(pairs, *bends[:2]) + bends[2] * np.maximum(pairs - bends[0][-1], 0)
+    uneven = (ratios[None] * curve).mean((0, 1))  # [M] G/B
+    assert uneven @ mean <= 1 + 1e-9
+    for level, (multiples, excess) in zip(levels, _tops(bends, levels, rows, cap), strict=True):
+        weights = _majorant(multiples, excess, rows)
+        if not weights:
+            break
+        larger = np.repeat(*np.array(weights).T)[::-1] / sum(r * k for r, k in weights)
+        largest = np.cumsum(np.pad(larger, (0, max(rows - larger.size, 0))))[:rows]
+        for kept in cut.T[(uneven <= level) & (cut.mean(0) >= 1 - _REST)]:
+            assert np.all(largest >= np.cumsum(np.sort(kept)[::-1]) / kept.sum() - 1e-9)
+
+
+def test_the_mean_of_cases_lies_below_the_concave_function() -> None:
+    """For any law of G with a mean of at most 1: the mean of the step function is at most the value at 1."""
+    random = np.random.default_rng(3)
     for _ in range(300):
-        n = int(random.integers(3, 200))
-        caps: Array = random.uniform(1, 3) * 2.0 ** np.arange(random.integers(1, 5), dtype=np.float64)
-        weights: Array = random.dirichlet(np.full(n, 10 ** random.uniform(-1, 2)))
-        excess: Array = np.maximum(weights - caps[:, None] / n, 0).sum(1)
-        if excess[-1] > 0.01:
-            continue
-        allowed = excess * random.uniform(1, 1.5)
-        allowed[-1] = 0.0
-        kept = np.minimum(weights, caps[-1] / n)
-        rows = _majorant(caps / 0.99, allowed / 0.99, n)
-        if rows:
-            larger = np.repeat(*np.array(rows).T)[::-1] / sum(r * k for r, k in rows)
-            larger, kept = np.pad(larger, (0, n - larger.size)), np.sort(kept / kept.sum())[::-1]
-            assert np.all(np.cumsum(larger) >= np.cumsum(kept) - 1e-12)
+        starts = np.append(0.0, np.sort(random.uniform(0, 6, 5)))
+        heights = np.sort(random.random(6)) ** 3
+        chances, values = random.dirichlet(np.full(4, 0.3)), random.exponential(size=4) ** 2
+        values *= random.random() / (chances @ values)
+        reached = heights[np.maximum(np.searchsorted(starts, values) - 1, 0)]
+        assert chances @ reached <= _concave(starts.tolist(), heights.tolist())[0] + 1e-12
+
+
+def test_cases_that_are_left_out_matter_little() -> None:
+    mu = 1.0
+    found = _built([307, 922, 2768, 5999], mu, 1e-8, _roughly)
+    assert found is not None
+    for epsilon in (0.0, 0.05, 0.2, 0.5, 1.0, 3.0):
+        top = _gaussian_delta(epsilon, mu)
+        heights = [*(min(_roughly(epsilon, mu, rows), top) for _, rows in found.cases), top]
+        least = [min(heights[at:]) for at in range(len(heights))]
+        full = min(top, _concave([0.0, *(level for level, _ in found.cases)], least)[0] + found.told * top)
+        assert full * (1 - 1e-9) <= found.delta(epsilon, mu, _roughly) <= 1.2 * full
 
 
 @pytest.mark.slow
@@ -234,8 +289,12 @@ def test_the_order_is_worth_its_place() -> None:
     assert any("uniform order that the server does not learn" in said for said in found.assumptions)
 
 
+def test_moves_that_hide_nothing_are_not_chosen() -> None:
+    assert hiding(126, 0.92, 1e-7 / 28) is not None
+
+
 def test_few_records_and_large_shifts_hide_nothing() -> None:
-    for records, mu in ((2, 0.3), (10, 1.0), (100, 1.5), (10**6, 1.6), (1000, 1e-9)):
+    for records, mu in ((2, 0.3), (10, 1.0), (50, 1.5), (10**6, 1.6), (1000, 1e-9)):
         assert profile(records, mu) is None
     few = credited(participation=ShuffledEpochs(epoch_rounds=2, records=2))
     assert answer.epsilon(few, 1e-5).epsilon == pytest.approx(gaussian.epsilon(1e-5, 0.3 * sqrt(10)), rel=1e-6)
