@@ -125,7 +125,7 @@ def flat_record(row: Row) -> dict[str, object]:
     flat: dict[str, object] = row.model_dump(include=_OF_ROW)
     if row.parts:
         flat |= {"parts": " ".join(row.parts)}
-    flat |= {f"{name}_records": count for name, count in row.counts.items()}
+    flat |= {f"{name}_images": count for name, count in row.counts.items()}
     if row.best_epoch:
         flat |= {"kept": row.kept, "best_epoch": row.best_epoch}
     flat |= flattened(numbers(row)) | _bound(row)

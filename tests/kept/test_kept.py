@@ -117,7 +117,7 @@ def test_its_ledger_goes_on(kept: Path, privkit_cli: Cli) -> None:
 
 def test_the_page_names_the_version_that_is_read() -> None:
     page = (HERE.parents[1] / "docs" / "reference" / "run-folder.md").read_text("utf-8")
-    assert f"version of its schema, which is {SCHEMA_VERSION} in privkit" in page
+    assert f"version of its schema (its list of fields), which is {SCHEMA_VERSION} in privkit" in page
 
 
 def newer(path: Path) -> int:
