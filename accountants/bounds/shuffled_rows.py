@@ -182,7 +182,7 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
     `told` in (0, .5] is the desired probability with which the row counts as known; δ below `told` earn little credit.
     Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001
-    and above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 13 for
+    and above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 16 for
     larger μ.
 
     Source: derived, see above.
