@@ -34,7 +34,7 @@ _NUMERICAL = "numerical_composition", "third_record"
 
 
 def steps(mechanism: SplitMechanism) -> Steps:
-    """The steps of a run, as pairs (mechanism, number of its repetitions): the releases of all rounds, then the noisy
+    """The steps of a run, as pairs (step, number of its repetitions): the releases of all rounds, then the noisy
     updates of the lower model if there are any.
 
     >>> from privkit.accountants.table import mechanism_of
@@ -68,9 +68,8 @@ def _gaussian_step(mechanism: SplitMechanism) -> tuple[Step, int]:
     if isinstance(part, ShuffledEpochs) and part.records is not None:
         from privkit.accountants.bounds.shuffled_rows import ShuffledRows  # its FFT is slow to import
 
-        apart = replace(mechanism, relation="replace_one") if mechanism.relation == "add_or_remove_one" else mechanism
-        others = apart.shift().constant or 0.0  # two records may be farther apart than a record and a dummy
-        return ShuffledRows(records=part.records, mu=law.constant, apart=max(law.constant, others)), rounds
+        apart = replace(mechanism, relation="replace_one").shift().constant or 0.0  # of two records, not of a dummy
+        return ShuffledRows(records=part.records, mu=law.constant, apart=max(law.constant, apart)), rounds
     kind: Sampling = "poisson" if isinstance(sampling, Poisson) else "without_replacement"
     rate = sampling.rate
     return GaussianRelease(mu=law.constant, sampling=kind if rate < 1 else "every_round", rate=rate), rounds
