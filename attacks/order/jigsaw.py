@@ -69,9 +69,9 @@ class Jigsaw(ReconstructingAttack):
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
             "joint": the same, but a transformer over all tokens of an image predicts places; it needs a thousand images
-            or more, and becomes "learned" if a shuffle moves tokens between images. "auto": both are learned; of the
-            two and their mean, the one that reconstructs held-out images best is used. "edges": border pixels alone,
-            the classical solver.
+            or more. "auto": both are learned; of the two and their mean, the one that reconstructs held-out images best
+            is used; if a shuffle moves tokens between images, it is "learned". "edges": border pixels alone, the
+            classical solver.
         keep: share in [0, 1] of tokens that certainly stay in their image's row; 1 if images are not mixed. None
             estimates it from query answers, and takes 1 without queries.
         epochs: number ≥ 0 of epochs over the auxiliary images; if there are more than 1,000, each epoch takes a random
@@ -166,7 +166,7 @@ class Jigsaw(ReconstructingAttack):
         state: dict[str, Any] = session.load() or {"sources": []}
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
-        kinds = (False,) if mixes and self.pairs != "edges" else _JOINT[self.pairs]  # strangers would mislead others
+        kinds = _JOINT["learned" if mixes and self.pairs == "auto" else self.pairs]  # held-out images have no strangers
         decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry, masked=views[0].weights is not None)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
