@@ -23,13 +23,11 @@ from privkit.attacks.inversion.rounds import by_round
 from privkit.attacks.memory import Memory, tensor_digest
 from privkit.attacks.order.own_tokens import KEEPS_ALL, OwnTokens, checked_geometry, own_tokens
 from privkit.attacks.order.piece_network import (
-    MemberNetwork,
     MessageNetwork,
     PieceNetwork,
     PieceTraining,
     Together,
-    member_losses,
-    member_steps,
+    linear_start,
     message_steps,
     piece_losses,
     piece_steps,
@@ -45,9 +43,6 @@ from privkit.torch_utils.seeded import seeded
 Compatibility = Literal["learned", "joint", "auto", "edges"]
 """The network that scores which tokens fit together, and where they lie."""
 
-Members = Literal["auto", "message", "rows"]
-"""The source of the assignment of tokens to images."""
-
 _JOINT: dict[Compatibility, tuple[bool, ...]] = {
     "learned": (False,),
     "joint": (True,),
@@ -59,7 +54,6 @@ _HELD_OUT = 0.1  # share of own images on which "auto" chooses
 _HELD_OUT_KICKS = 10
 _TRIED = 0.2  # share of own rows on which a solver is compared with tokens in their places
 _STAGES = ("places", "joint", "members")  # networks in the order of their training
-_MANY_OWN = 400  # own images from which on "message" was measured to be right more often
 _READ_AT_START = 100  # own images that show what patches look like, if nothing else is learned
 
 
@@ -75,13 +69,9 @@ class Jigsaw(ReconstructingAttack):
     Attributes:
         pairs: how tokens are compared. "learned": border pixels of the decoded patches, and a network on each token.
             "joint": the same, but a transformer over all tokens of an image predicts places; it needs a thousand images
-            or more, and becomes "learned" if a shuffle moves tokens between images. "auto": both are learned; of the
-            two and their mean, the one that reconstructs held-out images best is used. "edges": border pixels alone,
-            the classical solver.
-        members: how a token's image is found, if a shuffle mixes a message's images: "message" (a network that sorts
-            all tokens of the message at once: tokens of one image attract each other), "rows" (each token separately is
-            compared with the released rows) or "auto" ("message" with 400 images of the adversary or more, else
-            "rows").
+            or more. "auto": both are learned; of the two and their mean, the one that reconstructs held-out images best
+            is used; if a shuffle moves tokens between images, it is "learned". "edges": border pixels alone, the
+            classical solver.
         keep: share in [0, 1] of tokens that certainly stay in their image's row; 1 if images are not mixed. None
             estimates it from query answers, and takes 1 without queries.
         epochs: number ≥ 0 of epochs over the auxiliary images; if there are more than 1,000, each epoch takes a random
@@ -106,7 +96,6 @@ class Jigsaw(ReconstructingAttack):
     uses: ClassVar[frozenset[str]] = frozenset({"query"})  # a lower segment, too, where a caller by hand gives one
 
     pairs: Compatibility = "learned"
-    members: Members = "auto"
     keep: Annotated[Probability, Untuned()] | None = None
     epochs: Whole = 20
     kicks: Whole = 100
@@ -177,16 +166,14 @@ class Jigsaw(ReconstructingAttack):
         state: dict[str, Any] = session.load() or {"sources": []}
         keep, in_order = own.keep if self.keep is None else self.keep, own.in_order
         mixes = keep <= KEEPS_ALL and size > 1 and not in_order
-        kinds = (False,) if mixes and self.pairs != "edges" else _JOINT[self.pairs]  # strangers would mislead others
+        kinds = _JOINT["learned" if mixes and self.pairs == "auto" else self.pairs]  # held-out images have no strangers
         decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry, masked=views[0].weights is not None)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
             networks = [
                 PieceNetwork(features, geometry.tokens, self.width, joint).to(device) for joint in kinds or (False,)
             ]
-            whole = self.members == "message" or (self.members == "auto" and len(own.tokens) >= _MANY_OWN)
-            kind = MessageNetwork if whole else MemberNetwork
-            members: MessageNetwork | MemberNetwork = kind(features, self.width).to(device)
+            members = MessageNetwork(features, self.width).to(device)
 
         pieces, edges = decoder.looked_up(own.tokens)
         draws, count = Generator().manual_seed(seeds[0]), len(own.tokens)
@@ -197,12 +184,9 @@ class Jigsaw(ReconstructingAttack):
             losses = partial(piece_losses, network, pieces, edges, some, draws, twins)
             trainings[slot] = PieceTraining(network, losses, piece_steps(some, joint), self.epochs, draws)
         if mixes:
-            if isinstance(members, MessageNetwork):
-                losses = partial(shuffled_losses, members, pieces, count, (size, geometry.tokens), keep, draws)
-                steps = message_steps(count, size)
-            else:
-                losses = partial(member_losses, members, pieces, count, size, keep, draws)
-                steps = member_steps(count, size)
+            shuffled = pieces, count, (size, geometry.tokens), keep, draws
+            linear_start(members, *shuffled)
+            losses, steps = partial(shuffled_losses, members, *shuffled), message_steps(count, size)
             trainings["members"] = PieceTraining(members, losses, steps, self.epochs, draws)
         total = len(trainings) * self.epochs + len(views)
         for number, (slot, training) in enumerate(trainings.items()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from math import isqrt, log
 from typing import Any
 
@@ -27,7 +28,11 @@ _IMAGES_AN_EPOCH = 1_000  # images drawn anew for each epoch; more cost time and
 _TOKENS_OF_MESSAGES = 800  # a step has several messages, if they are small
 _MESSAGES_AN_IMAGE = 2  # messages per image and epoch: each has a newly drawn shuffle
 _MESSAGE_STEPS = 100  # most message steps of an epoch
-_TOKENS_A_STEP = 2_000  # tokens of a message that are asked for their image
+_MEMBER_STEPS = 20  # steps of Sinkhorn's iteration that give each image its number of tokens
+_STARTS = tuple(2.0**-power for power in range(12))  # factors of the linear start, of which the best is taken
+_START_MESSAGES = 4  # messages that choose it
+_CURVED = 0.1  # factor on the drawn nonlinear part, beside a linear start
+_WITHIN, _TINY = 1e-4, 1e-12  # ridge on the covariance within images: a share of its mean variance, and at least
 _LEARNING_RATE = 2e-3
 
 ShownRows = Callable[[Tensor], Tensor]
@@ -113,29 +118,6 @@ class JointPlaces(nn.Module):
         return sinkhorn(self.alone(pieces) + self.leave(self.blocks(self.enter(pieces))), _JOINT_STEPS)
 
 
-class MemberNetwork(nn.Module):
-    """Logits that a token belongs to each image of a message, by comparing the token with each released row.
-
-    After a shuffle, a row still holds part of its image's tokens, so it represents the image.
-
-    Args:
-        features: number of features of a token.
-        width: width of the layers, a multiple of 4.
-    """
-
-    def __init__(self, features: int, width: int) -> None:
-        super().__init__()
-        self.tokens = nn.Sequential(nn.Linear(features, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
-        self.row = nn.TransformerEncoderLayer(width, 4, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True)
-        self.ask, self.answer = nn.Linear(width, width), nn.Linear(width, width)
-
-    def forward(self, pieces: Tensor, rows: Tensor) -> Tensor:
-        """Logits [K, B] for pieces [K, F] and rows [B, T, F]."""
-        wanted = self.answer(self.row(self.tokens(rows)).mean(1))
-        logits: Tensor = self.ask(self.tokens(pieces)) @ wanted.T / wanted.shape[1] ** 0.5
-        return logits
-
-
 def own_prior(batch: int, keep: float) -> Tensor:
     """Log-probabilities [B, B] under a shuffle; entry (b, i): a token released in row b belongs to image i."""
     stranger = (1 - keep) / batch
@@ -153,6 +135,8 @@ class MessageNetwork(nn.Module):
     Args:
         features: number of features of a token.
         width: width of the embedding.
+
+    `linear_start` gives the embedding in closed form, from which the training goes on.
 
     Source: mean-field inference in a learned random field, unrolled as layers (Zheng et al. 2015, §4); Sinkhorn's
     iteration replaces its softmax, since an image has a known number of tokens.
@@ -189,13 +173,64 @@ class MessageNetwork(nn.Module):
         return torch.stack(rounds)
 
 
-_MEMBER_ROUNDS = 4
-_MEMBER_STEPS = 20
+@torch.no_grad()
+def linear_start(
+    network: MessageNetwork, pieces: ShownRows, count: int, shape: tuple[int, int], keep: float, draws: Generator
+) -> None:
+    """Set the embedding such that attractions are log-likelihood ratios of a linear Gaussian model.
+
+    In the model, a token is the sum of a part that all tokens of its image share, and a part of its own. In coordinates
+    in which the tokens' own parts have covariance 1 and the shared parts have variances φ, each of the T - 1 other
+    tokens y of an image attracts a token x by Σ φ/(1 + Tφ) x y. Real tokens depend on each other more than the model
+    says, so all attractions are multiplied by the factor that is best on shuffled messages of the adversary's images.
+
+    Args:
+        network: the network, changed in place.
+        pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
+        count: number of images.
+        shape: (B, T): B ≥ 2 images per message and T ≥ 2 tokens per image.
+        keep: share in [0, 1] of its image's tokens that a row keeps.
+        draws: the random generator of the messages.
+
+    Source: probabilistic linear discriminant analysis (Ioffe 2006); the attraction is the cross term of its predictive
+    density (derived).
+    """
+    n, t, width = min(count, _IMAGES_AN_EPOCH), shape[1], len(network.signs)
+    squares, means = torch.zeros(()), []
+    for rows in torch.arange(n).split(_IMAGES_A_STEP):
+        shown = pieces(rows)
+        tokens = shown.flatten(0, 1)
+        squares = squares.to(tokens.device) + tokens.T @ tokens
+        means.append(shown.mean(1))
+    image = torch.cat(means).cpu().double()
+    within = (squares.cpu().double() - t * image.T @ image) / (n * (t - 1))
+    within.diagonal().add_(_WITHIN * within.diagonal().mean().clamp_min(_TINY))
+    between = image.T.cov() - within / t
+    whiten = partial(torch.linalg.solve_triangular, torch.linalg.cholesky(within), upper=False)
+    variances, axes = torch.linalg.eigh(whiten(whiten(between).T))
+    variances, axes = variances[-width:].clamp_min(0), axes[:, -width:]
+    weight = whiten(axes.T, left=False) * (variances / (1 + t * variances) * width**0.5).sqrt().unsqueeze(1)
+    parameters = network.linear.weight, network.linear.bias
+    for parameter in parameters:
+        parameter.zero_()
+    parameters[0][: len(weight)] = weight.to(parameters[0])
+    parameters[1][: len(weight)] = -(weight @ image.mean(0)).to(parameters[1])
+    for parameter in network.curved[-1].parameters():
+        parameter.mul_(_CURVED)
+
+    messages = list(islice(shuffled_messages(pieces, count, shape, keep, draws), _START_MESSAGES))
+    prior, losses = own_prior(shape[0], keep), []
+    for factor in _STARTS:
+        network.trust.fill_(factor)
+        losses.append(sum(float(message_loss(network(x, prior.to(x.device)), images)) for x, images in messages))
+    network.trust.fill_(1)
+    for parameter in parameters:
+        parameter.mul_(min(zip(losses, _STARTS, strict=True))[1] ** 0.5)
 
 
 @torch.no_grad()
-def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
-    """Assign a message's tokens to its images: all at once, or repeatedly, with purer rows each time.
+def assign_members(network: MessageNetwork, pieces: Tensor, keep: float) -> tuple[Tensor, Tensor]:
+    """Assign a message's tokens to its images.
 
     Args:
         pieces: F features of each token, [B, T, F]: B released rows of T tokens.
@@ -206,19 +241,8 @@ def assign_members(network: MemberNetwork | MessageNetwork, pieces: Tensor, keep
         of each token's image; for each image, the probabilities of all tokens sum to T.
     """
     b, t, _ = pieces.shape
-    prior = own_prior(b, keep).to(pieces.device)
-    if isinstance(network, MessageNetwork):
-        logits = sinkhorn(network(pieces, prior)[-1].T, _MEMBER_STEPS, t).T
-        return by_capacity(logits, t), logits
-    tokens, rows = pieces.flatten(0, 1), pieces
-    prior = prior.repeat_interleave(t, 0)
-    taken = torch.arange(b * t, device=pieces.device).view(b, t)
-    logits = prior
-    for _ in range(_MEMBER_ROUNDS):
-        logits = sinkhorn((network(tokens, rows) + prior).T, _MEMBER_STEPS, t).T
-        taken = by_capacity(logits, t)
-        rows = tokens[taken]
-    return taken, logits
+    logits = sinkhorn(network(pieces, own_prior(b, keep).to(pieces.device))[-1].T, _MEMBER_STEPS, t).T
+    return by_capacity(logits, t), logits
 
 
 class PieceTraining(Learner):
@@ -309,38 +333,6 @@ def piece_loss(places: Tensor, pairs: Tensor, targets: Tensor | None = None) -> 
     return loss
 
 
-def member_losses(
-    network: MemberNetwork, pieces: ShownRows, count: int, batch: int, keep: float, draws: Generator
-) -> Iterator[Tensor]:
-    """Yield the losses of one epoch of simulated shuffles, for the network that finds a token's image.
-
-    Args:
-        network: the network that is trained between two losses.
-        pieces: function from indices of n images of the adversary to F features of each of their T tokens, [n, T, F].
-        batch: images per message, ≥ 2.
-        keep: share in [0, 1] of its image's tokens that a row keeps at least.
-        draws: the random generator, the only source of randomness.
-    """
-    steps, prior = member_steps(count, batch), own_prior(batch, keep)
-    for images in torch.randperm(count, generator=draws)[: steps * batch].view(steps, batch):
-        message = pieces(images)
-        t, device = message.shape[1], message.device
-        purity = keep + (1 - keep) * float(torch.rand((), generator=draws))
-        stays = (torch.rand(batch, t, generator=draws) < purity).to(device)
-        stranger = torch.randint(batch * t, (batch, t), generator=draws).to(device)
-        rows = torch.where(stays.unsqueeze(2), message, message.flatten(0, 1)[stranger])
-        some = torch.randperm(batch * t, generator=draws)[:_TOKENS_A_STEP].to(device)
-        at_home = (torch.rand(len(some), generator=draws) < keep).to(device)
-        released = torch.where(at_home, some // t, torch.randint(batch, (len(some),), generator=draws).to(device))
-        logits = network(message.flatten(0, 1)[some], rows) + prior.to(device)[released]
-        yield nn.functional.cross_entropy(logits, some // t)
-
-
-def member_steps(count: int, batch: int) -> int:
-    """Number of steps in an epoch of `member_losses`."""
-    return max(1, min(count, _IMAGES_AN_EPOCH) // batch)
-
-
 def shuffled_losses(
     network: MessageNetwork, pieces: ShownRows, count: int, shape: tuple[int, int], keep: float, draws: Generator
 ) -> Iterator[Tensor]:
@@ -354,19 +346,30 @@ def shuffled_losses(
         keep: share in [0, 1] of its image's tokens that a row keeps.
         draws: the random generator, the only source of randomness.
     """
+    prior = own_prior(shape[0], keep)
+    for released, images in shuffled_messages(pieces, count, shape, keep, draws):
+        yield message_loss(network(released, prior.to(released.device)), images)
+
+
+def shuffled_messages(
+    pieces: ShownRows, count: int, shape: tuple[int, int], keep: float, draws: Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the messages of one epoch of `shuffled_losses`, several together if they are small.
+
+    Each item has the features of M messages [M, B, T, F], and the image of each token, int64 [M, B·T].
+    """
     batch, tokens = shape
-    prior, messages = own_prior(batch, keep), max(1, _TOKENS_OF_MESSAGES // (batch * tokens))
+    messages = max(1, _TOKENS_OF_MESSAGES // (batch * tokens))
     for _ in range(message_steps(count, batch)):
         images = [torch.randperm(count, generator=draws)[:batch] for _ in range(messages)]
         own = pieces(torch.cat(images)).unflatten(0, (messages, batch)).flatten(1, 2)
         source = torch.stack([dealt_out(batch, tokens, keep, draws) for _ in range(messages)]).to(own.device)
-        released = take(own, source.flatten(1)).unflatten(1, shape)
-        yield message_loss(network(released, prior.to(own.device)), source.flatten(1) // tokens)
+        yield take(own, source.flatten(1)).unflatten(1, shape), source.flatten(1) // tokens
 
 
 def message_steps(count: int, batch: int) -> int:
     """Number of steps in an epoch of `shuffled_losses`."""
-    return min(_MESSAGE_STEPS, _MESSAGES_AN_IMAGE * member_steps(count, batch))
+    return min(_MESSAGE_STEPS, _MESSAGES_AN_IMAGE * max(1, min(count, _IMAGES_AN_EPOCH) // batch))
 
 
 def message_loss(chances: Tensor, images: Tensor) -> Tensor:

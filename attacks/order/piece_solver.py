@@ -16,7 +16,6 @@ from privkit.attacks.base import View
 from privkit.attacks.order.assembly import Frame, Places, Puzzles, best_arrangement, starts
 from privkit.attacks.order.piece_network import (
     SHARPNESS,
-    MemberNetwork,
     MessageNetwork,
     PieceNetwork,
     ShownRows,
@@ -121,9 +120,7 @@ class Solver:
 
     decoder: PieceDecoder  # fitted to the adversary's tokens
     network: PieceNetwork | Together | None  # scores of places and pairs; None for border pixels alone
-    members: (
-        MemberNetwork | MessageNetwork | None
-    )  # network that assigns tokens to images; None if images are not mixed
+    members: MessageNetwork | None  # network that assigns tokens to images; None if images are not mixed
     keep: float  # share of tokens that certainly stay in their image's row
     kicks: int  # rounds of ruin and recreate
     seed: int  # seed of the search; each view has its own stream
@@ -159,7 +156,7 @@ class Solver:
         places, pairs = self.network(self.decoder.features(tokens), edges)
         return (places.log_softmax(2) + log(t)).cpu(), log_odds(pairs).cpu()
 
-    def _message(self, tokens: Tensor, members: MemberNetwork | MessageNetwork, rng: np.random.Generator) -> Tensor:
+    def _message(self, tokens: Tensor, members: MessageNetwork, rng: np.random.Generator) -> Tensor:
         """Place of each token of a message among the places of all its images, int64 [B, T]."""
         b, t, _ = tokens.shape
         taken, chances = assign_members(members, self.decoder.features(tokens), self.keep)

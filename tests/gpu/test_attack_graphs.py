@@ -25,7 +25,6 @@ from privkit.attacks.labels.model_completion import ModelCompletion, _Completion
 from privkit.attacks.order.drag_reorder import Predicted, place_loss
 from privkit.attacks.order.own_tokens import OwnTokens
 from privkit.attacks.order.piece_network import (
-    MemberNetwork,
     MessageNetwork,
     PieceNetwork,
     message_loss,
@@ -144,13 +143,6 @@ def jigsaw(joint: bool) -> Step:
     return step
 
 
-def members() -> Step:
-    pieces, prior = own().tokens, own_prior(ROWS, 0.5)
-    torch.manual_seed(0)
-    network, image = MemberNetwork(WIDTH, 16), torch.arange(ROWS).repeat_interleave(TOKENS)
-    return lambda: nn.functional.cross_entropy(network(pieces.flatten(0, 1), pieces) + prior[image], image)
-
-
 def message() -> Step:
     """Two messages of two images each."""
     pieces, image = own().tokens.unflatten(0, (2, 2)), torch.arange(2).repeat_interleave(TOKENS).expand(2, -1)
@@ -205,7 +197,6 @@ STEPS: dict[str, Callable[[], Step]] = {
     "unmix": unmix,
     "jigsaw, pieces": partial(jigsaw, joint=False),
     "jigsaw, joint places": partial(jigsaw, joint=True),
-    "jigsaw, members": members,
     "jigsaw, message": message,
     "white_box, places": places,
     "drag_reorder": lambda: partial(place_loss, predicted(), own().tokens),

@@ -11,11 +11,11 @@ import torch
 from PIL import Image, ImageOps
 from torch import Generator, Tensor
 
-from privkit.attacks.base import AttackDiverged, NoSession, NotApplicable, QueryResult, View, lacking
+from privkit.attacks.base import AttackDiverged, NotApplicable, QueryResult, View, lacking
 from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.order.assembly import Frame, Puzzles, best_arrangement, starts
 from privkit.attacks.order.jigsaw import Jigsaw
-from privkit.attacks.order.piece_network import SHARPNESS, MemberNetwork, MessageNetwork
+from privkit.attacks.order.piece_network import SHARPNESS
 from privkit.attacks.order.piece_solver import Solver, edge_ratios, log_odds
 from privkit.attacks.patches import patchify
 from privkit.attacks.scores.order import direct_accuracy, membership_accuracy, neighbor_accuracy
@@ -199,21 +199,12 @@ def test_wins_on_several_messages_of_one_round() -> None:
     assert sum(score(direct_accuracy, one, truth) for one in found) / 2 > 0.2
 
 
-def test_few_own_images_are_too_few_for_the_network_of_whole_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    views, _, knowledge = scene(keep=0.4)
-    known = replace(knowledge, views=views)
-    for many, kind in ((len(AUXILIARY), MessageNetwork), (len(AUXILIARY) + 1, MemberNetwork)):
-        monkeypatch.setattr("privkit.attacks.order.jigsaw._MANY_OWN", many)
-        solver, _ = Jigsaw(epochs=0).learn(known, Generator().manual_seed(0), NoSession())
-        assert type(solver.members) is kind
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("dies_after", [5, 1, 2, 3, 4])
 def test_goes_on_after_a_kill_bit_for_bit(dies_after: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two epochs of each network, and one view solved: nothing is done again."""
     views, _, knowledge = few_own(keep=0.4)
-    attack, killed = Jigsaw(epochs=2, kicks=3, members="message"), Session(dies_after, at="save")
+    attack, killed = Jigsaw(epochs=2, kicks=3), Session(dies_after, at="save")
     with pytest.raises(Killed):
         attack.run(replace(knowledge, views=views), Generator().manual_seed(0), killed)
     straight = run(attack, views, knowledge)

@@ -72,7 +72,7 @@ def test_what_own_tokens_show_does_not_depend_on_whether_it_is_looked_up(monkeyp
 
     def learned() -> tuple[Tensor, ...]:
         known = replace(knowledge, views=views, auxiliary=AUXILIARY[:40])
-        solver, _ = Jigsaw(epochs=1, kicks=2, members="rows").learn(known, Generator().manual_seed(0), NoSession())
+        solver, _ = Jigsaw(epochs=1, kicks=2).learn(known, Generator().manual_seed(0), NoSession())
         assert solver.network is not None
         assert solver.members is not None
         weights = [*solver.network.parameters(), *solver.members.parameters()]
