@@ -184,9 +184,9 @@ class Jigsaw(ReconstructingAttack):
             losses = partial(piece_losses, network, pieces, edges, some, draws, twins)
             trainings[slot] = PieceTraining(network, losses, piece_steps(some, joint), self.epochs, draws)
         if mixes:
-            shuffled = pieces, count, (size, geometry.tokens), keep, draws
-            linear_start(members, *shuffled)
-            losses, steps = partial(shuffled_losses, members, *shuffled), message_steps(count, size)
+            shuffled = pieces, count, (size, geometry.tokens), keep
+            linear_start(members, *shuffled, Generator().manual_seed(seeds[2]))  # the other networks' draws stay
+            losses, steps = partial(shuffled_losses, members, *shuffled, draws), message_steps(count, size)
             trainings["members"] = PieceTraining(members, losses, steps, self.epochs, draws)
         total = len(trainings) * self.epochs + len(views)
         for number, (slot, training) in enumerate(trainings.items()):
