@@ -55,7 +55,8 @@ class Bounded(OnSmashed[Nothing]):
     Attributes:
         bound: "tanh" passes every number through tanh. "cut" declares that the model already ends in a tanh at the cut;
             each release is checked, and a number outside [−1, 1] stops the run with a `UsageError`.
-        place: the party that bounds the data, "client" or "mixer".
+        place: the party that bounds the data, "client", "mixer" or "server". A bound at the server proves nothing, even
+            with noise, because the server already holds the data.
 
     Source: accurate_sl §3: "To bound the magnitude of X, we use tanh as the activation function."
 
