@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the site's navigation follows the tables of its READMEs, its reference of names their `__all__`."""
+"""Hooks of mkdocs: the site's navigation follows the links of its READMEs, its reference of names their `__all__`."""
 
 from __future__ import annotations
 
@@ -79,6 +79,6 @@ def filled(entry: Any, named: set[str]) -> Any:
 
 
 def listed(folder: str) -> list[str]:
-    """A folder's README, then the pages that its table lists, in their order."""
+    """A folder's README, then the pages to which it links, in their order."""
     text = (DOCS / folder / "README.md").read_text(encoding="utf-8")
     return [f"{folder}{page}" for page in dict.fromkeys(["README.md", *re.findall(r"\]\(([\w-]+\.md)\)", text)])]
