@@ -209,23 +209,20 @@ def linear_start(
     whiten = partial(torch.linalg.solve_triangular, torch.linalg.cholesky(within), upper=False)
     variances, axes = torch.linalg.eigh(whiten(whiten(between).T))
     variances, axes = variances[-width:].clamp_min(0), axes[:, -width:]
-    weight = whiten(axes.T, left=False) * (variances / (1 + t * variances) * width**0.5).sqrt().unsqueeze(1)
-    parameters = network.linear.weight, network.linear.bias
-    for parameter in parameters:
-        parameter.zero_()
-    parameters[0][: len(weight)] = weight.to(parameters[0])
-    parameters[1][: len(weight)] = -(weight @ image.mean(0)).to(parameters[1])
+    weight = whiten(axes.T, left=False) * (variances / (1 + t * variances)).sqrt().unsqueeze(1)
+    unit = float(weight.square().mean().sqrt().clamp_min(_TINY))  # Adam's steps are small beside weights near 1
+    linear, strength = network.linear, unit**2 * width**0.5
+    linear.weight.zero_()[: len(weight)] = weight.to(linear.weight) / unit
+    linear.bias.zero_()[: len(weight)] = -(weight @ image.mean(0)).to(linear.bias) / unit
     for parameter in network.curved[-1].parameters():
         parameter.mul_(_CURVED)
 
     messages = list(islice(shuffled_messages(pieces, count, shape, keep, draws), _START_MESSAGES))
     prior, losses = own_prior(shape[0], keep), []
     for factor in _STARTS:
-        network.trust.fill_(factor)
+        network.signs.fill_(factor * strength)
         losses.append(sum(float(message_loss(network(x, prior.to(x.device)), images)) for x, images in messages))
-    network.trust.fill_(1)
-    for parameter in parameters:
-        parameter.mul_(min(zip(losses, _STARTS, strict=True))[1] ** 0.5)
+    network.signs.fill_(strength * min(zip(losses, _STARTS, strict=True))[1])
 
 
 @torch.no_grad()
