@@ -336,6 +336,7 @@ def pages() -> dict[Path, str]:
             strongest_attacks=strongest_attacks,
             which=lambda: table(*registry_page.which()),
             every=lambda: table(*registry_page.every()),
+            registered=lambda *defenses: table(*registry_page.of(*defenses)),
             guesses=registry_page.guesses,
             breaks=lambda: table(*registry_page.breaks()),
             vertical=vertical_page,

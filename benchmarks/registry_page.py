@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import mean, median
 
 import registry_pictures
 
@@ -140,6 +140,24 @@ def _outcome(one: MeasuredSetting, registered: Sequence[Entry]) -> tuple[str, ..
     asked = f"{price.queries:,}" if price.queries > 1 else "–"
     outcome = "falls" if "falls" in one.outcomes else stands
     return outcome, f"`{one.attack}`", f"{one.identified.value:.2f}", asked, f"{price.seconds:.0f}"
+
+
+def of(*defenses: str) -> tuple[list[str], list[list[str]]]:
+    """What each adversary recovers behind some settings, on each dataset: means over seeds."""
+    groups = grouped(
+        [one for one in read_registry() if one.defense in defenses],
+        lambda one: (one.dataset, one.defense, one.threat_model),
+    )
+    rows = []
+    for (dataset, defense, model), found in groups.items():
+        likeness, identified, accuracy = (
+            f"{mean(values):.2f}"
+            for values in zip(*((one.likeness or 0, one.identified, one.accuracy) for one in found), strict=True)
+        )
+        attacks = ", ".join(f"`{attack}`" for attack in dict.fromkeys(one.attack for one in found))
+        seeds = str(len(found))
+        rows.append([dataset, f"`{defense}`", threat_name(model), attacks, seeds, likeness, identified, accuracy])
+    return ["dataset", "defense", "adversary", "attack", "seeds", "SSIM", "identified", "accuracy"], rows
 
 
 def pictures() -> dict[str, str]:

@@ -136,24 +136,29 @@ def fill(puzzles: Puzzles, at: Places) -> Places:
     """Fill empty places (−1) of int64 [M, S], always by the piece and place with the highest score at this step."""
     s, m = puzzles.frame.places, np.arange(len(at))
     around = np.concatenate([np.where(at < 0, s, at), np.full_like(at[:, :1], s)], 1)
-    gain = puzzles.unary.copy()
+    gain = puzzles.unary.transpose(0, 2, 1).copy()  # [M, S, S], of a place and a piece
     for table, near in zip(puzzles.sides, puzzles.frame.neighbors, strict=True):
-        gain += table[m[:, None], around[:, near]].transpose(0, 2, 1)
+        gain += table[m[:, None], around[:, near]]
     filled, places = np.nonzero(at >= 0)
-    gain[filled, at[filled, places]] = -np.inf
-    gain.transpose(0, 2, 1)[filled, places] = -np.inf
-    back = puzzles.frame.neighbors
+    gain.transpose(0, 2, 1)[filled, at[filled, places]] = -np.inf
+    gain[filled, places] = -np.inf
+    most, best = gain.max(2), gain.argmax(2)  # [M, S], the best piece of each place, which few steps change
     for _ in range(int((at < 0).sum(1).max(initial=0))):
-        piece, place = np.divmod(gain.reshape(len(at), -1).argmax(1), s)
-        open_ = m[np.isfinite(gain[m, piece, place])]
-        piece, place = piece[open_], place[open_]
+        place = most.argmax(1)
+        open_ = m[np.isfinite(most[m, place])]
+        place, piece = place[open_], best[open_, place[open_]]
         around[open_, place] = piece
-        gain[open_, piece] = -np.inf
-        gain[open_, :, place] = -np.inf
+        gain.transpose(0, 2, 1)[open_, piece] = -np.inf
+        gain[open_, place] = -np.inf
+        changed = [np.nonzero(best[open_] == piece[:, None])]
         for side, opposite in ((0, 1), (1, 0), (2, 3), (3, 2)):  # for its left neighbor it is the right one
-            near = back[side, place]
-            there = near < s
-            gain[open_[there], :, near[there]] += puzzles.sides[opposite][open_[there], piece[there]]
+            near = puzzles.frame.neighbors[side, place]
+            there = np.flatnonzero(near < s)
+            gain[open_[there], near[there]] += puzzles.sides[opposite][open_[there], piece[there]]
+            changed.append((there, near[there]))
+        rows, columns = (np.concatenate(some) for some in zip(*changed, strict=True))
+        scores = gain[open_[rows], columns]
+        most[open_[rows], columns], best[open_[rows], columns] = scores.max(1), scores.argmax(1)
     return around[:, :s]
 
 

@@ -25,11 +25,11 @@ from privkit.attacks.order.piece_network import (
 from privkit.attacks.order.token_reading import AffineMap, rows_a_message
 from privkit.attacks.patches import Geometry, class_tokens, patch_tokens, unpatchify
 
-_PIECES_AT_ONCE = 700  # most pieces of a message whose images are also solved jointly
+_PIECES_AT_ONCE = 1_024  # most pieces of a message whose images are also solved jointly
 TABLE_NUMBERS = 2**26  # most table entries, 256 MiB in float32; larger tables are computed step by step
 _PATCH_GAIN = 4.0  # decoded patches are small beside standardized tokens
 _ALIKE = 0.05  # squared distance of patches, summed over pixels, at which two count as equal
-_JOINT_KICKS = 0.25  # kicks on a whole message cost more, and start from solved images
+_JOINT_KICKS = 0.1  # kicks on a whole message cost more, start from solved images, and more gained nothing
 _GREY_LEVEL = 1 / 255
 """Assumed standard deviation of the gradients at a flat border: one level of an 8-bit picture."""
 _ODDS_FLOOR = -2.0
