@@ -87,7 +87,8 @@ def covered(name: str) -> str:
     made = table(*coverage_table(list(coverage(name).covered())))
     if not (unlike := deviations(name)):
         return made
-    return f"{made}\n\nPrinted settings that the experiments do not use:\n\n{table(*deviations_table(unlike))}"
+    told = "The paper prints these settings, which our experiments do not use:"
+    return f"{made}\n\n{told}\n\n{table(*deviations_table(unlike))}"
 
 
 def coverage_counts() -> str:

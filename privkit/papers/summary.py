@@ -11,7 +11,7 @@ from privkit.papers.coverage import coverage
 from privkit.papers.orderings import needed, on_other_data, on_record
 
 _BY: dict[Basis, str] = {"formula": "by formula: ", "print": "by its own printed numbers: "}
-_OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own printed numbers leave open "}
+_OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own printed numbers do not decide "}
 
 
 def three_sentences(name: str) -> tuple[str, ...]:
@@ -54,6 +54,7 @@ def findings(name: str) -> dict[str, list[str]]:
         )
     )
     own, listed = f"in our runs at reduced size{_data(name)},", "; ".join(other)
+    lost = "vanishes or has" if len(other) == 1 else "vanish or have"
     told = {
         "What holds": [
             *_stated(compared, _BY, "holds", "reproduced"),
@@ -61,13 +62,13 @@ def findings(name: str) -> dict[str, list[str]]:
         ],
         "What fails": [
             *_stated(compared, _BY, "fails", "differs"),
-            f"{own} {len(other)} of {len(ran)} differences vanish or have the opposite sign ({listed})" * bool(other),
+            f"{own} {len(other)} of {len(ran)} differences {lost} the opposite sign ({listed})" * bool(other),
         ],
         "What is open": [
             *_stated(compared, _OPEN, "unproven"),
             f"our runs do not decide the sign of {len(undecided)} of {len(ran)} differences" * bool(undecided),
-            f"{len(unjudged)} of {len(ran)} could not be judged, since a method was not run or no attack recovers "
-            "anything" * bool(unjudged),
+            f"{len(unjudged)} of {len(ran)} differences could not be judged, since a method was not run or no attack "
+            "recovers anything" * bool(unjudged),
             f"of the paper's printed numbers, {numbers['run'] or 'none'} were measured in its setting, "
             f"{numbers['reduced']} at reduced size and {numbers['proxy']} on other data, and {numbers['configured']} "
             "were not run yet",

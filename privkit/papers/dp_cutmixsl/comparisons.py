@@ -48,7 +48,7 @@ def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[
         why="the formula needs standard deviations, although Table 1 calls them variances",
     )
     yield ComparedClaim(
-        claim=f"Corollary 1 is least at {symbol}",
+        claim=f"ε′ of Corollary 1 is smallest at the group size {symbol}",
         published=stated,
         ours=exact,
         quantity="group size with the least ε′ at σ = 16/255",
