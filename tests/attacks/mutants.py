@@ -207,7 +207,6 @@ def mutants() -> dict[str, Mutant]:
         "patches transposed": _mutant(jigsaw, "patch_shuffle", after=in_images(_patches_transposed)),
         "picture mirrored": _mutant(jigsaw, "batch_shuffle", after=in_images(lambda x: x.flip(3))),
         "rows of another image": _mutant(together, "batch_shuffle", after=in_images(lambda x: x.roll(1, 0))),
-        "intersection of wrong rows": _mutant(together, "batch_shuffle", _other_rows(8)),
         "union of one pass": _mutant(union, "token_dropping", _one_pass(8)),
         "union that drops half of the tokens": _mutant(
             union, "token_dropping", in_tokens(lambda z: torch.cat([z[:, : z.shape[1] // 2]] * 2, 1)[:, : z.shape[1]])
