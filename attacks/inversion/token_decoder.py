@@ -12,10 +12,11 @@ from torch import Generator, Tensor, nn
 from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.recurrence import keeps_places
 from privkit.attacks.inversion.rounds import averaged_passes
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
+from privkit.attacks.inversion.unmix import records_alone
 from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, released_tokens, text_tokens
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count, Whole
@@ -32,14 +33,15 @@ class TokenDecoder(ReconstructingAttack):
     from linear discriminants of the returned tokens. A transformer over the tokens of a text then learns to correct
     them, since after a transformer block a token depends on all words of its text.
 
-    The attack needs tokens in their places; if tokens are shuffled, use the attack `vocabulary`. It cannot predict a
-    word that is in none of the adversary's texts.
+    If a release mixes texts of several clients, each text's tokens are first computed as in `Unmix`. The attack needs
+    tokens in their places; if tokens are shuffled or dropped, use the attack `vocabulary`. It cannot predict a word
+    that is in none of the adversary's texts.
 
     Attributes:
         epochs: number ≥ 0 of epochs over the sent texts; 0 uses the discriminants alone.
         width: width of the network's layers, a multiple of 4.
         passes: how many times ≥ 1 the same attacked texts were sent; all rounds of the first sending come first. A
-            text's releases are averaged. The adversary sends its own texts as many times.
+            text's releases are averaged or, if mixed, separated. The adversary sends its own texts as many times.
 
     The result's `curve` is the cross-entropy of words on a held-out tenth of the adversary's texts.
 
@@ -71,7 +73,7 @@ class TokenDecoder(ReconstructingAttack):
 
         Raises:
             NotApplicable: if a release has no token for each word, if tokens come back in other places, or if the
-                adversary's texts do not fill a round.
+                adversary's texts do not fill a round; for mixed texts, also in the cases of `Unmix`.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
@@ -87,8 +89,12 @@ class TokenDecoder(ReconstructingAttack):
         >>> (found == private).float().mean().item() > 0.95
         True
         """
-        check_rows(self, observation)
-        observation = averaged_passes(observation, self.passes, self.name)
+        check_inputs(self, observation)
+        to_seats = None
+        if observation.views[0].mixed > 1:
+            observation, to_seats = records_alone(observation, self.passes, generator)
+        else:
+            observation = averaged_passes(observation, self.passes, self.name)
         released = released_tokens(self, observation)
         query, own, batch = given(observation.query), given(observation.auxiliary), observation.batch_size
         coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
@@ -117,9 +123,8 @@ class TokenDecoder(ReconstructingAttack):
             decoder.begin(weight * training.scale, bias + weight @ training.middle)
             curve = fit(training, self.epochs, session, objective=f"{self.name}: the held-out cross-entropy")
         note = f"own texts contain {len(words)} different words; {len(texts) // batch + 1:,} rounds were sent"
-        return Reconstruction(
-            images=words[training.read(released, lambda logits: logits.argmax(2))], curve=curve, note=note
-        )
+        guess = words[training.read(released, lambda logits: logits.argmax(2))]
+        return Reconstruction(images=guess if to_seats is None else to_seats(guess), curve=curve, note=note)
 
 
 class _Decoder(nn.Module):

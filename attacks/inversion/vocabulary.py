@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, log
 from typing import ClassVar, Literal
 
 import torch
@@ -17,7 +17,14 @@ from privkit.attacks.goals.control import CONTROL_STEPS
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
-from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, mean_tokens, released_tokens, text_tokens
+from privkit.attacks.inversion.word_means import (
+    Discriminant,
+    drawn_texts,
+    mean_tokens,
+    released_tokens,
+    text_tokens,
+    whitening,
+)
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count, Whole
@@ -25,8 +32,8 @@ from privkit.torch_utils.out_of_memory import in_chunks
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 64
-_MATCHINGS = 4  # rounds of matching tokens with words; a word's vector is the mean of the tokens matched before
-_OWN_WORD = 0.8  # least share of tokens whose nearest word is one of their row's own, if tokens stay in their row
+_MATCHINGS = 6  # rounds of matching tokens with words; a word's vector is the mean of the tokens matched before
+_OWN_WORD = 0.8  # least share of tokens that are named by a word of their own row, if tokens stay in their row
 _IN_PLACE = 0.9  # least share of own tokens that are matched with their own place, if nothing was shuffled
 _TABLE = 2**24  # numbers of tables of distances that are held at once
 
@@ -42,7 +49,8 @@ class Vocabulary(ReconstructingAttack):
     each token, from all tokens of its text. The likeliest order is searched by these predictions and by the frequency
     of word pairs in the adversary's texts. If tokens come back in their places, no network is needed.
 
-    A word that is in none of the adversary's texts cannot be recovered.
+    If tokens were dropped, the words of the others are found. A word that is in none of the adversary's texts cannot be
+    recovered.
 
     Attributes:
         source: how the adversary gets the tokens of its texts: "query", from the defended clients; or "lower", from the
@@ -71,6 +79,7 @@ class Vocabulary(ReconstructingAttack):
     def mounting(self) -> ImageMounting:
         return Mounting(
             domains=("tokens",),
+            any_tokens=True,
             undoes=frozenset({"permutes"}),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
@@ -81,7 +90,8 @@ class Vocabulary(ReconstructingAttack):
         """Send the adversary's texts, match tokens with words, train the network, and decode; see `Attack.run`.
 
         Raises:
-            NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.
+            NotApplicable: if a release is not a sequence of tokens, has more tokens than words or (with `source=lower`)
+            fewer, or if the adversary's texts do not fill a round.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
@@ -98,7 +108,7 @@ class Vocabulary(ReconstructingAttack):
         >>> (found.sort().values == private.sort().values).float().mean().item() > 0.95
         True
         """
-        released = released_tokens(self, observation)
+        released = released_tokens(self, observation, fewer=self.source == "query")
         own, batch, device = given(observation.auxiliary), observation.batch_size, released.device
         coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(coins)
@@ -122,7 +132,8 @@ class Vocabulary(ReconstructingAttack):
         reader = Discriminant(tokens.flatten(0, 1), labels.flatten(), own.flatten().bincount(minlength=len(words)))
         guess = reader.name(released)
         curve: tuple[float, ...] = ()
-        stayed = float((places == torch.arange(own.shape[1], device=device)).float().mean())
+        missing = own.shape[1] - released.shape[1]
+        stayed = float((places == torch.arange(places.shape[1], device=device)).float().mean())
         in_place = self.source == "query" and stayed > _IN_PLACE  # the lower segment alone says nothing of a shuffle
         if not in_place:
             written = len(own) // batch * batch  # drawn words say nothing of places
@@ -143,6 +154,10 @@ class Vocabulary(ReconstructingAttack):
                 )
                 curve = fit(training, self.epochs, session, objective="vocabulary: the held-out cross-entropy")
             costs = training.read(released, lambda logits: -logits.log_softmax(2))
+            # a token that was not released has no known word: it stands anywhere, as padding or the commonest word
+            blank = padding if padding >= 0 else int(own.flatten().mode().values)
+            guess = functional.pad(guess, (0, missing), value=blank)
+            costs = functional.pad(costs, (0, 0, 0, missing), value=log(own.shape[1]))
             guess = guess.gather(1, likeliest_order(costs, guess, WordPairs(own, len(words))))
         order = "tokens come back in their places" if in_place else "places are guessed"
         via = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
@@ -152,37 +167,39 @@ class Vocabulary(ReconstructingAttack):
 
 @torch.no_grad()
 def _labelled(tokens: Tensor, texts: Tensor, rows: int, words: int) -> tuple[Tensor, Tensor]:
-    """Find the word and the place of each token of texts that were sent; both int64 [M, T].
+    """Find the word and the place of each token of texts that were sent; both int64 [M, K].
 
     Args:
-        tokens: T released tokens of each of M texts, [M, T, D], in any order within a text, or within a message.
+        tokens: K ≤ T released tokens of each of M texts, [M, K, D], in any order within a text, or within a message.
         texts: the sent texts, int64 [M, T].
         rows: number of texts in a message.
         words: number of words in the vocabulary.
     """
-    length = texts.shape[1]
+    left, length = tokens.shape[1], texts.shape[1]
     vectors = _first_vectors(tokens, texts, rows, words)
     nearest = in_chunks(
         lambda part: distances(tokens[part].flatten(0, 1), vectors).argmin(1),
         len(tokens),
-        max(1, _TABLE // words // length),
-    ).view(-1, length)
-    stays = bool((nearest.unsqueeze(2) == texts.unsqueeze(1)).any(2).float().mean() > _OWN_WORD)
-    group = length if stays else rows * length
-    groups, sent = tokens.view(-1, group, tokens.shape[2]), texts.view(-1, group)
+        max(1, _TABLE // words // left),
+    ).view(-1, left)
+    named, white = nearest, torch.eye(tokens.shape[2], device=tokens.device)
     for _ in range(_MATCHINGS):
-        source = _matched(groups, vectors, sent)
-        vectors = mean_tokens(groups.flatten(0, 1), sent.gather(1, source.argsort(1)).flatten(), vectors)
-    back = source.argsort(1)
-    return sent.gather(1, back).view_as(texts), (back % length).view_as(texts)
+        stay = bool((named.unsqueeze(2) == texts.unsqueeze(1)).any(2).float().mean() > _OWN_WORD)
+        group = 1 if stay else rows
+        groups, sent = tokens.view(-1, group * left, tokens.shape[2]), texts.view(-1, group * length)
+        place = _matched(groups @ white, vectors @ white, sent)
+        labels = sent.gather(1, place).flatten()
+        vectors = mean_tokens(tokens.flatten(0, 1), labels, vectors)
+        white, named = whitening(tokens.flatten(0, 1), vectors[labels]), labels.view(-1, left)
+    return named, (place % length).view_as(named)
 
 
 def _matched(groups: Tensor, vectors: Tensor, sent: Tensor) -> Tensor:
-    """The index of each sent word's token, int64 [G, S], among tokens [G, S, D] in any order."""
+    """The place of each of K tokens, [G, K, D], among S ≥ K sent words in the best matching: int64 [G, K]."""
     return in_chunks(
-        lambda part: hungarian(distances(groups[part], vectors[sent[part]])),
+        lambda part: hungarian(distances(groups[part], vectors[sent[part]]).mT),
         len(groups),
-        max(1, _TABLE // groups.shape[1] ** 2),
+        max(1, _TABLE // sent.shape[1] ** 2),
     )
 
 

@@ -23,8 +23,8 @@ _TABLE = 2**24  # numbers of tables of distances that are held at once
 _LEAST = 1e-6  # least assumed noise, as a share of the tokens' variance: rounding alone
 
 
-def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tensor:
-    """Check the released tokens of N texts, and return them, [N, T, D].
+def released_tokens(attack: ImageAttack, observation: ImageObservation, *, fewer: bool = False) -> Tensor:
+    """Check the released tokens of N texts, and return them, [N, T, D]; or [N, K, D] with K ≤ T if `fewer`.
 
     Raises:
         NotApplicable: if a release has no token for each word, or the adversary's texts do not fill a round.
@@ -32,7 +32,8 @@ def released_tokens(attack: ImageAttack, observation: ImageObservation) -> Tenso
     check_rows(attack, observation)
     own, batch = given(observation.auxiliary), observation.batch_size
     released = torch.cat([view.smashed for view in observation.views]).float()
-    check_tokens(attack.name, released, own.shape[1] if own.ndim == 2 else 0)
+    words = own.shape[1] if own.ndim == 2 else 0
+    check_tokens(attack.name, released, min(words, released.shape[1]) if fewer else words)
     if len(own) < batch:
         raise NotApplicable(f"{attack.name} sends {batch} own texts a round, got {len(own)}")
     check_words(attack, own)
@@ -151,10 +152,20 @@ class WordMeans:
 
     def _white(self, noise: float) -> Tensor:
         """A whitening matrix [D, D]: after it, tokens scatter around their word's mean equally in all directions."""
-        own = torch.eye(len(self._scatter), device=self._scatter.device)
-        root = torch.linalg.cholesky(self._scatter + noise * own)
-        white: Tensor = torch.linalg.solve_triangular(root, own, upper=False).T
-        return white
+        return _inverse_root(self._scatter + noise * torch.eye(len(self._scatter), device=self._scatter.device))
+
+
+def whitening(tokens: Tensor, means: Tensor) -> Tensor:
+    """A matrix W [D, D] for which tokens · W [M, D] scatter equally in all directions around their words' means · W."""
+    apart, own = tokens - means, torch.eye(tokens.shape[1], device=tokens.device)
+    return _inverse_root(apart.T @ apart / len(apart) + _LEAST_SCATTER * tokens.var(0).mean() * own)
+
+
+def _inverse_root(scatter: Tensor) -> Tensor:
+    """A whitening matrix W [D, D] of a scatter S [D, D]: Wᵀ · S · W is the identity."""
+    root, own = torch.linalg.cholesky(scatter), torch.eye(len(scatter), device=scatter.device)
+    white: Tensor = torch.linalg.solve_triangular(root, own, upper=False).T
+    return white
 
 
 def _nats(counts: Tensor, dim: int = 0) -> Tensor:
@@ -176,19 +187,12 @@ class Discriminant:
 
     def __init__(self, tokens: Tensor, labels: Tensor, counts: Tensor) -> None:
         means = mean_tokens(tokens, labels, tokens.new_zeros(len(counts), tokens.shape[1]))
-        apart = tokens - means[labels]
-        least = _LEAST_SCATTER * tokens.var(0).mean() * torch.eye(tokens.shape[1], device=tokens.device)
-        self._root = torch.linalg.cholesky(apart.T @ apart / len(apart) + least)
-        self._means, self._prior = self._whitened(means), counts.clamp_min(0.5).log()
-
-    def _whitened(self, tokens: Tensor) -> Tensor:
-        """Tokens [M, D] in the metric of the scatter."""
-        whitened: Tensor = torch.linalg.solve_triangular(self._root, tokens.T, upper=False).T
-        return whitened
+        self._white = whitening(tokens, means[labels])
+        self._means, self._prior = means @ self._white, counts.clamp_min(0.5).log()
 
     def name(self, released: Tensor) -> Tensor:
         """The likeliest word of each token, [N, T, D] -> int64 [N, T]."""
-        whitened = self._whitened(released.flatten(0, 1))
+        whitened = released.flatten(0, 1) @ self._white
 
         def words(part: slice) -> Tensor:
             return (distances(whitened[part], self._means) / 2 - self._prior).argmin(1)
@@ -197,5 +201,4 @@ class Discriminant:
 
     def linear(self) -> tuple[Tensor, Tensor]:
         """Weights [words, D] and biases [words] of the words' logits, which are linear in a token."""
-        back = torch.linalg.solve_triangular(self._root.T, self._means.T, upper=True).T
-        return back, self._prior - self._means.square().sum(1) / 2
+        return self._means @ self._white.T, self._prior - self._means.square().sum(1) / 2

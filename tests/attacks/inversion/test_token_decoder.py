@@ -4,9 +4,21 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable
+from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.goals.reconstruct import ImageObservation
 from privkit.attacks.inversion.token_decoder import TokenDecoder
-from tests.attacks.inversion.test_vocabulary import DOMAIN, WORDS, noise, ordered, read, texts, within_rows
+from tests.attacks.inversion.test_vocabulary import (
+    DOMAIN,
+    LENGTH,
+    ROWS,
+    WORDS,
+    Embedding,
+    noise,
+    ordered,
+    read,
+    texts,
+    within_rows,
+)
 from tests.attacks.sessions import Killed, Session
 
 NAME = "token_accuracy"
@@ -34,6 +46,36 @@ def test_the_network_reads_what_no_single_token_shows() -> None:
         for epochs in (0, 12)
     )
     assert together < 0.75 * alone  # over three segments the share was .46 to .54
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("passes", "least"), [(1, 0.55), (8, 0.95)])
+def test_it_reads_both_texts_of_a_mixture(passes: int, least: float) -> None:
+    """Two clients fill the places of a row at random, anew in each pass, and the server knows who fills which."""
+    lower, draws, private = Embedding(), Generator().manual_seed(7), texts(40, 5)
+
+    def query(sent: Tensor, coins: Generator) -> QueryResult:
+        tokens = lower(sent).unflatten(0, (2, -1))
+        first = torch.rand(tokens.shape[1:3], generator=coins) < 0.5
+        view = View(
+            round=0,
+            smashed=torch.where(first.unsqueeze(2), tokens[0], tokens[1]),
+            mixed=2,
+            weights=torch.stack([first, ~first], 1).float(),
+            clients=torch.tensor([[0, 1]]).expand(len(first), -1),
+        )
+        return QueryResult(view=view, members=torch.arange(len(sent)).view(2, -1).T)
+
+    observation = ImageObservation(
+        image_shape=(LENGTH,),  # type: ignore[arg-type]
+        batch_size=ROWS,
+        views=[query(part, draws).view for _ in range(passes) for part in private.split(ROWS)],
+        auxiliary=texts(300, 3),
+        query=query,
+    )
+    found = TokenDecoder(passes=passes).run(observation, Generator().manual_seed(0)).images
+    truth = private.view(-1, 2, ROWS // 2, LENGTH).transpose(1, 2).flatten(0, 2)
+    assert DOMAIN.scores(truth, found)["rouge_1"].mean() > least
 
 
 def test_it_reads_nothing_from_noise() -> None:

@@ -25,6 +25,20 @@ def texts(count: int, seed: int) -> Tensor:
     return torch.where(torch.arange(LENGTH) < ends, words.clamp(1, WORDS - 1), 0)
 
 
+class Stirred(nn.Module):
+    """A lower segment whose tokens hold much of the whole text, in three of their 16 directions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vectors = torch.randn(WORDS, 16, generator=Generator().manual_seed(1))
+        self.few = torch.linalg.qr(torch.randn(16, 3, generator=Generator().manual_seed(2)))[0]
+
+    def forward(self, sent: Tensor) -> Tensor:
+        tokens = self.vectors[sent]
+        context = (tokens * torch.arange(LENGTH).view(-1, 1)).sum(1, keepdim=True)
+        return tokens + 3 * context @ self.few @ self.few.T
+
+
 class Embedding(nn.Module):
     """A lower segment whose token is its word's vector and a little of the whole text."""
 
@@ -52,6 +66,12 @@ def within_messages(tokens: Tensor, draws: Generator) -> Tensor:
     moved = torch.randperm(len(flat), generator=draws)[: len(flat) // 2]
     flat[moved] = flat[moved[torch.randperm(len(moved), generator=draws)]]
     return within_rows(flat.view_as(tokens), draws)
+
+
+def dropped(tokens: Tensor, draws: Generator) -> Tensor:
+    """Half of each text's tokens, in their order."""
+    kept = torch.rand(tokens.shape[:2], generator=draws).argsort(1)[:, : LENGTH // 2].sort(1).values
+    return tokens.gather(1, kept.unsqueeze(2).expand(-1, -1, tokens.shape[2]))
 
 
 def noise(tokens: Tensor, draws: Generator) -> Tensor:
@@ -89,6 +109,20 @@ def test_a_shuffle_within_texts_hides_no_word(source: str) -> None:
     assert scores["rouge_1"].mean() > 0.95
     assert scores["token_accuracy"].mean() > 0.4  # places of odd and of even words are told apart, and not more
     assert "places are guessed" in found.note
+
+
+def test_a_strong_context_in_few_directions_hides_no_word() -> None:
+    private = texts(40, 5)
+    found = read(Vocabulary(epochs=0), private, within_rows, Stirred())
+    assert DOMAIN.scores(private, found.images)["rouge_1"].mean() > 0.9
+
+
+def test_dropped_tokens_do_not_hide_the_others() -> None:
+    private = texts(40, 5)
+    found = read(Vocabulary(epochs=0), private, dropped).images
+    own = (found.unsqueeze(2) == private.unsqueeze(1)).any(2)
+    assert own[found > 0].float().mean() > 0.95
+    assert DOMAIN.scores(private, found)["rouge_1"].mean() > 0.6  # half of the words would have two thirds
 
 
 @pytest.mark.slow
