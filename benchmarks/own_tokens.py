@@ -1,23 +1,18 @@
 """Attack shuffles by queries with the adversary's own images, chosen such that it can read their tokens.
 
     python benchmarks/run.py own_tokens --folder DIR --seeds 0 1 2
-    python benchmarks/run.py own_tokens --folder DIR --part passes --seeds 0
 
 Each audit attacks 100 of the embedded digits, with the defaults of `privkit audit`, except for one setting: the share
 of tokens that batch shuffling keeps, the number of images in a message (batch of smashed data), fewer rounds of
 queries, or no copies of an image in a round. An audit with one setting and seed is a line of
 `results/tokens/runs.jsonl` and is not repeated. The folder holds unfinished audits, which the same command continues.
-
-"passes" compares `adaptive`, which reads tokens of its own images, with `adaptive:read=0`, which sends its own messages
-again in each epoch. Its lines are in `results/tokens/passes.jsonl`. CPU seconds count the attack without its control
-experiments.
 """
 
 import json
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from run import machine
@@ -26,8 +21,7 @@ from strongest import Clock, without_controls
 from privkit.audit.run import run_audit
 from privkit.settings.resolve import resolve
 
-RUNS = Path(__file__).parent / "results" / "tokens"
-FILES = {"order": "runs.jsonl", "passes": "passes.jsonl"}
+RUNS = Path(__file__).parent / "results" / "tokens" / "runs.jsonl"
 BARE = "frozen_block=false"
 """No block follows the shuffle."""
 PATCH = f"patch_shuffle:{BARE}"
@@ -38,7 +32,6 @@ class Options:
     """Command-line flags of the benchmark `own_tokens`."""
 
     folder: Path
-    part: Literal["order", "passes"] = "order"
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
@@ -53,11 +46,8 @@ class Setting:
     copies: bool = True
 
 
-def settings(part: str) -> list[Setting]:
+def settings() -> list[Setting]:
     """In the order of their worth."""
-    if part == "passes":
-        ways = ("adaptive", "adaptive:read=0", "adaptive:epochs=20")
-        return [Setting(defense=defense, attack=way) for defense in (f"batch_shuffle:{BARE}", PATCH) for way in ways]
     batch = f"batch_shuffle:keep={{}},{BARE}"
     found = [Setting(defense=batch.format(0.4)), Setting(defense=PATCH)]
     found += [Setting(defense=batch.format(0.4), attack="jigsaw:passes=8")]
@@ -91,11 +81,8 @@ def measured(setting: Setting, seed: int, folder: Path) -> dict[str, Any]:
 
 def main(options: Options) -> None:
     """Measure what is not there yet."""
-    path = RUNS / FILES[options.part]
-    there = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-    for seed, setting in product(
-        options.seeds, settings(options.part)
-    ):  # a run that is stopped has measured everything once
+    there = [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()] if RUNS.exists() else []
+    for seed, setting in product(options.seeds, settings()):  # a run that is stopped has measured everything once
         told = {**asdict(setting), "rounds": setting.rounds or "any number", "seed": seed}
         if any(told.items() <= line.items() for line in there):
             continue
@@ -103,5 +90,5 @@ def main(options: Options) -> None:
         print(told, result)
         if "refusal" in result:
             continue
-        with path.open("a", encoding="utf-8") as lines:
+        with RUNS.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps({**told, **result, **machine(torch.get_num_threads())}) + "\n")

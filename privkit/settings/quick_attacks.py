@@ -45,7 +45,7 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 
     >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
-    ('jigsaw', 'jigsaw_white_box', 'adaptive')
+    ('jigsaw', 'jigsaw_white_box')
     >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
     'auto has not measured patch_shuffle:positions=keep: its general list of attacks is mounted'
     >>> choose(parse("defenses", "gaussian_noise:sigma=3"), "images").remark  # the registry has it

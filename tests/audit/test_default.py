@@ -17,14 +17,14 @@ CPU_SECONDS = 240.0
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("defense", "by_queries", "by_weights"),
+    ("defense", "by_queries"),
     [
-        ("batch_shuffle", 0.55, ("jigsaw", "jigsaw_white_box")),  # over seeds and machines, now one and now the other
-        ("patch_shuffle", 0.80, ("jigsaw_white_box",)),
+        ("batch_shuffle", 0.75),
+        ("patch_shuffle", 0.80),
     ],
 )
 def test_a_shuffle_falls_under_every_threat_model_that_is_tried(
-    defense: str, by_queries: float, by_weights: tuple[str, ...], tmp_path: Path
+    defense: str, by_queries: float, tmp_path: Path
 ) -> None:
     start = process_time()
     run = run_audit(defense=defense, attack="auto", out=tmp_path / "run", threads=1)
@@ -38,7 +38,8 @@ def test_a_shuffle_falls_under_every_threat_model_that_is_tried(
 
     assert [found[model].outcome for model in MODELS] == ["falls"] * 4
     assert ssim(rows[found["query"].attack]) >= by_queries
-    assert found["weights"].attack in by_weights
+    # over seeds and machines, now one and now the other
+    assert found["weights"].attack in ("jigsaw", "jigsaw_white_box")
     assert ssim(rows[found["weights"].attack]) > 0.5
     for model in ("query", "many_passes"):
         share = found[model].identified

@@ -65,7 +65,7 @@ def test_the_table_is_what_its_committed_lines_say(monkeypatch: pytest.MonkeyPat
 def test_a_shuffle_meets_its_strongest_jigsaws_and_the_baseline_the_black_box() -> None:
     found = mounted(defense=["patch_shuffle", "batch_shuffle"])
     assert found["none"] == [KINDS["images"].baseline]
-    assert found["patch_shuffle"] == ["jigsaw", "jigsaw_white_box", "adaptive"]
+    assert found["patch_shuffle"] == ["jigsaw", "jigsaw_white_box"]
     assert found["batch_shuffle"] == ["jigsaw", "jigsaw_white_box", "jigsaw:passes=8"]
 
 
@@ -177,9 +177,8 @@ def test_each_defense_has_its_own_cells_and_the_fingerprint_knows() -> None:
         "black_box",
         "jigsaw",
         "jigsaw_white_box",
-        "adaptive",
     ]
-    attacks = [KINDS["images"].baseline, "jigsaw", "jigsaw_white_box", "adaptive"]
+    attacks = [KINDS["images"].baseline, "jigsaw", "jigsaw_white_box"]
     by_hand = resolve({**SMALL, "attack": attacks, "defense": "patch_shuffle"})
     assert config.fingerprint != by_hand.fingerprint
     assert {cell.id for cell in plan(config)} < {cell.id for cell in plan(by_hand)}
