@@ -71,7 +71,7 @@ def test_a_shuffle_meets_its_strongest_jigsaws_and_the_baseline_the_black_box() 
 
 def test_options_that_were_measured_have_a_choice_of_their_own() -> None:
     bare = choose(parse("defenses", "batch_shuffle:keep=0.4,frozen_block=false"), "images")
-    assert (bare.attacks, bare.remark) == (("jigsaw", "jigsaw:passes=8"), "")
+    assert (bare.attacks, bare.remark) == (("jigsaw", "jigsaw_white_box", "jigsaw:passes=8"), "")
 
 
 def test_options_that_the_registry_has_meet_its_attacks_and_those_on_the_defense() -> None:
