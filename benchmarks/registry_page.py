@@ -150,9 +150,10 @@ def of(*defenses: str) -> tuple[list[str], list[list[str]]]:
     )
     rows = []
     for (dataset, defense, model), found in groups.items():
-        likeness, identified, accuracy = (
-            f"{mean(values):.2f}"
-            for values in zip(*((one.likeness or 0, one.identified, one.accuracy) for one in found), strict=True)
+        alike = [one.likeness for one in found if one.likeness is not None]
+        likeness = f"{mean(alike):.2f}" if alike else "–"
+        identified, accuracy = (
+            f"{mean(values):.2f}" for values in zip(*((one.identified, one.accuracy) for one in found), strict=True)
         )
         attacks = ", ".join(f"`{attack}`" for attack in dict.fromkeys(one.attack for one in found))
         seeds = str(len(found))

@@ -91,7 +91,7 @@ class Vocabulary(ReconstructingAttack):
 
         Raises:
             NotApplicable: if a release is not a sequence of tokens, has more tokens than words or (with `source=lower`)
-            fewer, or if the adversary's texts do not fill a round.
+                fewer, or if the adversary's texts do not fill a round.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)

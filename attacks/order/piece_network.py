@@ -32,7 +32,8 @@ _MEMBER_STEPS = 20  # steps of Sinkhorn's iteration that give each image its num
 _STARTS = tuple(2.0**-power for power in range(12))  # factors of the linear start, of which the best is taken
 _START_MESSAGES = 4  # messages that choose it
 _CURVED = 0.1  # factor on the drawn nonlinear part, beside a linear start
-_WITHIN, _TINY = 1e-4, 1e-12  # ridge on the covariance within images: a share of its mean variance, and at least
+_WITHIN = 1e-4  # ridge on the covariance within images, as a share of its mean variance
+_TINY = 1e-12  # least mean variance and least size of weights, for tokens that are all equal
 _LEARNING_RATE = 2e-3
 
 ShownRows = Callable[[Tensor], Tensor]

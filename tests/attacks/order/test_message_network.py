@@ -95,9 +95,12 @@ def test_the_linear_start_is_best_with_its_factor() -> None:
 
 @pytest.mark.parametrize("constant", [0.0, 1.0])
 def test_the_linear_start_survives_tokens_without_information(constant: float) -> None:
-    """Constant features have no covariance; the rows' own shares then remain."""
+    """Constant features have no covariance."""
     network = started(torch.full((IMAGES, T, 24), constant))
     assert all(parameter.isfinite().all() for parameter in network.parameters())
+
+
+def test_the_linear_start_finds_no_owner_in_noise() -> None:
     assert right(started(noise(IMAGES, 0)), noise) < KEEP + (1 - KEEP) / B + 0.03
 
 
