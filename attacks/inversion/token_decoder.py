@@ -110,7 +110,8 @@ class TokenDecoder(ReconstructingAttack):
         texts = texts[: len(texts) // batch * batch]
         tokens, sent, _, seen = text_tokens(query, words, texts, batch, draws)
         again, same, _, _ = text_tokens(query, words, texts[:batch], batch, draws)
-        if not keeps_places(tokens[:batch][sent[:batch].argsort()], again[same.argsort()]):
+        masked = seen is not None and to_seats is None  # public masks leave tokens in their places
+        if not masked and not keeps_places(tokens[:batch][sent[:batch].argsort()], again[same.argsort()]):
             raise NotApplicable(
                 "it needs tokens that keep their places, but when texts were sent twice, no more tokens agreed than "
                 "by chance: tokens are moved (take vocabulary), or noise hides their words"
@@ -167,7 +168,8 @@ class _Decoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         context: Tensor = self.leave(self.blocks(self.enter(tokens) + self.places))
-        if self.hidden is None:
-            return self.linear(tokens) + context
-        seen = tokens[..., -1:]
-        return seen * self.linear(tokens[..., :-1]) + (1 - seen) * self.hidden + context
+        if self.hidden is not None:
+            tokens, seen = tokens[..., :-1], tokens[..., -1:]
+            context = context + (1 - seen) * (self.hidden - self.linear(tokens))
+        logits: Tensor = self.linear(tokens) + context
+        return logits

@@ -117,6 +117,7 @@ class WordMeans:
     Attributes:
         means: mean token of each word, [words, D].
         places: shift of a token at each place, [T, D].
+        common: commonest word of each place in the adversary's texts, int64 [T]; 0 if there are none.
         written: cost of each word in nats (the negative logarithm of its frequency), [words].
         least: lower limit of the assumed noise variance.
     """
@@ -136,6 +137,7 @@ class WordMeans:
         self.least = _LEAST * float(spread.trace()) / len(spread)
         counts = torch.stack([there.bincount(minlength=words) for there in texts[:own].T]) if own else None
         self._there = texts.new_ones(len(self.places), words) if counts is None else counts
+        self.common = self._there.argmax(1)
         self.written = _nats(self._there.sum(0))
 
     def noise(self, released: Tensor) -> float:
