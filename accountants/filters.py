@@ -82,11 +82,8 @@ class Filter:
 
 
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
-    """The filter (a limit on one number of the cost) that keeps a budget and admits the most repetitions of the first
-    charge. It is chosen before any release.
-
-    `cost` is the cost of the first charge, float [1 + A]: its μ², then its Rényi divergence at A orders. ValueError if
-    the budget does not admit even this charge.
+    """The filter that keeps a budget and admits the most repetitions of the first charge, whose cost is float [1 + A];
+    a ValueError if the budget does not admit even this charge.
 
     Source: derived: the choice is made before the first release, so it depends on no release.
 

@@ -48,11 +48,7 @@ class ConfusionalLabels(Defense):
     frozen_block: FrozenBlock = False
 
     def matrix(self, classes: int) -> Tensor:
-        """The matrix C, float64 [classes, classes]: row y is the soft label that replaces label y, and sums to 1.
-
-        >>> ConfusionalLabels().matrix(3).argmax(1)
-        tensor([2, 0, 1])
-        """
+        """The matrix C, float64 [classes, classes]: row y is the soft label that replaces label y, and sums to 1."""
         cycle = _cycle(classes, self.seed)
         soft = torch.full((classes, classes), self.spread / classes, dtype=torch.float64)
         soft[cycle, cycle.roll(1)] += 1 - self.spread

@@ -23,16 +23,8 @@ _Site = Literal["client", "mixer"]  # who adds the noise: each client before mix
 
 
 class _BoundedNoise(Defense):
-    """Base class of DP-CutMixSL's defenses: clamps smashed data and adds Gaussian noise (Eq. 14 without mixing, Eq. 5
-    before mixing, Eq. 15 and 16 after mixing).
-
-    Attributes:
-        sigma: standard deviation σ_s > 0 of the noise on smashed data.
-        sigma_labels: standard deviation σ_y > 0 of the noise on labels; None for labels without noise.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ]. None leaves smashed data unbounded, and then nothing is
-            proven.
-        signed: whether coordinates are clamped to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the
-            same ε.
+    """Clamps smashed data to `interval` and adds Gaussian noise (Eq. 14 without mixing, Eq. 5 before mixing, Eq. 15 and
+    16 after mixing); the fields are explained in `DpSl`.
 
     Source: DP-CutMixSL §4 assumes [0, Δ] and gives no rule for Δ. `signed` and bound=none are privkit's: embeddings
     have both signs, and a clamp to [0, Δ] loses negative values and their gradients.
@@ -128,14 +120,10 @@ class DpSl(_BoundedNoise):
 
 
 class _MixedNoise(_BoundedNoise):
-    """Base class: clamps a group's smashed data, mixes them by random weights, and adds noise before or after the
-    mixing.
+    """Clamps a group's smashed data, mixes them by random weights, and adds noise before or after the mixing.
 
-    Attributes:
-        concentration: parameter α_M > 0 of the Dirichlet (or Dirichlet-multinomial) law of the weights.
-        site: the party that adds the noise, "client" (before mixing) or "mixer" (after it).
-        side: side in pixels of the patches that form the positions of a feature map or image; None if positions are
-            tokens.
+    Positions of a feature map or image are patches with `side` pixels a side; None if positions are tokens. The other
+    fields are explained in `DpMixSl`.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})

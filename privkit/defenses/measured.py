@@ -35,16 +35,13 @@ def contradiction(
     doubted: Sequence[Defense] | None = None,
     batch: int = BATCH,
 ) -> str:
-    """Test the privacy claims of a chain of defense stages on artificial data; return a sentence that says why a claim
-    is false.
-
-    The result is empty if no measurement refutes a claim.
+    """A sentence that says why a privacy claim of a chain is false, from tests on artificial data; empty if none
+    refutes it.
 
     Args:
         shape: shape of one record's smashed data; None tries tokens, a feature map and a vector.
         image: shape (C, H, W) of a record, for stages on images.
-        doubted: stages whose receipts (claims about their release) are also measured one by one; None takes the user's
-            own stages.
+        doubted: stages whose receipts are also measured one by one; None takes the user's own stages.
         batch: number of records that a client sends in a round.
     """
     for number, stage in enumerate(stages):
@@ -66,14 +63,12 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """Test whether replacing a record changes a release by more than the sensitivity that the certified ε assumes.
-
-    Returns a sentence that says so, or an empty string if no such change was found.
+    """A sentence if replacing a record changes a release by more than the sensitivity that the certified ε assumes;
+    empty if no such change was found. Arguments as in `contradiction`.
 
     Each attempt compares two releases with the same random numbers and noise, so their distance is what the noise must
     hide. Attempts use large, small, constant and sparse records at several places of a batch, and replace one record,
-    or all records of one client. Gradient ascent then enlarges the two largest distances. Arguments as in
-    `contradiction`.
+    or all records of one client. Gradient ascent then enlarges the two largest distances.
     """
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]
@@ -176,17 +171,10 @@ def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
 
 
 class _Pair:
-    """Two batches of artificial data that differ in one record, or in all records of one client.
+    """Two batches of artificial data that differ in one record, or in all `replaced` records of one client.
 
-    Args:
-        number: number of the attempt; it is the seed of the data, of the replaced record's place and of the random
-            draws.
-        relabels: whether the replaced records also get other labels.
-
-    Attributes:
-        at: client and place (m, b) of the replaced record.
-        replaced: number of records that differ.
-        scale: order of magnitude of the data.
+    The number of the attempt is the seed of the data, whose order of magnitude is `scale`, of the place `at` = (m, b)
+    of the replaced record and of the random draws. With `relabels`, the replaced records also get other labels.
     """
 
     def __init__(self, trial: TrialRounds, number: int, relabels: bool) -> None:
@@ -254,9 +242,8 @@ def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> fl
 
 
 def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
-    """Search for two batches that differ in one record and whose releases are as far apart as possible.
-
-    Gradient ascent starts from `pair`. Returns the largest distance that it found, in the given norm.
+    """The largest distance, in the given norm, of the releases of two batches that differ in one record, by gradient
+    ascent from `pair`.
     """
     start, record, most = pair.data.clone().requires_grad_(), pair.other[pair.at].clone().requires_grad_(), 0.0
     here = torch.zeros_like(start)

@@ -21,14 +21,7 @@ PUBLISHED_WORK = {"escalate": 0}  # a paper's attack trains as long as in the pa
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Settings of a preset (a paper's experiment, by name), as input for `privkit.settings.resolve.resolve`.
-
-    Raises:
-        UsageError: if there is no such preset; the message suggests the nearest name.
-
-    >>> preset("dp_cutmixsl")["protocol"]
-    'cutmixsl:grouping=round_robin'
-    """
+    """Settings of a paper's preset by its name, as input for `resolve`; a `UsageError` suggests the nearest name."""
     known = presets()
     if name not in known:
         raise unknown("preset", name, known)

@@ -94,18 +94,6 @@ def test_equal_arrays_are_equal_pictures() -> None:
     assert b"<svg" in figures.save(panels([[panel()]]), "svg")
 
 
-@pytest.mark.parametrize("name", ["mse", "error", "exact"])
-def test_refuses_arrays_of_another_shape(name: str) -> None:
-    with pytest.raises(ValueError, match=rf"{name} must have shape \[2, 5\] \(levels, points\), got \[2, 4\]"):
-        panel(**{name: np.zeros((2, 4))})
-
-
-@pytest.mark.parametrize("rows", [[], [[]], [[panel()], [panel(), panel()]]])
-def test_refuses_what_is_no_grid(rows: list[list[Panel]]) -> None:
-    with pytest.raises(ValueError, match="all of one length"):
-        panels(rows)
-
-
 def test_the_papers_figures_draw_their_simulations() -> None:
     settings = Settings(draws=50, points=5)
     figure = denoising_figures.figure("figure_2", settings)

@@ -3,8 +3,8 @@ masked or scaled.
 
 Smashed data X in R^n arrive as X + Z with noise Z; the next layer is linear, M in R^(m×n). Masking keeps each
 coordinate with probability p in [0, 1], and scaling multiplies all coordinates by λ = 1/α in [0, 1]; p = 1 and λ = 1
-have no effect. Both are post-processing and leave ε unchanged. A result outside the range of floats raises a
-ValueError.
+have no effect. Both are post-processing and leave ε unchanged. A, B and F are the fields of `LinearLayer`, and σ² is
+the variance of the noise. A result outside the range of floats raises a ValueError.
 """
 
 from __future__ import annotations
@@ -23,11 +23,7 @@ from privkit.shared.array import Array
 
 @dataclass(frozen=True, kw_only=True)
 class CutNoise(Checked):
-    """The law and scale of independent noise on every coordinate of the smashed data.
-
-    >>> CutNoise(law="laplace", scale=0.5).variance
-    0.5
-    """
+    """The law and scale of independent noise on every coordinate of the smashed data."""
 
     law: Literal["gaussian", "laplace"]  # "gaussian" or "laplace"
     scale: Positive  # standard deviation σ of Gaussian noise, scale b of Laplace noise (whose variance is 2b²), > 0
@@ -44,9 +40,6 @@ class LinearLayer(Checked):
     error of MX.
 
     Source: Xu et al., accurate split learning, Theorem 3.1.
-
-    >>> LinearLayer.of([[1.0, 2.0]], [1.0, -1.0])
-    LinearLayer(signal=1.0, diagonal=5.0, weight=5.0)
     """
 
     signal: NonNegative  # A = ‖MX‖² ≥ 0
@@ -63,32 +56,19 @@ class LinearLayer(Checked):
 
     @classmethod
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
-        """The mean `LinearLayer` of a matrix M with m `rows` and n `columns`, if all entries of M and X are uniform on
-        [−1, 1].
-
-        `signal` and `diagonal` have the mean mn/9, and `weight` has the mean mn/3. The errors of masking and scaling
-        are linear in these three numbers, so the means give the exact mean errors.
-
-        >>> layer, noise = LinearLayer.average(rows=10, columns=16), CutNoise(law="gaussian", scale=0.7)
-        >>> round(best_scale(layer, noise), 3), round(1 / (1 + 3 * 0.7**2), 3)
-        (0.405, 0.405)
+        """The mean `LinearLayer` if all entries of M (m `rows`, n `columns`) and X are uniform on [−1, 1]: `signal` and
+        `diagonal` have the mean mn/9, and `weight` mn/3. The errors of masking and scaling are linear in these three
+        numbers, so they give the exact mean errors.
         """
         size = validate.whole("rows", rows) * validate.whole("columns", columns)
         return cls(signal=size / 9, diagonal=size / 9, weight=size / 3)
 
 
 def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
+    """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F, with one mask for all rows of M or
+    one per row.
 
-    M is the layer after the cut, X are the smashed data, and R_p keeps each coordinate with probability p in [0, 1]. A
-    = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the variance
-    of the noise Z.
-
-    Source: Xu et al., Eq. 9, regrouped. The error is the same with one mask for all rows of M and with one mask per
-    row.
-
-    >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
-    2.0
+    Source: Xu et al., Eq. 9, regrouped.
     """
     p = validate.real("p", p, least=0, most=1)
     return finite((1 - p) ** 2 * layer.signal + p * (1 - p) * layer.diagonal + p * _spread(layer, noise))
@@ -97,23 +77,14 @@ def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
     """Squared error of scaling by λ in [0, 1]: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
 
-    M is the layer after the cut, and X are the smashed data. A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`,
-    and σ² is the variance of the noise Z.
-
     Source: Xu et al., Eq. 13.
-
-    >>> scale_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
-    1.25
     """
     lam = validate.real("lam", lam, least=0, most=1)
     return finite((1 - lam) ** 2 * layer.signal + lam**2 * _spread(layer, noise))
 
 
 def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """How much larger the error of masking with keep probability p is than the error of scaling by p: p(1−p)(B + σ²F) ≥
-    0.
-
-    B and F are `layer.diagonal` and `layer.weight`; σ² is the noise variance.
+    """How much larger the error of masking at p is than that of scaling by p: p(1−p)(B + σ²F) ≥ 0.
 
     Source: derived; it proves what Xu et al. (section 4.1) observe in Fig. 2.
     """
@@ -122,10 +93,7 @@ def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
 
 
 def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
-    """Whether masking with keep probability p has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p =
-    1.
-
-    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`; σ² is the noise variance.
+    """Whether masking at p has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p = 1.
 
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
@@ -133,15 +101,10 @@ def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
 
 
 def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
-    """Smallest noise variance σ² at which masking with keep probability p does not increase the error: (pB + (1−p)A)/F.
+    """Smallest noise variance σ² at which masking at p does not increase the error: (pB + (1−p)A)/F. On average over
+    `LinearLayer.average` it is 1/3 for every p.
 
-    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`.
-
-    Source: Xu et al., Theorem 3.1 (i), solved for σ². It is 1/3 on average if all entries of the layer and of the
-    smashed data are uniform on [−1, 1], for every p.
-
-    >>> round(least_variance_for_masking(LinearLayer.average(rows=3, columns=5), 0.2) ** 0.5, 4)
-    0.5774
+    Source: Xu et al., Theorem 3.1 (i), solved for σ².
     """
     p = validate.real("p", p, least=0, most=1)
     return finite((p * layer.diagonal + (1 - p) * layer.signal) / layer.weight)
@@ -149,8 +112,6 @@ def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
 
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
     """Whether scaling by 1/α, α > 1, has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
-
-    A and F are `layer.signal` and `layer.weight`; σ² is the noise variance.
 
     Source: Xu et al., Theorem 3.1 (ii).
     """
@@ -161,22 +122,16 @@ def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
 def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
     """The scale λ* in [0, 1] that minimizes the error `scale_mse`: A/(A + σ²F); 0 if A = 0.
 
-    A and F are `layer.signal` and `layer.weight`; σ² is the noise variance.
-
     Source: derived from Xu et al., Eq. 13.
-
-    >>> best_scale(LinearLayer(signal=4, diagonal=2, weight=1), CutNoise(law="gaussian", scale=1))
-    0.8
     """
     return layer.signal / finite(layer.signal + _spread(layer, noise))
 
 
 def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
-    """The keep probability p* in [0, 1] that minimizes the error of masking, `mask_mse`.
+    """The keep probability p* in [0, 1] that minimizes the error `mask_mse`.
 
-    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`; σ² is the noise variance. If A > B, p* is (2A −
-    B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an endpoint: 0 if A < σ²F,
-    otherwise 1 (no masking).
+    If A > B, p* is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an
+    endpoint: 0 if A < σ²F, otherwise 1 (no masking).
 
     Source: derived from Xu et al., Eq. 9.
     """

@@ -58,11 +58,7 @@ class Settings(Checked):
             raise ValueError("scales must hold at least one noise scale > 0, got none")
 
     def describe(self) -> str:
-        """The simulation's settings in one line; values that the paper does not give are marked as chosen.
-
-        >>> Settings().describe()
-        'gaussian noise, σ = 0.3, 0.5, 0.7; k = 1000 draws, seed 0; chosen (the paper does not say): m = 10, n = 16'
-        """
+        """The simulation's settings in one line; values that the paper does not give are marked as chosen."""
         symbol = "σ" if self.law == "gaussian" else "b"
         return (
             f"{self.law} noise, {symbol} = {', '.join(f'{scale:g}' for scale in self.scales)}; "
@@ -133,13 +129,8 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
 
 
 def best_scales(settings: Settings, scale: float) -> Array:
-    """The scale λ* in [0, 1] with the smallest error, for each simulated pair of layer M and smashed data X, float
-    [draws].
-
-    For comparison with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise.
-
-    >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
-    array([0.2 , 0.57])
+    """The scale λ* with the smallest error for each simulated pair of M and X, float [draws] in [0, 1], for comparison
+    with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise.
     """
     noise, best = CutNoise(law=settings.law, scale=scale), []
     for batch in _batches(settings):

@@ -82,29 +82,10 @@ class Panel:
     error: Array  # standard error of `mse`, [levels, points]
     exact: Array | None = None  # the same curves in closed form, [levels, points], if there is one
 
-    def __post_init__(self) -> None:
-        shape = (len(self.levels), len(self.factor))
-        for name in ("mse", "error", "exact"):
-            values = getattr(self, name)
-            if values is not None and np.shape(values) != shape:
-                raise ValueError(f"{name} must have shape {list(shape)} (levels, points), got {list(np.shape(values))}")
-
 
 def panels(rows: Sequence[Sequence[Panel]], *, note: str = "") -> Figure:
-    """Draw a grid of panels (small plots) as one figure; panels in a row share the vertical axis.
-
-    Args:
-        rows: the panels of each row; at least one row, all rows of the same length.
-
-    Raises:
-        ValueError: if the rows do not form a grid.
-    """
-    widths = {len(row) for row in rows}
-    if len(widths) != 1 or 0 in widths:
-        raise ValueError(
-            f"rows must be at least one row of panels, all of one length, got {[len(row) for row in rows]}"
-        )
-    columns = widths.pop()
+    """Draw a grid of panels as one figure: rows of equal length, whose panels share the vertical axis."""
+    columns = len(rows[0])
     figure = Figure(figsize=(4.6 * columns, 3.1 * len(rows) + 0.7), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
     grid = figure.subplots(len(rows), columns, squeeze=False, sharey="row")

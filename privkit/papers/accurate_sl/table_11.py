@@ -84,17 +84,7 @@ def table_11() -> Iterator[Table11Row]:
 
 
 def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
-    """The row of the paper's Table 11 for a model and noise; None if there is no such row.
-
-    Args:
-        name: the model's name in the table.
-        noise: law of the noise, "gaussian" or "laplace".
-        scale: σ of Gaussian noise, or b of Laplace noise.
-
-    >>> found = row_of("MLP on IMDB", "gaussian", 0.7)
-    >>> found.printed.epsilon, round(found.exact, 1)
-    (144.0, 113.2)
-    """
+    """The row of Table 11 for a model's name in the table, a law of noise and its σ or b; None if there is none."""
     wanted = (name, noise, scale)
     return next((_checked(bound) for bound in TABLE_11 if (bound.name, bound.noise, bound.scale) == wanted), None)
 
