@@ -97,12 +97,8 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
 
 
 def tight_bounds(steps: Steps) -> list[ComposedBound]:
-    """The bounds by numerical composition that apply to a run of at least one step: `composed_bound` and
-    `third_record_bound`, without those that are None.
-
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
-    >>> len(tight_bounds([(GaussianRelease(mu=1.0), 2)]))
-    1
+    """The bounds by numerical composition that apply to a run: `composed_bound` and `third_record_bound`, if they are
+    not None.
     """
     return [one for one in (composed_bound(steps), third_record_bound(steps)) if one is not None]
 

@@ -58,13 +58,8 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
-    """The smallest ε ≥ 0 at δ that a Rényi curve proves at one of A orders; `canonne` converts each order. The result
-    names the order.
-
-    Args:
-        orders: [A] increasing orders > 1.
-        rdp: [A] upper bounds ≥ 0 on the Rényi divergence at these orders; `inf` if none is known.
-        delta: δ in (0, 1).
+    """The smallest ε ≥ 0 at δ in (0, 1) that a Rényi curve proves at one of A increasing orders > 1, converted by
+    `canonne`, with this order. `rdp` [A] holds upper bounds ≥ 0 on the divergence, `inf` if none is known.
 
     >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order
     5.0

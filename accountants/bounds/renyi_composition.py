@@ -102,11 +102,8 @@ def renyi_bound(steps: Steps) -> RenyiBound:
 
 @cache
 def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi composition") -> tuple[str, str]:
-    """Two texts for a certificate, the method and the source of a composition, joined from the pairs (method, source)
-    of its steps.
-
-    >>> method_and_source((("", "Mironov 2017"), (", Poisson-sampled", "Mironov 2017")))[0]
-    'Rényi composition, Poisson-sampled'
+    """The method and the source of a composition, for a certificate, joined from the pairs (method, source) of its
+    steps.
     """
     how, sources = (dict.fromkeys(column) for column in zip(*parts, strict=True))
     return "".join((what, *how)), "; ".join((*sources, CONVERSION))

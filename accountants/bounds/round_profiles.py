@@ -14,8 +14,7 @@ from privkit.accountants.bounds.loss_distribution import Pair, Profile
 
 
 def without_replacement_gaussian(rate: float, mu: float) -> Profile:
-    """The tight privacy profile of one Gaussian release from k of n clients, under replace-one. `rate` is k/n; `mu` ≥ 0
-    is the shift in standard deviations of the noise.
+    """The tight privacy profile of one Gaussian release from k of n clients, under replace-one. `rate` is k/n.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9; Balle and Wang 2018, Theorem 8.
     """
@@ -41,10 +40,8 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
 
 
 def laplace_profile(shift: float) -> Profile:
-    """The privacy profile (a function from ε ≥ 0 to δ) of one Laplace variable: 1 − e^{(ε−t)/2} for ε ≤ t, and 0 above.
-
-    Args:
-        shift: t ≥ 0, the sensitivity divided by the scale of the noise.
+    """The privacy profile (a function from ε ≥ 0 to δ) of one Laplace variable of shift t: 1 − e^{(ε−t)/2} for ε ≤ t,
+    and 0 above.
 
     Source: derived from the hockey-stick integral.
 
@@ -56,8 +53,7 @@ def laplace_profile(shift: float) -> Profile:
 
 
 def gaussian_profile(mu: float) -> Profile:
-    """The privacy profile (a function from ε ≥ 0 to δ) of one Gaussian release whose shift is `mu` standard deviations
-    of the noise.
+    """The privacy profile (a function from ε ≥ 0 to δ) of one Gaussian release of shift `mu`.
 
     Source: Balle and Wang 2018, Theorem 8.
 

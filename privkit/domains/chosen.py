@@ -70,9 +70,6 @@ def with_classes(spec: Any, classes: object) -> Any:
     >>> from privkit.domains.images.vision import Mnist
     >>> with_classes(Mnist(), [0, 4])
     Mnist(classes=[0, 4])
-
-    Raises:
-        ValueError: if `classes` is not a list of at least two different class numbers.
     """
     if (
         not isinstance(classes, list)

@@ -98,7 +98,9 @@ def test_the_papers_figures_draw_their_simulations() -> None:
     settings = Settings(draws=50, points=5)
     figure = denoising_figures.figure("figure_2", settings)
     assert [axis.get_title()[:3] for axis in figure.axes] == ["(a)", "(b)", "(c)", "(d)"]
-    assert np.array_equal(lines(figure.axes[2])["-"], simulation.figure("figure_2", settings)[2].mse)
+    assert np.array_equal(
+        lines(figure.axes[2])["-"], simulation.simulate(settings, simulation.FIGURES["figure_2"][1])[2].mse
+    )
     assert ":" in lines(figure.axes[0])
     assert ":" not in lines(figure.axes[2])
     assert "chosen (the paper does not say): m = 10, n = 16" in figure.legends[0].get_title().get_text()

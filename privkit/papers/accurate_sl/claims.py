@@ -21,11 +21,6 @@ def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float
     sensitivity, σ > 0 the noise's standard deviation, and δ lies in (0, 1).
 
     Source: the accurate split learning paper, Theorem 3.5 (Dwork and Roth 2014, Theorem 3.22).
-
-    Δ > 0 is the L2 sensitivity, σ > 0 the noise's standard deviation, and δ lies in (0, 1). The formula is proven for ε
-    < 1 only.
-
-    Source: the accurate split learning paper, Theorem 3.5 (Dwork and Roth 2014, Theorem 3.22).
     """
     shift = validate.real("sensitivity", sensitivity, above=0) / validate.real("sigma", sigma, above=0)
     return _finite("sigma", sigma, _constant(delta) * shift)

@@ -87,14 +87,6 @@ class Curves:
     error: Array  # standard error of `mse`, [levels, points]
 
 
-def figure(name: str, settings: Settings) -> list[Curves]:
-    """The curves of one of the `FIGURES`; a `ValueError` if the settings have another noise law than the figure."""
-    usual, quantities = FIGURES[name]
-    if settings.law != usual.law:
-        raise ValueError(f"settings.law must be {usual.law!r} in this figure, got {settings.law!r}")
-    return simulate(settings, quantities)
-
-
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
     """Curves of each quantity under scaling and then under masking; `_QUANTITIES` lists the allowed quantities."""
     for name in quantities:

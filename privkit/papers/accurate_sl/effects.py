@@ -105,7 +105,11 @@ def bounds_of(experiment: str, defense: str) -> dict[str, float]:
         if law in ("gaussian", "laplace"):
             scale = float(given.get("sigma", given.get("scale", _DEFAULT)))
             row = row_of(_toml()["table_11"].get(experiment, ""), law, scale)
-            return {} if row is None else {"published_epsilon": row.printed.epsilon, "sound_epsilon": row.exact}
+            return (
+                {}
+                if row is None
+                else {"published_epsilon": row.epsilon, "sound_epsilon": row.certificate.quantities["exact_epsilon"]}
+            )
     return {}
 
 

@@ -16,8 +16,7 @@ from matplotlib.patches import Patch
 
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer, mask_mse, scale_mse
 from privkit.papers.accurate_sl.denoising_simulation import FIGURES as SIMULATED
-from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings
-from privkit.papers.accurate_sl.denoising_simulation import figure as simulated
+from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings, simulate
 from privkit.reports.figures import COLORS, MUTED
 from privkit.shared.array import Array
 
@@ -39,7 +38,7 @@ _FACTORS = {
 
 def figure(name: str, settings: Settings) -> Figure:
     """Draw one of the figures of the simulation."""
-    drawn = [_panel(curves, settings, "abcdef"[at]) for at, curves in enumerate(simulated(name, settings))]
+    drawn = [_panel(curves, settings, "abcdef"[at]) for at, curves in enumerate(simulate(settings, SIMULATED[name][1]))]
     return panels([drawn[row : row + 2] for row in range(0, len(drawn), 2)], note=settings.describe())
 
 
