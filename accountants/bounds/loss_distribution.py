@@ -85,11 +85,6 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
 
     Source: Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022, Algorithm 1.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> found, = from_profile(lambda e: gaussian.delta(e, 1.0), 0.01)
-    >>> bool(abs(found.masses.sum() + found.infinity - 1) < 1e-12)
-    True
     """
     return _on_grid(profile, validate.real("interval", interval, above=0), tail, _reaches(profile, tail))
 

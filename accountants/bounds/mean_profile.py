@@ -47,13 +47,6 @@ def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
 
     `mu` [J] are shifts > 0, and `weight` [J] their probabilities > 0; with the remaining probability nothing is
     released.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> at = np.linspace(0, 9, 1000)
-    >>> found = mean_profile(at, np.array([0.3, 1.1]), np.array([0.5, 0.5]))
-    >>> true = gaussian.delta(at[:, None], np.array([0.3, 1.1])).mean(1)
-    >>> bool(np.all(found >= true) and np.all(found <= true * (1 + 1e-11)))
-    True
     """
     mu = np.maximum(mu, _SMALLEST)
     deltas, starts, ends = np.empty(epsilon.size), np.array([0]), np.array([epsilon.size])

@@ -58,10 +58,6 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
     """The bound by numerical composition of all steps; None if a step has no privacy profile.
 
     Source: Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022.
-
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
-    >>> composed_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).pairs[0][1]
-    4
     """
     pairs = _all(step.pairs(count) for step, count in steps)
     if pairs is None:
@@ -79,12 +75,6 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
     `third_record` derives this profile. The result is None if no step samples k of n clients.
 
     Source: derived, in `third_record`.
-
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
-    >>> run = [(GaussianRelease(mu=1.0, sampling="without_replacement", rate=0.1), 20)]
-    >>> bounds = composed_bound(run), third_record_bound(run)
-    >>> [round(bound.epsilon(1e-5).value, 2) for bound in bounds]
-    [3.74, 3.62]
     """
     joined = [step.joined(count) for step, count in steps]
     if all(some is None for some in joined):

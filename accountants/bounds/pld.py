@@ -37,10 +37,6 @@ _MOST_ROUNDS = 10**11  # most rounds: their rounding errors, about 1e-14 each, s
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:
     """The upper bound of `composed_bounds` for T = `rounds` rounds of one mechanism, whose profile is that of one
     round.
-
-    >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
-    >>> round(composed_epsilon(without_replacement_gaussian(0.2, 1.0), 100, 1e-5, 1e-3), 3)
-    16.099
     """
     return composed_bounds([(profile, rounds)], delta, interval)[1]
 
@@ -50,10 +46,6 @@ def history_delta(steps: History, epsilon: float, interval: float | None = None)
 
     For T rounds in all, a result below about T·1e-280 only counts losses beyond the grid's end; the true δ may be far
     smaller.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
-    0.1252
     """
     e, checked = validate.real("epsilon", epsilon, least=0), _checked_history(steps)
     rounds = sum(count for _, count in checked)
@@ -87,11 +79,6 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
     independent, within d of the true losses, and on average too large by at most b = d/(1−e^{−d}) − 1 −
     ln(d/(1−e^{−d})) ≈ d²/8. By Hoeffding's inequality, their sum exceeds the true sum by more than T·b +
     d·√(T·ln(1/δ₀)/2) with probability at most δ₀ = δ/1000.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> low, high = composed_bounds([(lambda e: gaussian.delta(e, 0.1), 100)], 1e-5, 1e-4)
-    >>> low < 4.377178 < high
-    True
     """
     target = validate.delta(delta)
     bounds = _for_delta(steps, target, interval)
@@ -102,10 +89,6 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
 def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
     """The lower bound on ε of `composed_bounds`, from one direction alone (neighbor P against Q). This halves the work
     if the other direction (Q against P) has a profile of its own.
-
-    >>> from privkit.accountants.bounds.round_profiles import poisson_gaussian
-    >>> round(composed_lower([(poisson_gaussian(0.2, 1.0), 100)], 1e-5, 1e-3), 1)
-    14.5
     """
     target = validate.delta(delta)
     return _without_grid_error(*next(iter(_for_delta(steps, target, interval, first=True))), target)

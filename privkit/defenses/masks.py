@@ -44,9 +44,6 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
     in its dtype.
 
     `weights` are [M, T] or [G, k, T], as `leading` says (see `positions`); T = 1 gives all positions one weight.
-
-    >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()
-    [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
     """
     if weights.ndim != leading:
         raise ValueError(

@@ -22,9 +22,6 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
 
     Source: DP-CutMixSL §3.C; Gamma variates are computed as Γ(α) = Γ(α+1)·U^(1/α) in logarithms, so that a small α does
     not underflow.
-
-    >>> dirichlet_ratios(torch.tensor([[True, True], [True, False]]), float("inf"), torch.Generator()).tolist()
-    [[0.5, 0.5], [1.0, 0.0]]
     """
     if isinf(concentration):
         return present.double() / present.sum(1, keepdim=True)
@@ -87,10 +84,6 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
     weight 0 are not read and may be NaN. Forward and backward on one core, for tokens [5, 2, 128, 64, 192]: bool masks
     (a gather) take 28 ms and one weight per client (a batched product) takes 38 ms, while multiplying and adding takes
     69 ms.
-
-    >>> z = torch.tensor([[[[[1.0], [2.0]]], [[[3.0], [float("nan")]]]]])
-    >>> mix(z, torch.tensor([[[False, True], [True, False]]]).view(1, 2, 1, 2, 1)).flatten()
-    tensor([3., 2.])
     """
     if weight.dtype == torch.bool:
         return _patchwork(smashed, weight)

@@ -84,14 +84,6 @@ def refuted_by(
     holds in any fixed subspace; here subspaces are chosen on one half of the data and tested on the other. The
     distribution is tested by Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small
     shift changes only to second order.
-
-    >>> import torch
-    >>> clean = torch.rand(20, 16, generator=torch.Generator().manual_seed(0))
-    >>> noise = torch.randn(20, 16, generator=torch.Generator().manual_seed(1))
-    >>> refuted_by(clean, clean + noise, law="gaussian", scale=1.0)
-    ''
-    >>> bool(refuted_by(clean, clean + noise[:10].repeat(2, 1), law="gaussian", scale=1.0))
-    True
     """
     for odds, sentence in _tests(clean, released, law, scale, level / _TESTS, blur):
         if odds < level / _TESTS:
@@ -129,10 +121,6 @@ def _tests(
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
     """Size of `released − clean` divided by the expected size of the declared noise, ≥ 0: a root mean square for
     Gaussian noise, a mean absolute value for Laplace noise. It is about 1 if noise and `clean` are correct.
-
-    >>> import torch
-    >>> round(times_declared(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), law="gaussian", scale=5.0), 4)
-    0.7071
     """
     z, _, held = _standardized(clean, released, scale)
     size, freedom, power = _sizes(np.abs(z), held, law)

@@ -67,10 +67,8 @@ EVERY: dict[str, Callable[[Component, str], str]] = {
 
 
 def kind_of(given: str) -> str:
-    """The kind of a part, such as "defenses" or "models", from its name; a `UsageError` if it fits no kind, or several.
-
-    >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.convolutional:LeNet5")
-    ('defenses', 'models')
+    """The kind of a part, such as "defenses" or "models", from its name; a `UsageError` if it fits no kind, or
+    several.
     """
     if stages_given(given) is not None:
         return "defenses"

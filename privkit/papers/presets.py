@@ -38,9 +38,6 @@ def preset_settings(path: Path) -> dict[str, Any]:
 def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a preset, with the user's settings in place of the preset's; in `training`, each option is replaced
     separately.
-
-    >>> overridden({"seed": [0], "training": {"batch_size": 128}}, {"training": "learning_rate=0.1"})
-    {'seed': [0], 'training': {'batch_size': 128, 'learning_rate': 0.1}}
     """
     merged = {**settings, **given}
     own = given.get("training")

@@ -35,9 +35,6 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
     μ.
 
     Source: derived from Balle and Wang 2018, Theorem 8.
-
-    >>> [round(x, 4) for x in theorem_3_5_limit(1e-5)]
-    [8.4198, 1.7379]
     """
     from scipy.optimize import brentq
 
