@@ -34,8 +34,6 @@ class Adversarial(Unchanged):
     Attributes:
         strength: weight of the reversed gradient, ≥ 0; 1 as in Eq. 9.
         width: channels of the simulated attacker, ≥ 1.
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
 
     Source: Yao et al., patch shuffling, Eq. 9, after Xiao et al. 2020, "Adversarial learning of privacy-preserving and
     task-oriented representations". Gradient reversal (Ganin and Lempitsky 2015) trains both sides in one backward pass.
@@ -140,8 +138,6 @@ class Disco(Adversarial):
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.
         strength: weight of the attacker's error in the filter's loss, ≥ 0; α/(1 − α) in the authors' code.
         width: channels inside the simulated attacker, and of the filter's hidden layer, ≥ 1.
-        frozen_block: a frozen transformer block that clients run after the filter: true adds one with random weights,
-            "first" takes the server's first block, false adds none.
 
     Source: Singh et al. 2021, "DISCO: Dynamic and invariant sensitive channel obfuscation for deep neural networks",
     §3; the attacker is the same as in the defense `adv`. The authors' filter consists of further ResNet layers; ours

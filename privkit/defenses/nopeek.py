@@ -22,8 +22,6 @@ class NoPeek(Unchanged):
     Attributes:
         weight: weight ≥ 0 of the distance correlation dCor, which lies in [0, 1]; for comparison, the task's loss
             starts near ln(classes).
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
 
     Source: Vepakomma et al. 2020, "NoPeek: Information leakage reduction to share activations in distributed deep
     learning"; the default weight is privkit's.
@@ -61,8 +59,6 @@ class LabelDecorrelation(Unchanged):
 
     Attributes:
         weight: weight of the distance correlation, ≥ 0.
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
 
     Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning" (arXiv
     2203.01451); the default weight is privkit's.
