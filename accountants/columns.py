@@ -187,8 +187,7 @@ COLUMNS: tuple[Column, ...] = (
         "records",
         _whole(2),
         "n, number of one client's records, for sampling = shuffled_epochs with a secret uniform order and each "
-        "record alone in "
-        "a row; empty gives no credit for the order",
+        "record alone in a row; empty gives no credit for the order",
         belongs="sampling = shuffled_epochs",
     ),
     Column("rate", _decimal(above=0, most=1), "for sampling = poisson, in (0, 1]", belongs="sampling = poisson"),
@@ -231,8 +230,7 @@ COLUMNS: tuple[Column, ...] = (
         "noise_site",
         ("mixer", "client"),
         "who adds the noise: the mixer, once to the mixture, or each client, before mixing weakens it; the defense "
-        "dp_cutmixsl "
-        "has site=client by default",
+        "dp_cutmixsl has site=client by default",
         "mixer",
         belongs=_OTHERS,
     ),

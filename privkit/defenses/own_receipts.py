@@ -267,8 +267,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
         if is_own(stage):
             yield (
                 f"{stage.name} credits mixing with ratios that it draws itself, and their law was not measured; mix "
-                f"with "
-                "one of privkit's stages"
+                "with one of privkit's stages"
             )
         return
     if receipt.noise.law not in get_args(Law):
