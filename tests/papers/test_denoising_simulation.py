@@ -1,5 +1,7 @@
 """The simulated figures against loops and closed forms."""
 
+import subprocess
+import sys
 from itertools import chain, product
 from math import sqrt
 
@@ -10,7 +12,7 @@ from privkit.papers.accurate_sl import denoising as theory
 from privkit.papers.accurate_sl import denoising_simulation as simulation
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 from privkit.papers.accurate_sl.denoising_simulation import Settings
-from tests.papers.layers import Array
+from tests.papers.layers import Array, layer_at
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
@@ -111,10 +113,19 @@ def test_single_layers_scatter_around_the_average() -> None:
     batch = next(simulation._batches(Settings(draws=3, seed=9)))
     singles = simulation.best_scales(Settings(draws=3, seed=9), 0.7)
     for weights, features, single in zip(batch.weights, batch.features, singles, strict=True):
-        layer = LinearLayer.of(weights, features)
+        layer = layer_at(weights, features)
         assert theory.best_scale(layer, CutNoise(law="gaussian", scale=0.7)) == pytest.approx(single, rel=1e-12)
 
 
 def test_settings_say_what_the_paper_leaves_open() -> None:
     assert "chosen (the paper does not say): m = 7, n = 9" in Settings(rows=7, columns=9).describe()
     assert "b = 0.3" in Settings(law="laplace").describe()
+
+
+def test_imports_neither_torch_nor_matplotlib() -> None:
+    code = (
+        "import sys, privkit.papers.accurate_sl.denoising_simulation, privkit.papers.accurate_sl.composition;"
+        "print(sorted({'torch', 'matplotlib', 'scipy.integrate', 'scipy.stats'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
