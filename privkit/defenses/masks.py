@@ -45,10 +45,6 @@ def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int)
 
     `weights` are [M, T] or [G, k, T], as `leading` says (see `positions`); T = 1 gives all positions one weight.
     """
-    if weights.ndim != leading:
-        raise ValueError(
-            f"weights must have {leading} axes where smashed has {leading} leading ones, got {weights.ndim}"
-        )
     weights = weights if weights.dtype == torch.bool else weights.to(smashed.dtype)
     outer, trailing = weights.shape[:-1], smashed.shape[leading:]
     if weights.shape[-1] == 1:
