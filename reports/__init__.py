@@ -1,7 +1,6 @@
-"""Reports: from result rows (one for each defense, attack and seed) to tables, figures and one HTML page. No result is
-recomputed.
+"""Reports: from result rows (one for each defense, attack and seed) to tables, figures and one HTML page.
 
-The library imports neither the training code nor the attacks nor the accountants.
+No result is recomputed. The library imports neither the training code nor the attacks nor the accountants.
 """
 
 from __future__ import annotations

@@ -41,12 +41,9 @@ class BudgetCurve:
 def curves(
     drawn: Sequence[BudgetCurve], *, title: str, subtitle: str, xlabel: str, log_x: bool = False, whole: bool = False
 ) -> Figure:
-    """Draw ε against one parameter, with one color for each mechanism: a solid line for proven values, a dashed line
-    for published values.
-
-    The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit. If the parameter
-    takes only whole numbers (`whole`), every point is marked. Without curves, a ValueError is raised.
-    """
+    """Draw ε against one parameter, one color for each mechanism: a solid line for proven values, a dashed line for
+    published values. The subtitle should contain δ and the fixed parameters, and `xlabel` the parameter with its unit.
+    If the parameter takes only whole numbers (`whole`), every point is marked."""
     if not drawn:
         raise ValueError("curves must hold at least one curve, got none")
     figure = Figure(figsize=(7.6, 4.6), dpi=160, layout="constrained")

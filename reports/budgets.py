@@ -94,20 +94,13 @@ _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")  # a number that 
 
 
 def plain_text(value: object) -> str:
-    """A cell of a parameter table as text; the items of a list are separated by semicolons, and None is an empty text.
-
-    >>> plain_text([0.7, 0.3]), plain_text(None)
-    ('0.7;0.3', '')
-    """
+    """A cell of a parameter table as text; semicolons separate the items of a list, and None is an empty text."""
     return ";".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)
 
 
 def csv_text(rows: Iterable[BudgetRow]) -> Iterator[str]:
-    """The table of privacy budgets as CSV: the header, then one line for each row, with all fields and unrounded.
-    Infinities are "inf", missing values are empty.
-
-    The first row determines the columns that repeat the parameter table.
-    """
+    """The table as CSV: a header, with the first row's own columns of the parameter table, then one line for each row
+    with all fields, unrounded. Infinities are "inf", missing values are empty."""
     rows, out = iter(rows), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     first = next(rows, None)

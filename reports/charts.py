@@ -37,11 +37,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """The ticks of the axis: a few round values, as pairs (position on the sheet, text).
-
-        >>> [text for _, text in Scale(low=0, high=1, start=0, end=1).ticks]
-        ['0', '0.2', '0.4', '0.6', '0.8', '1']
-        """
+        """The ticks of the axis: a few round values, as pairs (position on the sheet, text)."""
         if self.logarithmic:
             powers = range(floor(log10(self.low)), ceil(log10(self.high)) + 1)
             factors = (1, 2, 5) if len(powers) < 4 else (1,)
@@ -125,11 +121,7 @@ def points(x: ArrayLike, y: ArrayLike) -> str:
 
 
 def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = False) -> Chart | None:
-    """A small chart of one value per training epoch; None if fewer than two values are finite.
-
-    >>> epoch_chart([1.0], "loss") is None
-    True
-    """
+    """A small chart of one value per training epoch; None if fewer than two values are finite."""
     found = [(epoch, value) for epoch, value in enumerate(values, 1) if isfinite(value)]
     if len(found) < 2:
         return None
@@ -143,8 +135,8 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
-    """A chart of an attack's AUC with its confidence limits by training epoch, one line per label. At an AUC of 1/2 the
-    attack learns nothing.
+    """A chart of an attack's AUC with its limits by training epoch, one line per label. At 1/2 the attack learns
+    nothing.
 
     Source: the panel of DP-CutMixSL's Fig. 10c.
     """

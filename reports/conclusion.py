@@ -131,11 +131,8 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:
-    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense.
-
-    The phrase names the attack unless one of the conclusion's verdicts names it. It is empty if identified records were
-    not counted.
-    """
+    """A phrase with the largest number of records that an attack identifies with this defense, and without a defense;
+    empty if they were not counted. It names the attack unless one of the conclusion's verdicts names it."""
     named = {one.threat_model for one in verdicts}
     within = {model for name, models in INCLUDES.items() if name in named for model in models}
     told = {one.attack for one in verdicts}

@@ -1,5 +1,4 @@
-"""Evidence of a run for an impact assessment or a model card: sentences and numbers, taken from result rows and
-verdicts.
+"""Evidence of a run for an impact assessment or a model card: sentences and numbers of result rows and verdicts.
 
 Nothing is recomputed, and no sentence claims more than the verdict.
 """
@@ -157,11 +156,8 @@ def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> Me
 
 
 def _shares(one: ThreatVerdict, rows: Sequence[Row]) -> list[Share]:
-    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests.
-
-    If another attack of this threat model identifies more records, such as an attack that failed its control
-    experiments, its shares follow.
-    """
+    """Shares of identified records, one for each seed, for the strongest attack on which the verdict rests, then for
+    another attack that identifies more, such as one that failed its control experiments."""
     groups: dict[str, list[tuple[Row, Interval]]] = {}
     for row in rows:
         found = identified(row.recovered)

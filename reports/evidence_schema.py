@@ -1,7 +1,6 @@
-"""The fields of `evidence.json`, and the HTML page that shows them.
+"""The fields of `evidence.json`, and the HTML page, which shows each field that has a title.
 
-The page shows each field that has a title, under this title. A field without a title repeats, for programs, the content
-of a sentence. So the JSON contains everything on the page.
+A field without a title repeats, for programs, the content of a sentence. So the JSON contains everything on the page.
 """
 
 from __future__ import annotations

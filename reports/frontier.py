@@ -74,12 +74,7 @@ class Frontier:
 
 def frontier(rows: Sequence[Row], *, least: int = 2) -> Frontier | None:
     """The privacy–utility frontier of a run: for each setting of a defense, its accuracy and the recovery by the
-    strongest attack. None if too few defended settings have an accuracy and a reconstruction.
-
-    Args:
-        rows: the run's result rows.
-        least: smallest number of defended settings that form a frontier.
-    """
+    strongest attack. None if fewer than `least` defended settings have an accuracy and a reconstruction."""
     done = [counted(row) for row in rows if row.status == "done" and row.accuracy and "unaligned" in row.recovered]
     metric = likeness([name for row in done for name in row.recovered["unaligned"]])
     done = [row for row in done if metric in row.recovered["unaligned"]]
@@ -191,11 +186,7 @@ def _with_setting(point: Point, points: Sequence[Point]) -> Point:
 
 
 def _options(label: str) -> list[str]:
-    """The options of a defense's label, in the order of its stages.
-
-    >>> _options("gaussian_noise:sigma=2.0,clip=1.0+masking:keep=0.2")
-    ['sigma=2.0', 'clip=1.0', 'keep=0.2']
-    """
+    """The options of a defense's label, in the order of its stages."""
     return [option for part in OPTIONS.findall(label) for option in part[1:].split(",")]
 
 

@@ -17,8 +17,8 @@ _FAINTEST = 0.18  # opacity of the largest proven ε; the smallest is drawn in f
 
 
 def frontier_chart(found: Frontier) -> Chart:
-    """The chart of a frontier: a mark for each setting of a defense, with its intervals of accuracy and recovery. A
-    line joins the settings of one defense, in the order of the run.
+    """The chart of a frontier: a mark for each setting, with its intervals of accuracy and recovery, and a line that
+    joins the settings of one defense, in the order of the run.
 
     The color is full for the smallest proven ε and pale for the largest; a hollow mark means that no ε is proven. A
     diamond marks the undefended model. Dashed lines are floors (guesses without the release).

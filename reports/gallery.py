@@ -112,11 +112,8 @@ def _found(row: Row) -> str:
 
 
 def strip(lines: Sequence[Pixels], side: int = LARGEST) -> bytes:
-    """Rows of images, one row below the other, as one PNG without gaps. An image's longer side is reduced to at most
-    `side` pixels.
-
-    Each row is uint8 [k, H, W, C]: k images of H x W pixels with one or three channels. All rows have the same shape.
-    """
+    """Rows of images, uint8 [k, H, W, C] each and alike, as one PNG without gaps. An image's longer side is reduced to
+    at most `side` pixels."""
     from PIL import Image
 
     pixels = np.concatenate([np.concatenate(list(images), axis=1) for images in lines])

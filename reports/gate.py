@@ -209,19 +209,12 @@ class Gate:
 
 
 def _digits(value: float) -> str:
-    """A number as text in a finding's sentence: four decimals below 100, otherwise at most six digits.
-
-    >>> _digits(0.4), _digits(60258000.6922), _digits(6144.0)
-    ('0.4000', '6.0258e+07', '6144')
-    """
+    """A number as text in a finding's sentence: four decimals below 100, otherwise at most six digits."""
     return f"{value:.4f}" if abs(value) < 100 else f"{value:.6g}"
 
 
 def must_agree(gates: Sequence[Gate]) -> None:
-    """Raise `GateError` if two gates (pass/fail conditions) contradict each other, so that no number meets both.
-
-    >>> must_agree([Gate.parse("ssim<=0.4"), Gate.parse("ssim>=0.4"), Gate.parse("mse>=0.6")])
-    """
+    """Raise `GateError` if two gates (pass/fail conditions) contradict each other, so that no number meets both."""
     for at_most in (one for one in gates if one.comparison.startswith("<")):
         for at_least in (one for one in gates if one.comparison.startswith(">")):
             models = {at_most.threat_model, at_least.threat_model} - {None}

@@ -213,19 +213,11 @@ def environment() -> Environment:
 
 
 def _cell(text: str) -> Markup:
-    """A table cell as HTML; the interval of a number is put below the number.
-
-    >>> _cell("0.900 [0.880, 0.920]")
-    Markup('0.900<small>[0.880, 0.920]</small>')
-    """
+    """A table cell as HTML; the interval of a number is put below the number."""
     found = re.fullmatch(r"(-?[\d.e+-]+) (\[[^\]]*\])", text)
     return Markup("{}<small>{}</small>").format(*found.groups()) if found else _breakable(text)
 
 
 def _breakable(text: str) -> Markup:
-    """A name as HTML that allows line breaks after punctuation.
-
-    >>> _breakable("mixup:keep=<1>")
-    Markup('mixup:<wbr>keep=&lt;1&gt;')
-    """
+    """A name as HTML that allows line breaks after punctuation."""
     return Markup("<wbr>").join(re.split(r"(?<=[:,+_/])(?=\w|<)", escape.markup(text)))

@@ -56,11 +56,8 @@ class Entry(Frozen):
 
 
 class MeasuredSetting(Frozen):
-    """The results of one setting (a defense with its options) against one adversary: means over seeds, and an interval
-    of the share of identified records.
-
-    The interval is over seeds; if there is only one seed, over records.
-    """
+    """The results of one setting against one adversary: means over seeds, and an interval of the share of identified
+    records, over seeds or (of one seed) over records."""
 
     dataset: str
     model: str
@@ -193,11 +190,7 @@ def read_registry(path: Path = REGISTRY) -> list[Entry]:
 
 def settings(found: Iterable[Entry]) -> list[MeasuredSetting]:
     """The registered settings, each summarized over its seeds. The setting of which most records are identified comes
-    first.
-
-    Seeds with fewer attacked records than another seed of the same setting are left out, since their shares are not
-    comparable.
-    """
+    first. Seeds with fewer attacked records than another seed are left out, since their shares are not comparable."""
     groups = grouped(found, lambda one: (one.dataset, one.defense, one.threat_model))
     return sorted((_setting(each) for each in groups.values()), key=lambda one: (-one.identified.value, one.defense))
 
@@ -246,12 +239,9 @@ def _mounted_by(rows: Sequence[Row], defense: str, model: ThreatModel) -> tuple[
 def place(
     own: Iterable[MeasuredSetting], registered: Sequence[MeasuredSetting], rows: Sequence[Row] | None = None
 ) -> list[Place]:
-    """The place of each own setting among the registered settings. A setting that has no peer gets no place.
-
-    A peer is a registered setting with another defense, and with the same dataset, adversary and number of attacked
-    records. `rows` are the run's result rows, whose attacks are compared with the registered attacks; None skips this
-    comparison.
-    """
+    """The place of each own setting among its peers: registered settings of another defense, with the same dataset,
+    adversary and number of attacked records. A setting without a peer gets no place. The attacks of the run's `rows`
+    are compared with the registered attacks."""
     made, models = [], list(THREAT_MODELS)
     for one in sorted(own, key=lambda one: (one.defense, models.index(one.threat_model))):
         same = [

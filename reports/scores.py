@@ -30,7 +30,7 @@ class Told:
 
 def score_charts(told: Told) -> tuple[Chart, Chart]:
     """Two charts of an attack's scores: the ROC curve, with the region that is proven impossible in gray, and the
-    histograms of positive and negative examples.
+    histograms.
 
     Source: the panels of DP-CutMixSL's Figs. 8-10.
     """
@@ -59,11 +59,8 @@ def _roc(told: Told) -> Chart:
 
 
 def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
-    """The area of rates that the proof rules out: above the proven ROC curve and below its mirror image.
-
-    The proven curve is known at some false positive rates. Between two of them the larger true positive rate counts,
-    since a chord of the curve would rule out too much.
-    """
+    """The area of rates that the proof rules out: above the proven ROC curve and below its mirror image. Between two
+    known rates the larger true positive rate counts, since a chord of the curve would rule out too much."""
     false, true = np.repeat(limits.false_positives, 2)[:-1], np.repeat(limits.true_positives, 2)[1:]
     corners = np.concatenate([[0.0], false, [1.0]]), np.concatenate([[1.0], true, [1.0]])
     above, below = points(x(corners[0]), y(corners[1])), points(x(1 - corners[0]), y(1 - corners[1]))

@@ -15,12 +15,8 @@ _Values = dict[int, dict[str, Interval]]  # seed -> name -> value with its limit
 
 
 def over_seeds(rows: Sequence[Row], confidence: float = 0.95) -> list[Summary]:
-    """The means over the seeds for every defense and attack, and for every guess without the release (floor). The list
-    is empty if there is a single seed.
-
-    The interval of a mean (`seed_intervals.over_intervals`) covers random splits, weights and draws. It is at least as
-    wide as the number of attacked records implies.
-    """
+    """The means over the seeds for every defense and attack, and for every guess without the release (floor); none for
+    a single seed. A mean's interval (`seed_intervals.over_intervals`) covers random splits, weights and draws."""
     groups: dict[_Key, _Values] = {}
     done = [row for row in rows if row.status == "done"]
     for row in done:

@@ -158,19 +158,13 @@ def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
 
 
 def summary_note(summaries: Sequence[Summary]) -> str:
-    """A note for a table of means over seeds: what the intervals cover, and a warning if there are fewer than 5 seeds.
-
-    >>> row = Summary(defense="none", attack="black_box", seeds=(0, 1), values={})
-    >>> "An interval over 2 seeds is wide" in summary_note([row])
-    True
-    """
+    """A note for a table of means over seeds: what the intervals cover, and a warning below 5 seeds."""
     seeds = min((len(summary.seeds) for summary in summaries), default=_FEW_SEEDS)
     if seeds >= _FEW_SEEDS:
         return _SUMMARY_NOTE
     return (
         f"{_SUMMARY_NOTE} An interval over {seeds} seeds is wide and depends on the assumed distribution over seeds; "
-        f"use "
-        f"{_FEW_SEEDS} seeds or more before you call a difference real."
+        f"use {_FEW_SEEDS} seeds or more before you call a difference real."
     )
 
 
@@ -235,11 +229,7 @@ def _of_records(names: Iterable[str]) -> list[str]:
 
 
 def rounds_of(queries: int) -> str:
-    """The number of rounds in which an attack sent queries, in words.
-
-    >>> rounds_of(1), rounds_of(1052)
-    ('1 round of queries', '1,052 rounds of queries')
-    """
+    """The number of rounds in which an attack sent queries, in words."""
     return f"{queries:,} round{'s' * (queries != 1)} of queries"
 
 
@@ -281,11 +271,7 @@ def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
 
 
 def _floor_name(name: str, defense: str, attack: str, protocol: str) -> str:
-    """The displayed name of a guess without the release (floor) or of an untrained attack.
-
-    >>> _floor_name(START, "none", "white_box", "sl")
-    'white_box on none before its first step'
-    """
+    """The displayed name of a guess without the release (floor) or of an untrained attack."""
     return f"{attack} on {defense} before its first step" if name == START else floor_title(name, protocol)
 
 
@@ -315,11 +301,7 @@ def number(found: Interval | None, digits: int) -> str:
 
 
 def with_prefix(operations: int) -> str:
-    """A number of operations as text, shortened by the prefix k (thousand) or M (million).
-
-    >>> with_prefix(950), with_prefix(12_345), with_prefix(3_400_000)
-    ('950', '12.35 k', '3.40 M')
-    """
+    """A number of operations as text, shortened by the prefix k (thousand) or M (million)."""
     for unit, size in (("M", 1_000_000), ("k", 1_000)):
         if operations >= size:
             return f"{operations / size:.2f} {unit}"
@@ -327,12 +309,7 @@ def with_prefix(operations: int) -> str:
 
 
 def of_task(name: str, found: Interval) -> str:
-    """A measure of the model's task as text, with its interval. An interval that is the measure's whole range is left
-    out.
-
-    >>> of_task("mcc", Interval(value=0.0, low=-0.99999, high=0.99999, n=5, method="m"))
-    '0.000'
-    """
+    """A measure of the model's task as text, with its interval unless that is the measure's whole range."""
     low, high = measure(f"task_{name}").within
     idle = round(found.low, 3) <= low and round(found.high, 3) >= high
     return number(found, 3) if idle else interval(found)

@@ -121,12 +121,8 @@ def _of(row: Row) -> dict[str, object]:
 
 
 def _decisive(row: Row, check: Check, tests: int) -> Judgement:
-    """The judgement on a result row's decisive check (whose failure makes the run fail). An undecided check counts as
-    not met.
-
-    Each of the run's `tests` of a claim by canaries may err by chance, so the sentence on a failure states their
-    number.
-    """
+    """The judgement on a row's decisive check; an undecided one counts as not met. Each of the run's `tests` of a claim
+    by canaries may err by chance, so the sentence on a failure states their number."""
     found = {
         "kind": "claim" if check.name in (CLAIM, DECLARATION) else "control",
         "name": check.name,

@@ -228,11 +228,7 @@ COMMANDS = (epsilon, calibrate, permutations, doctor)
 
 
 def _rates(text: str) -> tuple[float, float]:
-    """Parse "TPR@FPR" into a true positive rate and the false positive rate at which it holds.
-
-    >>> _rates(".05@.01")
-    (0.05, 0.01)
-    """
+    """Parse "TPR@FPR", such as .05@.01, into both rates."""
     true, _, false = text.partition("@")
     try:
         return float(true), float(false)
@@ -259,11 +255,8 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Print the parameter value that `calibrate` found, the resulting limits on any attack (`limits`), and the
-    certificate.
-
-    Noise and δ are rounded up, so that the printed value also reaches the target.
-    """
+    """Print what `calibrate` found: the parameter's value, the resulting limits on any attack, and the certificate.
+    Noise and δ are rounded up, so that the printed value also reaches the target."""
     from dataclasses import asdict
 
     if as_json:

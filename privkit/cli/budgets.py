@@ -34,20 +34,9 @@ _CHUNK = 2_000  # rows that are computed in one vectorised pass
 def budgets(
     entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
-    """Compute the ε of each table entry: yields its result row and its certificate, in order.
-
-    An entry that is refused yields a row with the error, and None.
-
-    Args:
-        tight: whether to compose numerically if no closed form is exact.
-        compare: whether to add the published ε.
-        terms: whether to add the guarantee in the terms of NIST SP 800-226.
-
-    >>> from privkit.accountants import table
-    >>> entries = table.read([{"mechanism": "gaussian", "sensitivity": 1, "sigma": 1}, {"mechanism": "dp_sl"}], 1e-5)
-    >>> [row.status for row, _ in budgets(entries, tight=False, compare=False)]
-    ['ok', 'error']
-    """
+    """The result row and certificate of each table entry, in order; a refused entry yields a row with the error, and
+    None. `tight` allows numerical composition, `compare` adds the published ε, `terms` the guarantee in the terms of
+    NIST SP 800-226."""
     iterator = iter(entries)
     while chunk := list(islice(iterator, _CHUNK)):
         answers = _computed([entry for entry in chunk if not entry.error], tight)

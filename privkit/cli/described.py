@@ -30,11 +30,8 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of one kind (such as "defenses"), as `privkit.parts.entries.part_entries` does, from the cache
-    if possible.
-
-    A kind with plug-ins is never cached, because plug-ins may change.
-    """
+    """Describe all parts of one kind (such as "defenses"), from the cache if possible. A kind with plug-ins is never
+    cached, because plug-ins may change."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
     file, state = root(cache_folder()) / f"described-{kind}.json", _state(kind)

@@ -43,14 +43,8 @@ def estimate(parts: Sequence[AuditConfig]) -> _Estimate:
     Times are CPU seconds of one thread (`privkit.torch_utils.clock`), because on a busy machine several threads spend
     CPU time on waiting. A long training step is timed on fewer images and scaled. Each attack is timed briefly on the
     first defense of its configuration, and extrapolated. Opening the data, scoring and the report are left out. In
-    three measured runs (digits, a table, a text) the estimate was 0.8 to 1.75 times the true CPU seconds. Without a
-    data root, random records of the published shape and number replace an official dataset.
-
-    Args:
-        parts: one configuration for each protocol, all with the same device and number of threads.
-
-    Raises:
-        PrivkitError: for settings that the run would refuse, and if a model, defense or attack fails in this trial.
+    three measured runs (digits, a table, a text) the estimate was 0.8 to 1.75 times the true CPU seconds. `parts` has
+    one configuration for each protocol; random records replace an official dataset without a data root.
     """
     use_own_caches()
     keep_freed_memory()

@@ -56,15 +56,8 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
 
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:
-    """The labels (name and options) of a defense at every combination of the given option values.
-
-    Args:
-        defense: a defense as `--defense` takes it; in a chain of several defenses, the one that has the option is
-            varied.
-        vary: texts of the form "key=value,value,…".
-
-    Raises:
-        UsageError: if no defense or several defenses of the chain have the option, or if a value is not allowed.
+    """The labels of a defense (in a chain, of the stage that has the option) at every combination of the option values
+    in `vary`, texts of the form "key=value,value,…".
 
     >>> varied("gaussian_noise:clip=2", ["sigma=.1,1.5"])
     ['gaussian_noise:sigma=0.1,clip=2.0', 'gaussian_noise:sigma=1.5,clip=2.0']

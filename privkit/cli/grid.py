@@ -29,14 +29,8 @@ _AXES = ("dataset", "model")
 
 
 def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:
-    """The planned runs of a grid, one for each pair of dataset and model: folder -> configuration.
-
-    Args:
-        settings: the settings of an audit, except that `dataset` and `model` may be lists.
-
-    Raises:
-        UsageError: for a large grid unless `yes` is True, and for settings that do not fit together.
-    """
+    """The planned runs of a grid, one for each pair of dataset and model: folder -> configuration. A `UsageError`
+    refuses a large grid unless `yes`, and settings that do not fit together."""
     axes = [_axis(settings, key) for key in _AXES]
     pairs = [
         {**settings, **{key: value for key, value in zip(_AXES, pair, strict=True) if value is not None}}
@@ -55,9 +49,7 @@ def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, Aud
 
 def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, hands: Mapping[str, Any]) -> NoReturn:
     """Compute a grid's runs one after another, print the verdict of each, and exit with the worst of their exit codes.
-
-    All runs are planned before the first one starts, so that wrong settings are refused at once.
-    """
+    All runs are planned before the first one starts, so that wrong settings are refused at once."""
     from privkit.audit.run import plan_audit, run_audit
     from privkit.files.storage import make_root
     from privkit.run.stopping import finished_cells, keeping

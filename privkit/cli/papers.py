@@ -224,10 +224,8 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Text table of what is reproduced of a paper: heading, and one row for each of its tables and figures.
-
-    A row gives the count of published numbers, their state (such as reproduced), and privkit's evidence.
-    """
+    """Heading and rows, one for each table and figure of a paper: its count of printed numbers, their state, and our
+    evidence."""
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
@@ -260,11 +258,8 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Text table of a paper's orderings of methods ("A is better than B"): heading, and one row with the verdict on
-    each.
-
-    If `tiny` gives the verdicts at tiny scale, further columns show these verdicts, the run's size and the added seeds.
-    """
+    """Heading and rows of a paper's orderings of methods ("A is better than B") with our verdicts. With `tiny`, the
+    verdicts at tiny scale, further columns show these, the run's size and the added seeds."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:

@@ -25,22 +25,15 @@ _READER_GONE = 141  # a shell's exit code for a program that SIGPIPE ended
 
 
 class Output(io.FileIO):
-    """An output stream that drops text which cannot be written, so that a write error does not stop a computation.
-
-    Attributes:
-        failed: the first write error; None if everything was written.
-    """
+    """An output stream that drops text which cannot be written, so that a write error does not stop a computation;
+    `failed` is the first write error."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self.failed: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write the data; if this fails, store the error in `failed`.
-
-        Raises:
-            BrokenPipeError: on standard output, if its reader has closed it.
-        """
+        """Write the data; an error is kept in `failed`, except that of a closed reader of standard output."""
         try:
             return super().write(data) or 0
         except BrokenPipeError:
@@ -107,11 +100,9 @@ def _told(error: BaseException) -> int:
 
 
 def _streams() -> Output:
-    """Make standard output and standard error always writable, and return standard output.
-
-    A closed descriptor is opened on the null device, so that no file of the run gets its number. A character that the
-    stream's encoding lacks becomes "?".
-    """
+    """Make standard output and standard error always writable, and return standard output. A closed descriptor is
+    opened on the null device, so that no file of the run gets its number. A character that the stream's encoding lacks
+    becomes "?"."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -135,10 +126,8 @@ def _streams() -> Output:
 
 
 def _refuse_small_limits() -> None:
-    """Raise a `MemoryError` if the memory limit is too small for the libraries, since the process would die silently.
-
-    If there is a limit, a child process tests whether it suffices.
-    """
+    """Raise a `MemoryError` if the memory limit is too small for the libraries, since the process would die silently; a
+    child process tests whether it suffices."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -170,17 +159,9 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context without Python's garbage collection, which would scan torch's objects repeatedly while they load.
-
-    This saves a seventh of the time in which a command reads its settings. Memory that is allocated inside may stay in
-    use until the process ends, so allocate little.
-
-    >>> with uncollected():
-    ...     gc.isenabled()
-    False
-    >>> gc.isenabled()
-    True
-    """
+    """A context without Python's garbage collection, which would scan torch's objects repeatedly while they load: a
+    seventh of the time in which a command reads its settings. Allocate little inside, since its memory may not be
+    freed."""
     before = gc.isenabled()
     gc.disable()
     try:

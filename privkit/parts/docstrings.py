@@ -10,23 +10,14 @@ _ENTRY = re.compile(r"^    (\w+(?:, \w+)*): +(.*)$")
 
 
 def text(part: object) -> str:
-    """The paragraphs of a docstring before its first section.
-
-    >>> text(text)
-    'The paragraphs of a docstring before its first section.'
-    """
+    """The paragraphs of a docstring before its first section."""
     lines = _lines(part)
     end = next((number for number, line in enumerate(lines) if _SECTION.match(line)), len(lines))
     return "\n".join(lines[:end]).strip()
 
 
 def source(part: object) -> str:
-    """The "Source:" section of a docstring, in one line; empty if there is none.
-
-    >>> from privkit.attacks.scores.leak import roc_points
-    >>> source(roc_points)
-    'Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`.'
-    """
+    """The "Source:" section of a docstring, in one line; empty if there is none."""
     lines = _lines(part)
     start = next((number for number, line in enumerate(lines) if line.startswith("Source:")), len(lines))
     end = next((number for number in range(start, len(lines)) if not lines[number].strip()), len(lines))

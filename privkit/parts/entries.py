@@ -17,9 +17,7 @@ def misnamed(kind: str) -> list[str]:
 
 
 def part_entries(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of a kind (such as "defenses") for `privkit list` and `privkit describe`.
-
-    An entry has the part's name, docstring, and options with defaults and ranges.
+    """Describe all parts of a kind (such as "defenses"): name, docstring, and options with defaults and ranges.
 
     >>> part_entries("partitions")[0]["allowed"]["smallest"]
     'a whole number >= 1'
@@ -39,11 +37,7 @@ def _row(name: str, summary: str, **more: Any) -> dict[str, Any]:
 
 
 def describe_part(name: str, target: Any) -> dict[str, Any]:
-    """Describe one part (defense, attack, …), registered or from a plug-in, as an entry of `part_entries`.
-
-    Raises:
-        UsageError: if the object is no class, function or dataclass.
-    """
+    """Describe one part (defense, attack, …), registered or from a plug-in, as an entry of `part_entries`."""
     spec = dataclasses.is_dataclass(target)
     if not (spec or isinstance(target, type) or callable(target)):
         raise UsageError("it is neither a class, a function nor a dataclass")

@@ -46,16 +46,9 @@ _REACHES_OUT = frozenset(
 
 
 def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
-    """Load a TorchScript or exported program; neither may contain a pickled object.
-
-    TorchScript may call only operators that compute on tensors. torch's reader of exported programs evaluates text as
-    code, so the command must trust this reader by name.
-
-    Raises:
-        Untrusted: if the file is an exported program, and the command does not trust the reader.
-        DataError: if the file is damaged, contains unnecessary content, or calls an operator that reaches beyond
-            tensors.
-    """
+    """Load a TorchScript or exported program; neither may contain a pickled object. TorchScript may call only operators
+    that compute on tensors. torch's reader of exported programs evaluates text as code, so the command must trust this
+    reader by name."""
     data, here = files.content(name), files.folder / name
     try:
         members = archived(data)
@@ -101,10 +94,8 @@ def program(name: str, files: Files, trust: Sequence[str]) -> nn.Module:
 
 
 def _strange(held: dict[str, bytes]) -> str:
-    """A phrase that names content which a TorchScript file does not need; "" if there is none.
-
-    torch ignores the case of members' names, so two names may not differ only in case.
-    """
+    """A phrase that names content which a TorchScript file does not need; "" if there is none. Two names may not differ
+    only in case, which torch ignores."""
     for member in held:
         folder, _, inside = member.partition("/")
         if not _MEMBER.fullmatch(inside) or folder != next(iter(held)).partition("/")[0]:

@@ -29,11 +29,7 @@ _MOST_COUNTS = 1 << 27  # places of a text, times words: floors count each word 
 
 
 def described_domain(domain: Domain) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The fields of `recording.json` that describe a record, and the contents of the files that these fields name.
-
-    >>> described_domain(Images(shape=(1, 8, 8)))
-    ({'image_shape': [1, 8, 8]}, {})
-    """
+    """The fields of `recording.json` that describe a record, and the contents of the files that these fields name."""
     if isinstance(domain, Images):
         return {"image_shape": list(domain.shape)}, {}
     return {"records": _FILE}, {_FILE: f"{json.dumps(to_json(domain))}\n".encode()}
@@ -71,16 +67,8 @@ def _read(files: Files, name: str) -> Domain:
 def records(
     described: Description, domain: Domain, tensors: Mapping[str, Tensor], kind: str, here: Path
 ) -> tuple[Batch, Tensor | None]:
-    """Read the adversary's or the private records of a recording.
-
-    Returns the records with their labels (0 if unknown); and the labels, or None if unknown.
-
-    Args:
-        kind: "own" for the adversary's records, "truth" for the private records.
-
-    Raises:
-        DataError: if the tensors are not records of the domain, or the labels do not fit.
-    """
+    """Read the adversary's ("own") or the private records ("truth") of a recording, as a batch with labels (0 if
+    unknown); and the labels, or None."""
     name = f"{kind}.{domain.name}"
     x, labels = tensors.get(name), tensors.get(f"{kind}.labels")
     if labels is not None:
@@ -128,12 +116,8 @@ def check_recorded_labels(labels: Tensor, classes: int | None, what: str) -> Non
 
 
 def check_alike(tensors: Mapping[str, Tensor], here: Path) -> None:
-    """Raise `DataError` if the labels in a recording's file differ in kind: class numbers, or several labels per
-    record.
-
-    The number of labels L must be equal, too. Labels of rounds may be float [N, L] although other labels are classes
-    [N], since defenses mix labels or add noise to them.
-    """
+    """Raise `DataError` if the labels in a recording's file are of several kinds: class numbers, or L labels per
+    record. Labels of rounds may be float [N, L] beside classes [N], since defenses mix labels or add noise to them."""
     labels = {name: value for name, value in sorted(tensors.items()) if name.endswith(".labels")}
     wide = next((name for name, value in labels.items() if several(value) and not value.is_floating_point()), None)
     for name, value in labels.items():

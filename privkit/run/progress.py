@@ -31,10 +31,7 @@ class Progress:
         """Note that training or an attack begins; its steps are counted in `unit`."""
 
     def step(self, done: int, total: int, value: float | None = None) -> None:
-        """Note that `done` of `total` steps of a training or attack are finished.
-
-        `value` is the newest value of its curve, such as the loss.
-        """
+        """Note that `done` of `total` steps are finished, and the newest `value` of their curve, such as the loss."""
 
 
 class Silent(Progress):

@@ -88,11 +88,7 @@ def circumstances(device: str, threads: int) -> Provenance:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Versions of installed packages, given by their import names; packages without a distribution are left out.
-
-    >>> sorted(versions({"numpy", "json"}))
-    ['numpy']
-    """
+    """Versions of installed packages, given by their import names; packages without a distribution are left out."""
     names = set(packages)
     known = _distributions(tuple((entry, _changed(entry)) for entry in sys.path)) if names else {}
     return {name: number for top in names for name in known.get(top, ()) if (number := _version(name, top))}

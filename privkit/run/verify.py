@@ -107,13 +107,8 @@ class _Examination:
 
 
 def examine(run: Path) -> _Examination:
-    """Check a whole run folder without changing it.
-
-    No other command may use the folder at the same time, because a file that is being written looks missing.
-
-    Raises:
-        RunFolderError: if `run` is not a run folder, or has a schema version that this version of privkit cannot read.
-    """
+    """Check a whole run folder without changing it. No other command may use the folder at the same time, because a
+    file that is being written looks missing."""
     examination = _Examination(run=root(run))
     home, manifest = examination.run, None
     try:

@@ -42,19 +42,11 @@ clipping."""
 class LiveClients:
     """Clients that train with an attacker in place of the server; implements `privkit.attacks.base.TrainingClients`.
 
-    Images, orders, defenses, averaging and the clients' optimizer are as in honest training. The learning rate stays at
-    its peak, since the length of the attack is unknown. Defenses in which the server changes gradients are not applied.
-
-    Args:
-        edge: the untrained clients, on the device of the images.
-        shares: the private images that each client holds.
-        spec: options of the honest training.
-        guard: a client's detector of malicious servers: in a tenth of the rounds the client sends wrong labels and does
-            not train on the returned gradients. None without one.
-        passes: how often `views` sends the attacked images.
-
-    Raises:
-        NotApplicable: if lower segments are not trained, or if no single server receives whole releases.
+    Images, orders, defenses, averaging and the clients' optimizer are as in honest training (`spec`). The learning rate
+    stays at its peak, since the length of the attack is unknown. Defenses in which the server changes gradients are not
+    applied. With a `guard`, a detector of malicious servers, a client sends wrong labels in a tenth of the rounds and
+    does not train on the returned gradients. `passes` says how often `views` sends the attacked images. A
+    `NotApplicable` says if lower segments are not trained, or if no single server receives whole releases.
 
     Source: Pasquini, Ateniese and Bernaschi 2021, "Unleashing the tiger", §III: in which the clients follow the
     protocol.
@@ -92,10 +84,8 @@ class LiveClients:
         self.labels: Tensor | None = None
 
     def round(self, answer: Callable[[View], Tensor]) -> None:
-        """Run one round of training, in which `answer` computes the returned gradient from what the server sees.
-
-        If the gradient overflows in a lower segment, an `AttackDiverged` is raised, and the weights stay unchanged.
-        """
+        """Run one round of training, in which `answer` computes the returned gradient from what the server sees. If it
+        overflows in a lower segment, an `AttackDiverged` is raised, and the weights stay unchanged."""
         edge, spec, device = self._edge, self._spec, self._private.x.device
         protocol, number = edge.protocol, self._number
         rounds = rounds_an_epoch(int(self._shares.sizes.sum()), protocol.clients, spec.batch_size)
@@ -176,15 +166,9 @@ class LiveClients:
 
 
 def imitated(edge: Clients, domain: Domain) -> Callable[[Tensor, Generator], Tensor] | None:
-    """Create a function by which the server applies the clients' defense to its own smashed data
-    (`ImageObservation.imitate`).
-
-    The clients' defense and frozen block are public; only the shape of their lower segments is used.
-
-    Returns:
-        The function; None if the defense acts on images before the lower segments, changes the shape of smashed data,
-        or is applied by the server.
-    """
+    """A function by which the server applies the clients' defense to its own smashed data (`ImageObservation.imitate`).
+    The clients' defense and frozen block are public; only the shape of their lower segments is used. None if the
+    defense acts on images before the lower segments, changes the shape of smashed data, or is applied by the server."""
     messages, sites = edge.protocol.active, sites_of(stages_of(edge.defense))
     if sites.images or not sites.smashed or any(stage.group > 1 for stage in sites.smashed):
         return None
@@ -212,15 +196,8 @@ def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """Train as an honest server, for comparison with a malicious server and for tests of detection.
-
-    Args:
-        upper: the server's segment; in a U-shape, with the clients' last layers. Its weights are trained here.
-        seed: seed of random layers such as dropout.
-
-    Returns:
-        The loss of each round, up to the round in which training diverges.
-    """
+    """Train `upper` (in a U-shape, with the clients' last layers) as an honest server, for comparison with a malicious
+    one. Returns the loss of each round, up to the round in which training diverges."""
     own = [weight for weight in upper.parameters() if weight.requires_grad]
     optimizer = optimizer_of(spec.upper, own) if own else None
     losses: list[float] = []

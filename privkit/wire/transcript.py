@@ -23,20 +23,16 @@ class RecordedRound:
 
     Attributes:
         view: the server's view: releases [M·B, ...], public random numbers, and in `cut_gradient` the gradient that the
-            server sends back (with gradient=average the mean over messages, otherwise the gradient of each message's
-            own loss).
-        received: the view of each sending client, in order; empty if images are mixed before the lower segments.
-            `smashed` [B, ...] is the output of the client's lower segment before the defense. `cut_gradient` is the
-            gradient that reaches this segment after the defense's backward pass, with the gradient of the client's
-            penalty, if any; None if lower segments are frozen.
-        returned: in a U-shape (clients hold the last layers), the second cut of each client: the server's features as
-            `smashed`, and the gradient that the client sent back. Empty without a U-shape.
-        members: for scoring, indices (in the round's images) of the up to k images mixed into each release, int64 [M·B,
-            k], filled with −1 if there are fewer than k.
-        labels: for scoring, labels of the round's images, int64 [n·B], or [n·B, L] with L labels per image; the first B
-            belong to client 0, the next B to client 1, and so on.
+            server sends back (with gradient=average the mean over messages, otherwise of each message's own loss).
+        received: the view of each sending client; empty if images are mixed before the lower segments. `smashed`
+            [B, ...] is the output of its lower segment before the defense; `cut_gradient` reaches this segment after
+            the defense's backward pass, with that of the client's penalty, if any; None if lower segments are frozen.
+        members: indices of the up to k images mixed into each release, int64 [M·B, k], filled with −1.
+        labels: of the round's images, int64 [n·B] or [n·B, L], client after client.
         images: the round's images in the same order, [n·B, ...]; None if they are not kept.
         lower: state dict of the clients' stacked lower segments before the round; None if it is not kept.
+        returned: in a U-shape, the second cut of each client: the server's features as `smashed`, and the gradient that
+            the client sent back. Empty without a U-shape.
     """
 
     view: View
@@ -54,11 +50,8 @@ class RecordedRound:
 
 
 class Transcript:
-    """Replaces `split_round` and records each round; arguments and results are those of `split_round`, bit for bit.
-
-    Args:
-        wanted: function from a round's number to whether the round is kept; None keeps all rounds.
-        inputs: whether to keep images and lower segments as well, for attacks by a client on its returned gradients.
+    """Replaces `split_round` and records each round that is `wanted` (by default all); arguments and results are those
+    of `split_round`, bit for bit. With `inputs`, images and lower segments are kept, for attacks by a client.
 
     Source: privkit's own; what is recorded are the messages of Gupta and Raskar 2018, Algorithm 1.
     """
@@ -105,11 +98,8 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """What the server of a U-shape (clients hold the last layers) saw of one client, with gradients, in each kept
-        round.
-
-        At the first cut it is the client's release, at the second cut the features.
-        """
+        """What the server of a U-shape saw of one client, with gradients, in each kept round: at the first cut the
+        client's release, at the second the features."""
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]

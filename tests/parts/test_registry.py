@@ -6,11 +6,25 @@ from typing import Any
 
 import pytest
 
+from privkit.attacks.scores.leak import roc_points
 from privkit.audit.seed_data import open_data
+from privkit.defenses.denoising import Masking
 from privkit.errors import UsageError
 from privkit.laws.parts import EVERY
+from privkit.parts import docstrings
 from privkit.parts.entries import part_entries
-from privkit.parts.registry import TABLES, load, parse, part_table, specify
+from privkit.parts.own_parts import kind_noun, kinds_of
+from privkit.parts.registry import (
+    TABLES,
+    distribution,
+    load,
+    name_and_options,
+    parse,
+    part_table,
+    read_part,
+    specify,
+    split_options,
+)
 from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import resolve
 
@@ -163,3 +177,21 @@ def test_fingerprint_follows_what_changes_an_answer() -> None:
     prints = [resolve(settings).fingerprint for settings in (*same, *other)]
     assert len(set(prints[: len(same)])) == 1
     assert len(set(prints[len(same) - 1 :])) == len(other) + 1
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (docstrings.text(docstrings.text), "The paragraphs of a docstring before its first section."),
+        (docstrings.source(roc_points), "Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`."),
+        ([kind_noun("defenses"), kind_noun("attacks")], ["defense", "attack"]),
+        ([kinds_of(Masking), kinds_of(len)], [["defenses"], []]),
+        (distribution("defenses", "batch_shuffle"), {}),
+        (name_and_options("attacks", {"name": "black_box", "epochs": 3}), ("black_box", {"epochs": 3})),
+        (read_part("mine:Squash:bound=2"), ("mine:Squash", {"bound": 2})),
+        (split_options(".1,[2,3]"), [".1", "[2,3]"]),
+        (parse("defenses", "gaussian_noise:sigma=2+masking@server").label, "gaussian_noise:sigma=2.0+masking"),
+    ],
+)
+def test_a_part_is_read(found: Any, wanted: Any) -> None:
+    assert found == wanted
