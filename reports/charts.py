@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from privkit.shared.interval import Interval
 
-LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46
-"""Margins of a chart's panel, for ticks and labels, in units of the sheet."""
+LEFT, RIGHT, TOP, BOTTOM = 58, 16, 14, 46  # margins of a chart's panel, for ticks and labels, in units of the sheet
 COLORS = 6  # number of line colors, which the style sheet defines
 
 

@@ -11,8 +11,7 @@ from privkit.reports.tables import interval
 from privkit.shared.rounding import rounded_up
 
 WIDTH, HEIGHT = 680, 400
-_LETTER, _LINE = 6.4, 13.0
-"""Size of a label's letter on the sheet."""
+_LETTER, _LINE = 6.4, 13.0  # size of a label's letter on the sheet
 _FAINTEST = 0.18  # opacity of the largest proven ε; the smallest is drawn in full color
 
 

@@ -20,8 +20,7 @@ from privkit.shared.measures import floor_title, likeness, measure
 Pixels = NDArray[np.uint8]
 
 _ROOM = 5_500_000  # bytes of all pixels on one page, before compression
-LARGEST, SMALLEST = 128, 16
-"""Pixels of a shown image's longer side: at most, and at least before strips are left out."""
+LARGEST, SMALLEST = 128, 16  # pixels of a shown image's longer side: at most, and at least before strips are left out
 
 
 @dataclass(frozen=True, kw_only=True)

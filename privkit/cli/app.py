@@ -200,8 +200,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
 ) -> None:
     """List all parts (defenses, attacks, …) with their options and defaults; for one kind, also the allowed values.
-    `privkit describe NAME` explains the options.
-    """
+    `privkit describe NAME` explains the options."""
     if kind is not None and kind not in TABLES:
         raise unknown("kind", kind, TABLES)
     about = ("text", "source")
