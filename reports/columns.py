@@ -135,8 +135,8 @@ def flat_record(row: Row) -> dict[str, object]:
 
 
 def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
-    """All numbers of all result rows as CSV, unrounded, with those of floors and of untrained attacks. With a verdict,
-    the user's gates are further columns, and each cell without a result gets a line."""
+    """All numbers of all rows as CSV, unrounded; with a verdict, also its gates, and a line for each cell without a
+    result."""
     lines = [flat_record(row) for row in rows]
     if verdict is not None:
         places = {row.cell: line for row, line in zip(rows, lines, strict=True)}
@@ -176,8 +176,7 @@ def answers_csv(rows: Sequence[Row], answer: str) -> str:
 
 
 def flat_csv(lines: Sequence[dict[str, object]]) -> str:
-    """Flat dicts as CSV: one line for each dict, one column for each key. Text that a spreadsheet would run as a
-    formula is escaped."""
+    """Flat dicts as CSV, one line each; text that a spreadsheet would run as a formula is escaped."""
     flat = [{str(escape.csv_cell(key)): escape.csv_cell(value) for key, value in line.items()} for line in lines]
     columns = list(dict.fromkeys(key for line in flat for key in line))
     out = io.StringIO()
@@ -188,8 +187,7 @@ def flat_csv(lines: Sequence[dict[str, object]]) -> str:
 
 
 def ends(name: str, value: Interval | float) -> tuple[float, float, float]:
-    """The three numbers of a column that a gate compares: value, lower and upper end of the interval. An AUC below 1/2
-    is reflected at 1/2, since it leaks as much."""
+    """The value and ends of a column that a gate compares; an AUC below 1/2 is reflected, since it leaks as much."""
     if not isinstance(value, Interval):
         return float(value), float(value), float(value)
     middle, low, high = value.value, value.low, value.high

@@ -99,8 +99,7 @@ def workflow_message(text: str) -> str:
 
 
 def markup(text: str) -> str:
-    r"""Text prepared for XML and HTML: characters that XML forbids become visible escapes. Line ends are kept; signs
-    like < must still be escaped."""
+    r"""Text for XML and HTML, in which characters that XML forbids are visible escapes; < must still be escaped."""
     return text.translate(_VISIBLE)
 
 

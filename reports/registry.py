@@ -56,8 +56,7 @@ class Entry(Frozen):
 
 
 class MeasuredSetting(Frozen):
-    """The results of one setting against one adversary: means over seeds, and an interval of the share of identified
-    records, over seeds or (of one seed) over records."""
+    """One setting against one adversary: means over seeds, and the share of identified records with its interval."""
 
     dataset: str
     model: str
@@ -82,8 +81,7 @@ class MeasuredSetting(Frozen):
 
 
 class Place(Frozen):
-    """The rank of a user's setting (a defense with its options) among the registered settings with the same dataset and
-    adversary."""
+    """The rank of a user's setting among the registered settings with the same dataset and adversary."""
 
     setting: MeasuredSetting  # the user's setting
     peers: int  # number of registered settings

@@ -17,8 +17,7 @@ _CORNERS = 120  # most corners of a drawn ROC curve
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """The scores that one attack gave to two kinds of examples (such as members and non-members), with its ROC curve,
-    AUC and proven limits."""
+    """The scores that one attack gave to two kinds of examples, with its ROC curve, AUC and proven limits."""
 
     positive: NDArray[np.float64]  # [P] scores of the positive examples, such as members
     negative: NDArray[np.float64]  # [Q] scores of the negative examples

@@ -30,8 +30,7 @@ class Judgement(Frozen):
 
 
 class CellState(Frozen):
-    """A planned cell (one attack on one defense with one seed) and its state. A cell that is "missing" has no result
-    yet; a cell that is "not_needed" will have none."""
+    """A planned cell and its state: "missing" if it has no result yet, "not_needed" if it will have none."""
 
     cell: str
     defense: str

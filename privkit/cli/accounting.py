@@ -255,8 +255,7 @@ def _print_found(
     labels: float | None = None,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Print what `calibrate` found: the parameter's value, the resulting limits on any attack, and the certificate.
-    Noise and δ are rounded up, so that the printed value also reaches the target."""
+    """Print what `calibrate` found; noise and δ are rounded up, so that the printed value also reaches the target."""
     from dataclasses import asdict
 
     if as_json:

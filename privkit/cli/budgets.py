@@ -34,9 +34,7 @@ _CHUNK = 2_000  # rows that are computed in one vectorised pass
 def budgets(
     entries: Iterable[TableEntry], *, tight: bool, compare: bool, terms: bool = False
 ) -> Iterator[tuple[BudgetRow, Certificate | None]]:
-    """The result row and certificate of each table entry, in order; a refused entry yields a row with the error, and
-    None. `tight` allows numerical composition, `compare` adds the published ε, `terms` the guarantee in the terms of
-    NIST SP 800-226."""
+    """The result row and certificate of each table entry, in order; an entry that is refused has no certificate."""
     iterator = iter(entries)
     while chunk := list(islice(iterator, _CHUNK)):
         answers = _computed([entry for entry in chunk if not entry.error], tight)

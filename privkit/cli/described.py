@@ -30,8 +30,7 @@ from privkit.settings.early import own_table
 
 
 def described(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of one kind (such as "defenses"), from the cache if possible. A kind with plug-ins is never
-    cached, because plug-ins may change."""
+    """Describe all parts of one kind, from the cache if possible; plug-ins may change, so their kinds have none."""
     if any(True for _ in plug_ins(kind)):
         return _read(kind)
     file, state = root(cache_folder()) / f"described-{kind}.json", _state(kind)

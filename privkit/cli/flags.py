@@ -16,16 +16,15 @@ from privkit.settings.table import Setting
 
 
 def flag(name: str, kind: Any, help_: str, *words: str, default: Any = None, **more: Any) -> inspect.Parameter:
-    """Declare a command-line flag as a parameter of a command's function. `words` are its spellings, none for `--name
-    VALUE`; with the default None, the value may be None as well as of this kind."""
+    """A command-line flag as a parameter of a command's function; `words` are its spellings, if not `--name VALUE`."""
     option = typer.Option(*words, help=help_, **more)
     annotation: Any = Annotated[kind | None, option] if default is None else Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def flag_of(setting: Setting) -> inspect.Parameter:
-    """The command-line flag of a setting. If a configuration file may hold the setting, the default is None, so that
-    the file decides."""
+    """The flag of a setting; its default is None if a configuration file may hold the setting, so that the file
+    decides."""
     more: dict[str, Any] = {"parser": seed if setting.many else whole_number} if setting.kind is int else {}
     kind = list[setting.kind] if setting.many else setting.kind  # type: ignore[name-defined]
     words = (setting.flag,) if setting.kind is bool else ()
@@ -34,8 +33,7 @@ def flag_of(setting: Setting) -> inspect.Parameter:
 
 
 def with_flags(command: Callable[..., Any], flags: Iterable[inspect.Parameter]) -> Callable[..., Any]:
-    """Replace the `**keywords` of a command's function by these flags; its own parameters stay, also instead of a flag
-    of the same name."""
+    """Replace the `**keywords` of a command's function by these flags; its own parameters stay."""
     signature = inspect.signature(command, eval_str=True)
     own = {name: each for name, each in signature.parameters.items() if each.kind is not each.VAR_KEYWORD}
     every = [*own.values(), *(each for each in flags if each.name not in own)]
@@ -57,8 +55,7 @@ class EachOnce(TyperCommand):
 
 
 def whole_number(given: str | int) -> int:
-    """Parse the text of a flag as a whole number; ranges and lists are refused. Libraries' parsers may read "0-4" as
-    -4."""
+    """Parse a flag's text as a whole number; ranges and lists are refused, since libraries may read "0-4" as -4."""
     if not re.fullmatch(r"[+-]?[0-9]{1,20}", str(given)):
         raise typer.BadParameter(f"one whole number such as 4, got {shortened(given)}")
     return int(given)

@@ -29,8 +29,7 @@ _AXES = ("dataset", "model")
 
 
 def runs(settings: Mapping[str, Any], out: Path, *, yes: bool) -> dict[Path, AuditConfig]:
-    """The planned runs of a grid, one for each pair of dataset and model: folder -> configuration. A `UsageError`
-    refuses a large grid unless `yes`, and settings that do not fit together."""
+    """The planned runs of a grid, one for each pair of dataset and model: folder -> configuration."""
     axes = [_axis(settings, key) for key in _AXES]
     pairs = [
         {**settings, **{key: value for key, value in zip(_AXES, pair, strict=True) if value is not None}}

@@ -224,8 +224,7 @@ def _print_paper(chosen: Paper, results: Path | None, as_json: bool) -> None:
 
 
 def coverage_table(covered: list[Covered]) -> TextTable:
-    """Heading and rows, one for each table and figure of a paper: its count of printed numbers, their state, and our
-    evidence."""
+    """Heading and rows, one for each table and figure of a paper: printed numbers, their state, and our evidence."""
     rows = []
     for one in covered:
         places = [one.entry.rows, one.entry.columns] if one.values else ["", ""]
@@ -258,8 +257,8 @@ def methods_table(methods: list[Measured]) -> TextTable:
 
 
 def orderings_table(judged: list[Judged], tiny: Mapping[tuple[str, str], str] | None = None) -> TextTable:
-    """Heading and rows of a paper's orderings of methods ("A is better than B") with our verdicts. With `tiny`, the
-    verdicts at tiny scale, further columns show these, the run's size and the added seeds."""
+    """Heading and rows of a paper's orderings ("A is better than B") with our verdicts; `tiny` adds those at tiny
+    scale."""
     heading = ["published ordering", "source", "quantity", "published", "difference", "verdict"]
     rows = []
     for one in judged:

@@ -79,8 +79,7 @@ class Shown:
         raise typer.Exit(verdict.exit_code)
 
     def failures(self, verdict: Any, before: str = "") -> None:
-        """Print one line for each failure: a cell with an error, a failed check of the results, or a failed gate (a
-        condition that the user set). A sentence that applies to several results is printed once."""
+        """Print one line for each cell with an error, and for each check or gate that failed."""
         failed: dict[str, None] = {}
         for cell in verdict.cells:
             if cell.status == "error":

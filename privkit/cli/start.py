@@ -25,8 +25,7 @@ _READER_GONE = 141  # a shell's exit code for a program that SIGPIPE ended
 
 
 class Output(io.FileIO):
-    """An output stream that drops text which cannot be written, so that a write error does not stop a computation;
-    `failed` is the first write error."""
+    """A stream that drops text which cannot be written, so that no computation stops; `failed` is the first error."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -100,9 +99,10 @@ def _told(error: BaseException) -> int:
 
 
 def _streams() -> Output:
-    """Make standard output and standard error always writable, and return standard output. A closed descriptor is
-    opened on the null device, so that no file of the run gets its number. A character that the stream's encoding lacks
-    becomes "?"."""
+    """Make standard output and standard error always writable, and return standard output.
+
+    A closed descriptor is opened on the null device, so that no file of the run gets its number.
+    """
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
@@ -159,9 +159,8 @@ def _reader_gone() -> NoReturn:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context without Python's garbage collection, which would scan torch's objects repeatedly while they load: a
-    seventh of the time in which a command reads its settings. Allocate little inside, since its memory may not be
-    freed."""
+    """A context without garbage collection, which takes a seventh of a command's start, as torch loads; allocate
+    little."""
     before = gc.isenabled()
     gc.disable()
     try:

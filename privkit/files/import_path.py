@@ -51,8 +51,7 @@ def is_trusted(module: str, trusted: Sequence[str]) -> bool:
 
 
 def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
-    """Refuse an import path outside the trusted modules, before anything is imported. `what` names the object in the
-    error."""
+    """Refuse an import path outside the trusted modules, before anything is imported."""
     module, _, name = path.replace(":", ".").rpartition(".")
     if f"{module}:{name}" not in _OURS and not is_trusted(module, trusted):
         raise Untrusted(

@@ -57,8 +57,8 @@ def content(path: str) -> str:
 
 
 def watch(module: str) -> None:
-    """Observe which files a module outside privkit reads, itself or through code that it calls; before the module is
-    imported."""
+    """Observe which files a module outside privkit, which is not yet imported, reads by itself or by code that it
+    calls."""
     if module.partition(".")[0] == "privkit":
         return
     if not _plugins:

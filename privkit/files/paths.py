@@ -45,8 +45,7 @@ def check_folder(folder: Path) -> None:
 
 
 def open_file(path: Path, flags: int) -> int:
-    """Open a plain file without following links; returns its descriptor. An `OSError` refuses links, pipes, devices and
-    folders."""
+    """Open a plain file, and no link, pipe, device or folder; returns its descriptor."""
     check_folder(path.parent)
     try:
         descriptor = os.open(path, flags | _NO_LINK, 0o644)

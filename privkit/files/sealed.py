@@ -70,8 +70,7 @@ def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def altered(folder: Path, files: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The files that differ from a record's list (path below the folder -> SHA-256), as pairs (file, description of the
-    difference)."""
+    """The files that differ from a record's list (path below the folder -> SHA-256), each with what differs."""
     changes = []
     for name, known in files.items():
         try:

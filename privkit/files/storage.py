@@ -84,8 +84,7 @@ def present_bytes(path: Path, most: int | None = None) -> bytes | None:
 
 
 def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
-    """The fields of a record (a JSON file with a checksum); None if the file does not exist, a `DamagedFile` if it was
-    changed, or has other values in the fields `identity`."""
+    """The fields of a record; None if there is no file, a `DamagedFile` if it was changed or has another `identity`."""
     try:
         return None if (data := present_bytes(path, MOST_TEXT)) is None else opened(data, **identity)
     except Broken as error:
@@ -93,8 +92,7 @@ def read_record(path: Path, **identity: Any) -> dict[str, Any] | None:
 
 
 def append_line(path: Path, line: str, *, flush: bool = True) -> None:
-    """Append one line by a single write; a killed process leaves at most a truncated last line. With `flush`, the line
-    survives a power failure."""
+    """Append one line by a single write, of which a killed process leaves at most a truncated line."""
     with writing(path):
         make_folder(path.parent)
         descriptor = open_file(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
@@ -143,8 +141,8 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> bytes | None:
-    """The checked content that `save_state` wrote; None if there is no file, a `DamagedFile` if it was changed, or
-    written for another result or model."""
+    """The checked content that `save_state` wrote; None if there is no file, a `DamagedFile` if it is another or
+    changed."""
     if (data := present_bytes(path)) is None:
         return None
     header, _, payload = data.partition(b"\n")
@@ -204,8 +202,7 @@ def packed(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
 
 
 def load_module(path: Path, module: nn.Module, known: str | None) -> None:
-    """Read weights, whose SHA-256 is `known`, from a file into a module; a `DamagedFile` if the file is missing or was
-    changed."""
+    """Read weights, whose SHA-256 is `known`, into a module; a `DamagedFile` if the file is missing or was changed."""
     from safetensors.torch import load
 
     weights, own = load(checked_bytes(path, known)), module.state_dict()

@@ -51,8 +51,7 @@ def _is_module(target: object) -> bool:
 
 
 def own(kind: str, path: str) -> Any:
-    """Import a user's own part: a dataclass, or an instance whose field values are the defaults. A `UsageError` refuses
-    what is no part of this kind."""
+    """Import a user's own part: a dataclass, or an instance whose field values are the defaults."""
     singular = kind_noun(kind)
     if kind not in _CONTRACTS:
         raise UsageError(f"a {singular} has no import path, got {path}; privkit list {kind} names those that there are")

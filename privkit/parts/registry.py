@@ -218,8 +218,7 @@ def _chain(stages: Sequence[Component]) -> Component:
 
 
 def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
-    """Create a frozen dataclass from `template` (its class, or an instance with default values) and options by field
-    name; unknown names and wrong types raise errors."""
+    """A frozen dataclass, made of `template` (its class, or an instance with default values) and options by name."""
     from pydantic import TypeAdapter, ValidationError
 
     cls = template if isinstance(template, type) else type(template)
@@ -253,8 +252,7 @@ def specify(what: str, template: Any, options: Mapping[str, Any]) -> Any:
 
 
 def read_options(given: str, text: str, what: str = "") -> dict[str, Any]:
-    """Read `key=value,key=value` with TOML values; a bare word is a string. `what` names the setting in errors, if the
-    options belong to no named part."""
+    """Read `key=value,key=value` with TOML values; a bare word is a string. `what` names a setting that is no part."""
     form = f"{what} as key=value" if what else "options as name:key=value"
     options: dict[str, Any] = {}
     for part in filter(None, split_options(text)):

@@ -34,8 +34,7 @@ _TYPES = frozenset(
 
 
 class Files:
-    """The files of a recording, each compared with its SHA-256 in `listed`; with `every`, a file that is not listed is
-    refused."""
+    """The files of a recording, each compared with its SHA-256 in `listed`; with `every`, others are refused."""
 
     def __init__(self, folder: Path, listed: Mapping[str, str], *, every: bool = True) -> None:
         self.folder, self._listed, self._every = folder, listed, every
@@ -90,8 +89,8 @@ def is_pickle(data: bytes) -> bool:
 
 
 def archived(data: bytes) -> list[str]:
-    """Names of the members of an archive, without unpacking; a `BadZipFile` for other files, a `ValueError` for
-    archives that are too large, encrypted or rarely compressed, or have two members of one name."""
+    """Names of an archive's members, without unpacking; a `ValueError` for suspicious archives, `BadZipFile` for
+    others."""
     if data.count(b"PK\x01\x02") > _MOST_MEMBERS:
         raise ValueError(f"it has more than {_MOST_MEMBERS} members")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

@@ -81,8 +81,7 @@ class Recording:
 
     @property
     def classes(self) -> int:
-        """The number of labels, ≥ 2: as declared, or else the number of labels per record, or else the largest label
-        plus one."""
+        """The number of labels, ≥ 2: as declared, or of labels per record, or the largest label plus one."""
         labels = [known for known in (self.own.y, self.labels) if known is not None and len(known)]
         counts = [known.shape[1] if several(known) else int(known.max()) + 1 for known in labels]
         return self.description.classes or max([2, *counts])
@@ -120,8 +119,7 @@ class Recording:
         return len(self.views) // self.description.passes
 
     def last_passes(self, passes: int) -> tuple[View, ...]:
-        """The rounds of the last passes over the records, the last pass first, since the recorded segments have its
-        weights."""
+        """The rounds of the last passes, the last pass first, since the recorded segments have its weights."""
         ends = range(len(self.views), 0, -self.pass_rounds)[:passes]
         views = (view for end in ends for view in self.views[end - self.pass_rounds : end])
         return tuple(replace(view, round=number) for number, view in enumerate(views))
@@ -303,8 +301,7 @@ def _single(value: Tensor | None) -> Tensor | None:
 
 
 def _members(recording: Recording, tensors: Mapping[str, Tensor], known: int, here: Path) -> Tensor:
-    """Indices of the true records that are mixed into each release of one pass, from the tensor `truth.members`;
-    without it, release n holds record n."""
+    """The true records that each release of one pass is mixed of; without `truth.members`, release n holds record n."""
     described, given, nouns = recording.description, tensors.get("truth.members"), recording.domain.records
     seats = (sum(len(view.smashed) for view in recording.views) // described.passes, described.mixed)
     if seats[0] * seats[1] > _MOST_SEATS:

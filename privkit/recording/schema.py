@@ -181,7 +181,7 @@ def description_file(folder: Path) -> bytes:
 
 
 def plain_bytes(folder: Path, name: str, most: int) -> bytes:
-    """Read a plain file of at most `most` bytes in a folder, no link, pipe or device; the folder's own path may contain
+    """Read a plain file (no link, pipe or device) of at most `most` bytes in a folder, whose own path may contain
     links."""
     if not name.isprintable() or name != Path(name).name or (folder / name).is_symlink():
         raise DataError(f"{folder}: {shortened(name)} must be a file of this folder itself; copy it there")

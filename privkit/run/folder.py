@@ -23,8 +23,7 @@ _OF_THE_RUN = ("result.json", STRIP)  # files of a cell that its computation nei
 
 
 class RunFolder:
-    """Paths of models, control experiments and cells (defense, attack, seed). A worker writes into its own folder
-    `path`, and also reads the run's folder `origin`."""
+    """Paths of models, control experiments and cells; a worker writes into its own `path`, and also reads `origin`."""
 
     def __init__(self, path: Path | str, origin: Path | None = None) -> None:
         self.path = root(path)

@@ -184,8 +184,8 @@ class RunLedger(RunFolder):
         write_record(self.path / "manifest.json", self.manifest.model_dump(mode="json"))
 
     def take(self, threads: int, settings: Mapping[str, Any]) -> None:
-        """Write the threads, settings and plan of a continued run into the manifest; an earlier version may have
-        planned less."""
+        """Write a continued run's threads, settings and plan into the manifest; an earlier version may have planned
+        less."""
         changes = {"threads": threads, "settings": dict(settings), "cells": self._planned}
         if {name: getattr(self.manifest, name) for name in changes} != changes:
             self.manifest = self.manifest.model_copy(update=changes)

@@ -75,8 +75,7 @@ def holds(home: Path) -> bool:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """The manifest of a run folder; None if there is none. A damaged one raises an error that does not advise to delete
-    files, since they may be somebody else's."""
+    """The manifest of a run folder, or None. No error advises to delete files, which may be somebody else's."""
     file = root(path) / "manifest.json"
     try:
         data = read_bytes(file, MOST_TEXT)
@@ -98,8 +97,7 @@ def read_manifest(path: Path) -> Manifest | None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All result rows of a run folder in the order of its plan, read without resuming the run. A `DamagedFile` says if
-    a line is damaged, belongs to no planned cell, or contradicts another line."""
+    """All rows of a run folder in the order of its plan; a `DamagedFile` for a damaged, strange or doubled line."""
     manifest = read_manifest(path)
     if manifest is None:
         raise RunFolderError(f"{path} is not a run folder: it has no manifest.json")

@@ -40,8 +40,8 @@ class Stopped(BaseException):
 
 @contextmanager
 def heeded() -> Iterator[None]:
-    """A context in which SIGINT, SIGTERM and SIGHUP raise `Stopped`; the third signal ends the process at once. A
-    signal that is ignored from outside, such as SIGHUP under `nohup`, stays ignored."""
+    """A context in which SIGINT, SIGTERM and SIGHUP (unless ignored) raise `Stopped`; the third ends the process at
+    once."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     count = 0
 

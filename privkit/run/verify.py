@@ -107,8 +107,7 @@ class _Examination:
 
 
 def examine(run: Path) -> _Examination:
-    """Check a whole run folder without changing it. No other command may use the folder at the same time, because a
-    file that is being written looks missing."""
+    """Check a whole run folder without changing it. A file that another command is writing looks missing."""
     examination = _Examination(run=root(run))
     home, manifest = examination.run, None
     try:

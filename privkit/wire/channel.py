@@ -56,8 +56,7 @@ def record_rounds(edge: Clients, victims: Batch, *, batch_size: int, seed: int, 
 
 
 def black_box_query(edge: Clients) -> Query:
-    """Create a function that sends the adversary's own images, with random labels, to the clients and returns their
-    release."""
+    """A function that sends the adversary's own images, with random labels, to the clients for their release."""
     lowers = CopiesOnce(edge.lowers)
 
     @torch.no_grad()
@@ -73,8 +72,8 @@ def black_box_query(edge: Clients) -> Query:
 
 
 def shared_lower(edge: Clients) -> nn.Module | None:
-    """The lower segment that a white-box adversary knows: a frozen one is public, and an averaged one is sent to all
-    clients. None if clients have different ones."""
+    """The lower segment that a white-box adversary knows, which is frozen or averaged; None if clients have different
+    ones."""
     weights = [*edge.lowers.parameters(), *edge.lowers.buffers()]
     same = all(bool((stack == stack[:1]).all()) for stack in weights)
     if not same:

@@ -196,8 +196,7 @@ def _smashed_like(edge: Clients, domain: Domain) -> Tensor:
 
 
 def serve(clients: LiveClients, upper: nn.Module, rounds: int, spec: TrainingSpec, seed: int = 0) -> list[float]:
-    """Train `upper` (in a U-shape, with the clients' last layers) as an honest server, for comparison with a malicious
-    one. Returns the loss of each round, up to the round in which training diverges."""
+    """Train `upper` as an honest server, for comparison with a malicious one: the losses until training diverges."""
     own = [weight for weight in upper.parameters() if weight.requires_grad]
     optimizer = optimizer_of(spec.upper, own) if own else None
     losses: list[float] = []

@@ -98,8 +98,7 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """What the server of a U-shape saw of one client, with gradients, in each kept round: at the first cut the
-        client's release, at the second the features."""
+        """What a U-shape's server saw of one client in each kept round: its release, or at the second cut the features."""
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]
