@@ -267,7 +267,7 @@ ENGINES: dict[str, _Factory] = {"dask": _dask, "mpi": _mpi, "submitit": _submiti
 
 @contextmanager
 def engine(named: str | None, wanted: Wanted) -> Iterator[Executor]:
-    """A context with a run's executor: NAME or NAME:options of `ENGINES`, module:factory, or None for processes here."""
+    """A context with a run's executor: NAME or NAME:options of `ENGINES`, module:factory, or None for processes."""
     name, colon, rest = (named or "").partition(":")
     if named and name not in ENGINES and not colon:
         raise unknown("engine", named, [*ENGINES, "module:factory"])

@@ -98,7 +98,7 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """What a U-shape's server saw of one client in each kept round: its release, or at the second cut the features."""
+        """What a U-shape's server saw of one client in each kept round: its release, or the features of the second."""
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]
