@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
 from itertools import tee, zip_longest
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -184,8 +183,6 @@ def permutations(
     as_json: Json = False,
 ) -> None:
     """Permutation counts of patch and batch shuffling (σ-privacy), and why they do not give differential privacy."""
-    from dataclasses import asdict
-
     from privkit.accountants.shuffles import certificates
     from privkit.accountants.shuffles import permutations as counts
 
@@ -199,9 +196,9 @@ def permutations(
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:
-        say_json({**asdict(certificate), "epsilon": None})
-        return
-    print_certificate(certificate)
+        say_json(certificate)
+    else:
+        print_certificate(certificate)
 
 
 def doctor(
@@ -256,12 +253,10 @@ def _print_found(
     limits: Mapping[str, float] | None = None,
 ) -> None:
     """Print what `calibrate` found; noise and δ are rounded up, so that the printed value also reaches the target."""
-    from dataclasses import asdict
-
     if as_json:
-        fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": asdict(certificate)}
+        fields = {"parameter": name, "value": value, "sigma_labels": labels, "certificate": certificate}
         fields |= {"limits": dict(limits)} if limits else {}
-        say_json(without_infinities(fields))
+        say_json(fields)
         return
     say(f"{name} = {int(value):,}" if name in ("rounds", "group") else f"{name} = {rounded_up(value, 6)}")
     if labels is not None:
@@ -273,13 +268,6 @@ def _print_found(
             told += f" at a false positive rate of {limits['false_positive_rate']:g}"
         say(told)
     print_certificate(certificate)
-
-
-def without_infinities(value: Any) -> Any:
-    """A value for JSON, which has no infinity: infinity becomes None."""
-    if isinstance(value, dict):
-        return {key: without_infinities(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _loaded(table: str) -> Iterator[Mapping[str, Any]]:

@@ -209,7 +209,7 @@ def list_(
         for name in ([kind] if kind else TABLES)
     }
     if as_json:
-        say_json(tables, default=str)
+        say_json(tables)
         return
     for name, entries in tables.items():
         say(name)

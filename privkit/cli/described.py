@@ -75,7 +75,7 @@ def describe(
     if not found:
         raise unknown("part", name, {other for entries in every.values() for other in entries}, "privkit list")
     if as_json:
-        say_json(found, default=str)
+        say_json(found)
         return
     for number, part in enumerate(found):
         say(*([""] if number else []), *_shown(part))

@@ -62,8 +62,7 @@ def run_grid(grid: Mapping[Path, AuditConfig], shown: Shown, *, again: bool, han
             run = run_audit(config, out=folder, progress=progress, **hands)
         verdicts[folder] = run.verdict
         if shown.as_json:
-            fields = {"event": "run", "run": str(folder), "verdict": run.verdict.model_dump(mode="json")}
-            say_json(fields, indent=None)
+            say_json({"event": "run", "run": str(folder), "verdict": run.verdict}, indent=None)
         elif not shown.quiet:
             say(f"{folder}: {run.verdict.sentence}")
         shown.failures(run.verdict, f"{folder}: ")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from privkit.cli.accounting import Json, print_certificate, without_infinities
+from privkit.cli.accounting import Json, print_certificate
 from privkit.cli.say import say, say_json
 from privkit.errors import UsageError
 
@@ -35,7 +35,7 @@ def ledger(
     except ValueError as error:
         raise UsageError(str(error)) from error
     if as_json:
-        say_json(without_infinities(asdict(spent) | ({} if now is None else {"so_far": asdict(now)})))
+        say_json(asdict(spent) | ({} if now is None else {"so_far": now}))
         return
     print_certificate(spent)
     if now is not None:

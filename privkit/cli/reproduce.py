@@ -107,12 +107,12 @@ def _json(found: Reproduced) -> dict[str, Any]:
         "paper": found.paper,
         "table": found.table,
         "scale": found.scale,
-        "claims": [asdict(one) for one in found.claims],
+        "claims": found.claims,
         "methods": [
             {
                 **asdict(one),
                 "published": found.published.get((one.method, one.quantity)),
-                "interval": None if one.interval is None else asdict(one.interval),
+                "interval": one.interval,
                 "verdict": found.verdict(one),
             }
             for one in found.methods

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -68,7 +67,7 @@ class Shown:
                 "threats": threats,
                 "rows": list(rows),
             }
-            say_json(fields, indent=None, default=lambda model: json.loads(model.model_dump_json()))
+            say_json(fields, indent=None)
         elif not self.quiet:
             _print_run(list(rows), page)
             say(f"run: {verdict.sentence}")
