@@ -86,11 +86,19 @@ class Chart:
     y: Scale
     x_label: str
     y_label: str
-    width: int  # width of the sheet
-    height: int
     shapes: tuple[Shape, ...] = ()  # from back to front
     marks: tuple[Mark, ...] = ()  # above the shapes
     words: tuple[tuple[float, float, str], ...] = ()  # inside the panel: right end, base line, text
+
+    @property
+    def width(self) -> float:
+        """The width of the sheet."""
+        return self.x.end + RIGHT
+
+    @property
+    def height(self) -> float:
+        """The height of the sheet."""
+        return self.y.start + BOTTOM
 
     @property
     def keys(self) -> list[Shape]:
@@ -130,7 +138,7 @@ def epoch_chart(values: Sequence[float], title: str, *, logarithmic: bool = Fals
     x, y = panel(300, 170, (1, len(values)), limits, logarithmic=logarithmic)
     x = replace(x, whole=True)
     line = Shape(kind="line c0", points=points(x(epochs), y(heights)), name=title)
-    return Chart(title=title, x=x, y=y, x_label="epoch", y_label="", width=300, height=170, shapes=(line,))
+    return Chart(title=title, x=x, y=y, x_label="epoch", y_label="", shapes=(line,))
 
 
 def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
@@ -149,6 +157,4 @@ def area_chart(by_epoch: Mapping[str, Sequence[Interval]]) -> Chart:
         shapes.append(Shape(kind=f"band {color}", points=points(x(np.concatenate([epochs, epochs[::-1]])), around)))
         line = points(x(epochs), y([area.value for area in areas]))
         shapes.append(Shape(kind=f"line {color}", points=line, name=label))
-    return Chart(
-        title="AUC by epoch", x=x, y=y, x_label="epoch", y_label="AUC", width=640, height=300, shapes=tuple(shapes)
-    )
+    return Chart(title="AUC by epoch", x=x, y=y, x_label="epoch", y_label="AUC", shapes=tuple(shapes))

@@ -35,6 +35,7 @@ from privkit.reports.tables import interval
 from privkit.reports.threats import ThreatVerdict
 from privkit.reports.verdict import Verdict
 from privkit.shared.certificate import Certificate
+from privkit.shared.grouped import grouped
 from privkit.shared.interval import Interval
 from privkit.shared.limits import NO_USE
 from privkit.shared.measures import CONSTANT_ATTACKS, TOLD_APART
@@ -220,17 +221,11 @@ def _answer(row: Row) -> Answer:
 
 def _claims(rows: Sequence[Row]) -> list[Claim]:
     """One claim for each distinct certificate of a defense."""
-    groups: list[tuple[Certificate, list[Row]]] = []
-    for row in rows:
-        same = next((members for found, members in groups if found == row.certificate), None)
-        if same is not None:
-            same.append(row)
-        elif row.certificate is not None:
-            groups.append((row.certificate, [row]))
+    groups = grouped((row for row in rows if row.certificate), lambda row: repr(row.certificate)).values()
     failed = (check for row in rows for check in row.checks if check.name in (CLAIM, DECLARATION))
     against = tuple(dict.fromkeys(check.detail for check in failed if check.passed is False))
     unknown = Certificate(kind="nothing", statement="no row records what is claimed")
-    return [_claim(found, members, against) for found, members in groups or [(unknown, list(rows))]]
+    return [_claim(group[0].certificate or unknown, group, against) for group in groups or [rows]]
 
 
 def _claim(found: Certificate, rows: Sequence[Row], against: tuple[str, ...]) -> Claim:

@@ -60,8 +60,6 @@ def frontier_chart(found: Frontier) -> Chart:
         y=y,
         x_label="task accuracy",
         y_label=f"{found.name} of the strongest attack",
-        width=WIDTH,
-        height=HEIGHT,
         shapes=tuple(shapes),
         marks=_labelled(marks, [_label(point, found) for point in found.points], words),
         words=tuple(words),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -50,10 +51,9 @@ class Report:
     )  # the command that runs this cell alone; empty if begun in Python
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sheet:
+class _Sheet(NamedTuple):
     title: str
-    table: Table
+    table: Table | None
     note: str
     csv: str
 
@@ -99,51 +99,33 @@ def render(report: Report, folder: Path, write: Write) -> Path:
 
 
 def _sheets(report: Report) -> dict[str, _Sheet]:
-    rows, summaries = report.rows, report.summaries
-    curve = frontier.frontier(rows)
-    made: dict[str, tuple[str, Table | None, str, Callable[[], str]]] = {
-        "threats": (
+    """The tables that are not empty, by the names of their files."""
+    rows, summaries, curve = report.rows, report.summaries, frontier.frontier(report.rows)
+    sheets = {
+        "threats": _Sheet(
             "Falls or holds, by threat model",
             threats.threats_table(report.threats),
             threats.NOTE,
-            lambda: threats.threats_csv(report.threats),
+            threats.threats_csv(report.threats),
         ),
-        "seeds": (
+        "seeds": _Sheet(
             "Over seeds",
             tables.summary_table(summaries, rows) if summaries else None,
-            tables.summary_note(summaries) if summaries else "",
-            lambda: columns.seeds_csv(summaries),
+            tables.summary_note(summaries),
+            columns.seeds_csv(summaries),
         ),
-        "audit": (
-            "All numbers",
-            tables.table(rows),
-            tables.note_of(rows),
-            lambda: columns.to_csv(rows, report.verdict),
+        "audit": _Sheet("All numbers", tables.table(rows), tables.note_of(rows), columns.to_csv(rows, report.verdict)),
+        "answers": _Sheet(
+            "Labels, members and canaries", answers.answers_table(rows), answers.NOTE, columns.answers_csv(rows, "auc")
         ),
-        "answers": (
-            "Labels, members and canaries",
-            answers.answers_table(rows),
-            answers.NOTE,
-            lambda: columns.answers_csv(rows, "auc"),
-        ),
-        "orders": (
-            "Recovery of the order",
-            answers.orders_table(rows),
-            answers.ORDER_NOTE,
-            lambda: columns.answers_csv(rows, "direct"),
-        ),
-        "frontier": (
-            "Privacy against accuracy",
-            frontier.frontier_table(curve) if curve else None,
-            frontier.NOTE,
-            lambda: frontier.to_csv(curve) if curve else "",
+        "orders": _Sheet(
+            "Recovery of the order", answers.orders_table(rows), answers.ORDER_NOTE, columns.answers_csv(rows, "direct")
         ),
     }
-    return {
-        name: _Sheet(title=title, table=table, note=note, csv=csv())
-        for name, (title, table, note, csv) in made.items()
-        if table is not None
-    }
+    if curve:
+        shown, csv = frontier.frontier_table(curve), frontier.to_csv(curve)
+        sheets["frontier"] = _Sheet("Privacy against accuracy", shown, frontier.NOTE, csv)
+    return {name: sheet for name, sheet in sheets.items() if sheet.table is not None}
 
 
 def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
@@ -151,6 +133,7 @@ def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, fo
     judged = [" ".join(said.split()) for said in (f"Verdict: {verdict.sentence}.", *verdict.failures, mixed) if said]
     remarks = "".join(f"% {escape.latex(said)}\n" for said in judged)
     for name, sheet in sheets.items():
+        assert sheet.table is not None
         remark = f"{sheet.note}\n\n{escape.markdown(' '.join(judged))}"
         write(folder / "tables" / f"{name}.csv", sheet.csv.encode())
         write(folder / "tables" / f"{name}.md", tables.markdown(sheet.table, remark).encode())

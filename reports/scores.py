@@ -44,17 +44,9 @@ def _roc(told: Told) -> Chart:
         Shape(kind="floor", points=points(x([0, 1]), y([0, 1])), name="chance"),
         Shape(kind="line c0", points=points(x(told.false[chosen]), y(told.true[chosen])), name=f"AUC {told.auc:.3f}"),
     ]
-    return Chart(
-        title=f"ROC curve, AUC {told.auc:.3f}",
-        x=x,
-        y=y,
-        x_label="false positive rate",
-        y_label="true positive rate",
-        width=320,
-        height=290,
-        shapes=tuple(shapes),
-        words=((x([0.97])[0], y([0.06])[0], "gray: proven impossible"),) if told.limits else (),
-    )
+    title, labels = f"ROC curve, AUC {told.auc:.3f}", ("false positive rate", "true positive rate")
+    words = ((x([0.97])[0], y([0.06])[0], "gray: proven impossible"),) if told.limits else ()
+    return Chart(title=title, x=x, y=y, x_label=labels[0], y_label=labels[1], shapes=tuple(shapes), words=words)
 
 
 def _ruled_out(limits: Limits, x: Scale, y: Scale) -> list[Shape]:
@@ -74,17 +66,9 @@ def _histogram(told: Told) -> Chart:
     low, high = np.percentile(np.concatenate([told.positive, told.negative]), _SHOWN)
     edges = np.linspace(low, high, _BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
     kinds = {"no": told.negative, "yes": told.positive}
-    shares = {
-        name: np.histogram(scores.clip(edges[0], edges[-1]), edges)[0] / len(scores) for name, scores in kinds.items()
-    }
-    x, y = panel(420, 290, (edges[0], edges[-1]), (0, 1.05 * max(share.max() for share in shares.values())))
-    corners = np.repeat(edges, 2)
-    shapes = tuple(
-        Shape(
-            kind=f"bars {name}",
-            points=points(x(corners), y(np.concatenate([[0], np.repeat(share, 2), [0]]))),
-            name=name,
-        )
-        for name, share in shares.items()
-    )
-    return Chart(title="scores", x=x, y=y, x_label="score", y_label="share", width=420, height=290, shapes=shapes)
+    counts = {name: np.histogram(one.clip(edges[0], edges[-1]), edges)[0] / len(one) for name, one in kinds.items()}
+    x, y = panel(420, 290, (edges[0], edges[-1]), (0, 1.05 * max(share.max() for share in counts.values())))
+    corners = x(np.repeat(edges, 2))
+    heights = {name: y(np.concatenate([[0], np.repeat(share, 2), [0]])) for name, share in counts.items()}
+    shapes = tuple(Shape(kind=f"bars {name}", points=points(corners, up), name=name) for name, up in heights.items())
+    return Chart(title="scores", x=x, y=y, x_label="score", y_label="share", shapes=shapes)

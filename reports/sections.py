@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -95,11 +96,7 @@ def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 def certificates(rows: Sequence[Row]) -> list[Certificate]:
     """The distinct certificates of one defense that have assumptions."""
-    found: list[Certificate] = []
-    for row in rows:
-        if row.certificate and row.certificate.assumptions and row.certificate not in found:
-            found.append(row.certificate)
-    return found
+    return list({repr(one): one for row in rows if (one := row.certificate) and one.assumptions}.values())
 
 
 def training_curves(rows: Sequence[Row]) -> list[Chart]:
@@ -133,11 +130,5 @@ def untried(threats: Sequence[ThreatVerdict]) -> dict[str, dict[str, list[str]]]
 
 def made_of(rows: Sequence[Row]) -> list[tuple[list[Row], Provenance]]:
     """Result rows grouped by their provenance."""
-    groups: list[tuple[list[Row], Provenance]] = []
-    for row in rows:
-        same = next((members for members, provenance in groups if provenance == row.provenance), None)
-        if same is None:
-            groups.append(([row], row.provenance))
-        else:
-            same.append(row)
-    return groups
+    groups = grouped(rows, lambda row: json.dumps(row.provenance.model_dump(), sort_keys=True))
+    return [(group, group[0].provenance) for group in groups.values()]
