@@ -149,19 +149,9 @@ def to_csv(rows: Sequence[Row], verdict: Verdict | None = None) -> str:
 
 def seeds_csv(summaries: Sequence[Summary]) -> str:
     """Means over seeds as CSV, unrounded, with one line per defense and attack, and per constant guess (floor)."""
-    return flat_csv(
-        [
-            {
-                "defense": summary.defense,
-                "attack": summary.attack,
-                "floor": summary.floor,
-                "protocol": summary.protocol,
-                "seeds": " ".join(map(str, summary.seeds)),
-                **flattened(summary.values),
-            }
-            for summary in summaries
-        ]
-    )
+    named = [one.model_dump(include={"defense", "attack", "floor", "protocol"}) for one in summaries]
+    seeds = [{"seeds": " ".join(map(str, one.seeds))} for one in summaries]
+    return flat_csv([one | its | flattened(of.values) for one, its, of in zip(named, seeds, summaries, strict=True)])
 
 
 def answers_csv(rows: Sequence[Row], answer: str) -> str:

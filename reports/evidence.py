@@ -9,12 +9,14 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from privkit.reports import standards
 from privkit.reports.columns import CLAIM, DECLARATION, START
 from privkit.reports.conclusion import Conclusion, conclusions
 from privkit.reports.evidence_schema import (
+    C11_2,
     COVERED,
+    MEMBERSHIP,
     NOT_COVERED,
+    UNRECOVERED,
     Answer,
     Audited,
     Claim,
@@ -145,13 +147,9 @@ def _distinct(names: Iterable[str]) -> str:
 def _measured(one: ThreatVerdict, model: ThreatModel, rows: Sequence[Row]) -> MeasuredDefense:
     within = [row for row in rows if row.defense == one.defense and row.threat_model in INCLUDES[model]]
     return MeasuredDefense(
+        **one.model_dump(include={"defense", "threat_model", "outcome", "sentence", "against"}),
         heading=f"{one.defense}: {threat_name(model)}",
-        defense=one.defense,
-        threat_model=model,
-        outcome=one.outcome,
         adversary=THREAT_MODELS[model],
-        sentence=one.sentence,
-        against=one.against,
         identified=tuple(_shares(one, within)),
     )
 
@@ -276,7 +274,7 @@ def _untried(defenses: Sequence[str], threats: Sequence[ThreatVerdict], verdict:
             yield Untried(heading=f"{one.defense}: {threat_name(one.threat_model)}", reason=reason, attacks=one.untried)
     for defense in defenses:
         if defense not in {one.defense for one in threats}:
-            yield Untried(heading=f"{defense}: all threat models", reason=standards.UNRECOVERED, attacks=())
+            yield Untried(heading=f"{defense}: all threat models", reason=UNRECOVERED, attacks=())
     for cell in verdict.cells:
         if cell.status != "done":
             reason = ": ".join(filter(None, (cell.status.replace("_", " "), cell.reason)))
@@ -287,7 +285,7 @@ def _requirements(
     concluded: Sequence[Conclusion], answers: Sequence[Answer], claims: Sequence[Claim]
 ) -> list[Requirement]:
     """The requirements of OWASP AISVS C11.2, each with the result rows that are evidence on it."""
-    members = [one for one in answers if without_options(one.attack) == standards.MEMBERSHIP]
+    members = [one for one in answers if without_options(one.attack) == MEMBERSHIP]
     private = [one for one in claims if one.epsilon is not None and one.standing not in _FALLEN]
     rows = {
         ", objective": [f"{one.defense}: {one.models}" for one in concluded],
@@ -301,7 +299,7 @@ def _requirements(
             asks=asks,
             rows=tuple(rows.get(number, ())),
         )
-        for number, asks in standards.C11_2.items()
+        for number, asks in C11_2.items()
     ]
 
 

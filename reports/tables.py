@@ -184,18 +184,8 @@ def latex(shown: Table) -> str:
         lines.insert(first_floor, r"\midrule")
     head = " & ".join(map(escape.latex, shown.headers))
     columns = "ll" + "r" * (len(shown.headers) - 2)
-    return "\n".join(
-        [
-            rf"\begin{{tabular}}{{{columns}}}",
-            r"\toprule",
-            head + r" \\",
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
+    above = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head + r" \\", r"\midrule"]
+    return "\n".join([*above, *lines, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def rich_table(shown: Table, right: Collection[str] | None = None) -> RichTable:

@@ -166,11 +166,8 @@ def _nothing(rows: Sequence[Row]) -> str:
     if rows and all(row.status == "not_applicable" for row in rows):
         return _NO_NUMBER
     learned = [check.passed for row in rows for check in row.checks if check.name == LEARNED]
-    return (
-        "no model is shown to have learned its task, so no defense is shown to hold"
-        if learned and not any(learned)
-        else ""
-    )
+    nothing = "no model is shown to have learned its task, so no defense is shown to hold"
+    return nothing if learned and not any(learned) else ""
 
 
 def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:

@@ -42,8 +42,9 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
             _of_run(from_, vary, {name: value for name, value in flags.items() if value != defaults[name]})
             report(from_, **{name: flags[name] for name in _RUN})
             return
-        settings = _read(flags["config"])
-        given = flags["defense"] or settings.get("defense")
+        from privkit.papers.presets import preset_settings
+
+        given = flags["defense"] or (preset_settings(flags["config"]).get("defense") if flags["config"] else None)
         if not given or not vary:
             raise UsageError(
                 "frontier needs a defense and its strengths, such as --defense gaussian_noise --vary "
@@ -98,12 +99,6 @@ def _names(stage: Component) -> list[str]:
 def _changed(stage: Component, changes: Mapping[str, Any]) -> dict[str, Any]:
     name, options = read_part(stage.label, placed=True)
     return {"name": name, **options, **{key: value for key, value in changes.items() if key in _names(stage)}}
-
-
-def _read(config: Path | None) -> dict[str, Any]:
-    from privkit.papers.presets import preset_settings
-
-    return preset_settings(config) if config else {}
 
 
 def _of_run(run: Path, vary: Sequence[str] | None, flags: Mapping[str, Any]) -> None:

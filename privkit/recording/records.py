@@ -40,7 +40,11 @@ def recorded_domain(described: Description, files: Files) -> Domain:
     if described.image_shape is not None:
         domain: Domain = Images(shape=(described.image_shape[0], described.image_shape[1], described.image_shape[2]))
     else:
-        domain = _read(files, described.records)
+        path = files.folder / described.records
+        try:
+            domain = from_json(parsed(files.content(described.records, _MOST_BYTES), path))
+        except ValueError as error:
+            raise DataError(f"{path}: {error}; see docs/reference/recording.md") from None
     counts = domain.length * len(domain.vocabulary) if isinstance(domain, Tokens) else 0
     if counts > _MOST_COUNTS:
         raise DataError(
@@ -53,15 +57,6 @@ def recorded_domain(described: Description, files: Files) -> Domain:
             "clients, the shape of one); record smaller rounds"
         )
     return domain
-
-
-def _read(files: Files, name: str) -> Domain:
-    path = files.folder / name
-    given = parsed(files.content(name, _MOST_BYTES), path)
-    try:
-        return from_json(given)
-    except ValueError as error:
-        raise DataError(f"{path}: {error}; see docs/reference/recording.md") from None
 
 
 def records(

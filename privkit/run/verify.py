@@ -128,30 +128,33 @@ def examine(run: Path) -> _Examination:
         _gone(examination, manifest, rows)
         _verdict(examination, manifest, rows)
         _evidence(examination, manifest)
-    _links(examination)
     _others(examination)
     return examination
 
 
-def _homes(folder: Path) -> list[Path]:
-    """The folders of cells or models; empty if `folder` does not exist."""
-    return sorted(path for path in folder.glob("*") if path.is_dir())
+def _homes(run: Path, kind: str) -> list[Path]:
+    """The folders of cells or models, those that were set aside last."""
+    current = sorted(path for path in run.glob(f"{kind}/*") if path.is_dir())
+    return [*current, *sorted(run.glob(f"superseded/*/{kind}/*"))]
 
 
 def _others(examination: _Examination) -> None:
-    """Count temporary files of killed writes, and list files that no record of the run names, such as `.DS_Store`."""
-    home, checked = examination.run, set(examination.checked)
-    for path in sorted(path for path in home.rglob("*") if path.is_file() and not path.is_symlink()):
-        name = path.relative_to(home).as_posix()
-        if TEMPORARY.fullmatch(path.name):
+    """Refuse links, count temporary files of killed writes, and list files of others, such as `.DS_Store`."""
+    known, faulty = {*examination.checked, *_UNLISTED}, {name for name, _ in examination.faults}
+    for path in sorted(examination.run.rglob("*")):
+        name = path.relative_to(examination.run).as_posix()
+        if path.is_symlink():
+            if name not in faulty:
+                examination.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
+        elif path.is_file() and TEMPORARY.fullmatch(path.name):
             examination.left += 1
-        elif name not in checked | _UNLISTED and path.name != LOG and not name.startswith(f"{SCRATCH}/"):
+        elif path.is_file() and name not in known and path.name != LOG and not name.startswith(f"{SCRATCH}/"):
             examination.strangers.append(name)
 
 
 def _cells(examination: _Examination, manifest: Manifest | None) -> Iterator[tuple[str, Row]]:
     planned = None if manifest is None else {cell.cell for cell in manifest.cells}
-    for home in (*_homes(examination.run / "cells"), *sorted(examination.run.glob("superseded/*/cells/*"))):
+    for home in _homes(examination.run, "cells"):
         cure, result = f"{_REPEAT}: the cell is restored or done again", home / "result.json"
         examination.record(home / MADE_OF, f"delete {home} and {_REPEAT}", of=home.name)
         examination.found(home / "attack.ckpt", _STATE, partial(read_state, home / "attack.ckpt"))
@@ -169,7 +172,7 @@ def _cells(examination: _Examination, manifest: Manifest | None) -> Iterator[tup
 
 
 def _models(examination: _Examination) -> None:
-    for home in (*_homes(examination.run / "models"), *sorted(examination.run.glob("superseded/*/models/*"))):
+    for home in _homes(examination.run, "models"):
         cure = f"delete {home} and {_REPEAT} to train anew"
         examination.record(home / MADE_OF, cure, of=home.name)
         examination.found(home / "training.ckpt", _STATE, partial(read_state, home / "training.ckpt"))
@@ -187,14 +190,6 @@ def _gone(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -
     for path in needed:
         if not os.path.lexists(path):
             examination.fault(path, "is missing", "restore it from a copy; the rows stand without it")
-
-
-def _links(examination: _Examination) -> None:
-    named = {path for path, _ in examination.faults}
-    for folder, folders, names in os.walk(examination.run):
-        for path in (Path(folder, name) for name in (*folders, *names)):
-            if path.is_symlink() and path.relative_to(examination.run).as_posix() not in named:
-                examination.fault(path, "is a symbolic link, which a run folder never holds", "remove it")
 
 
 def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str, Row]) -> None:
