@@ -14,13 +14,8 @@ from privkit.shared.rounding import rounded_down, rounded_up
 _SHOWN = [one for one in TOLD_APART if one.name != "cluster_accuracy"]
 _OF_ORDERS = [one for one in ORDERS if not one.unit]
 HEADERS = (
-    "defense",
-    "attack",
-    "seed",
-    *(one.heading for one in _SHOWN),
-    "proven: TPR, advantage at most",
-    "ε at least ↓",
-    "ε claimed",
+    *("defense", "attack", "seed", *(one.heading for one in _SHOWN)),
+    *("proven: TPR, advantage at most", "ε at least ↓", "ε claimed"),
 )
 NOTE = (
     "AUC .5 is chance; an AUC below .5 leaks as much as one above. Brackets are 95 % intervals: DeLong's for the "

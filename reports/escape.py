@@ -12,14 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-CONTROLS = (
-    *range(32),
-    *range(127, 160),
-    0x061C,
-    *range(0x200E, 0x2010),
-    *range(0x2028, 0x202F),
-    *range(0x2066, 0x206A),
-)
+CONTROLS = (*range(32), *range(127, 160), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 """Characters that move the cursor, start an escape sequence, end a line or turn the direction of writing."""
 _NOT_IN_XML = (*range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
 """Halves of characters, which no encoding has, and two codes that XML forbids."""
@@ -36,32 +29,13 @@ _SIGNS = (
     *("↑ uparrow", "↓ downarrow", "→ to", "× times", "∞ infty", "⌈ lceil", "⌉ rceil", "≥ geq", "≤ leq", "√ surd"),
     *("ε varepsilon", "δ delta", "σ sigma", "λ lambda", "γ gamma", "α alpha", "μ mu"),
 )
-"""Signs, and LaTeX's names for them."""
+"""Signs, and LaTeX's names for them in formulas."""
+_TEXT_SIGNS = ("\\ backslash", "~ asciitilde", "^ asciicircum", "< less", "> greater", "| bar", "` asciigrave")
 _LATEX = str.maketrans(
     {sign: rf"$\{name}$" for sign, name in map(str.split, _SIGNS)}
-    | {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "_": r"\_",
-        "%": r"\%",
-        "#": r"\#",
-        "&": r"\&",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "|": r"\textbar{}",
-        '"': "''",
-        "`": r"\textasciigrave{}",
-        "–": "--",
-        "₁": r"$_1$",
-        "₂": r"$_2$",
-        "₃": r"$_3$",
-        "−": "$-$",  # the minus sign
-        "²": r"$^2$",
-    }
+    | {sign: rf"\text{name}{{}}" for sign, name in map(str.split, _TEXT_SIGNS)}
+    | {sign: rf"\{sign}" for sign in "{}$_%#&"}
+    | {'"': "''", "–": "--", "₁": "$_1$", "₂": "$_2$", "₃": "$_3$", "−": "$-$", "²": "$^2$"}  # − is the minus sign
 )
 _MARKDOWN = {ord("\\"): r"\\", ord("|"): r"\|", ord("<"): "&lt;", ord("&"): "&amp;"}
 

@@ -104,12 +104,8 @@ def _labelled(marks: list[Mark], labels: list[str], words: list[tuple[float, flo
     placed = {}
     for number in sorted(range(len(marks)), key=lambda place: "pale" in marks[place].kind):
         mark, wide = marks[number], _LETTER * len(labels[number])
-        for x, y, anchor in (
-            (mark.x + 10, mark.y - 6, "start"),
-            (mark.x - 10, mark.y - 6, "end"),
-            (mark.x + 10, mark.y + 15, "start"),
-            (mark.x - 10, mark.y + 15, "end"),
-        ):
+        for right, down, anchor in ((10, -6, "start"), (-10, -6, "end"), (10, 15, "start"), (-10, 15, "end")):
+            x, y = mark.x + right, mark.y + down
             left = x if anchor == "start" else x - wide
             box = (left, y - _LINE, left + wide, y)
             inside = left > LEFT and left + wide < WIDTH and box[1] > TOP and y < HEIGHT - BOTTOM

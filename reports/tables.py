@@ -47,16 +47,8 @@ class Table:
 
 
 HEADERS = (
-    "defense",
-    "attack",
-    "seed",
-    measure("accuracy").heading,
-    *(shown.heading for shown in IMAGES.measures),
-    "worst",
-    "matched",
-    IDENTIFIED.heading,
-    "claim",
-    "kB up",
+    *("defense", "attack", "seed", measure("accuracy").heading, *(shown.heading for shown in IMAGES.measures)),
+    *("worst", "matched", IDENTIFIED.heading, "claim", "kB up"),
 )
 _PERCEIVED = {one.name: one.heading for kind in KINDS.values() for one in kind.perceived}
 """Measures by networks, which have columns only if a run has them."""

@@ -59,15 +59,8 @@ class Shown:
             from privkit.reports.conclusion import conclusions
 
             threats = threats_of(rows)
-            fields = {
-                "event": "result",
-                "report": str(page),
-                "conclusions": conclusions(rows, threats),
-                "verdict": verdict,
-                "threats": threats,
-                "rows": list(rows),
-            }
-            say_json(fields, indent=None)
+            fields = {"event": "result", "report": str(page), "conclusions": conclusions(rows, threats)}
+            say_json(fields | {"verdict": verdict, "threats": threats, "rows": list(rows)}, indent=None)
         elif not self.quiet:
             _print_run(list(rows), page)
             say(f"run: {verdict.sentence}")

@@ -171,11 +171,7 @@ def _ignored(path: str) -> bool:
 def _places() -> frozenset[str]:
     python = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.__file__), site.getusersitepackages()}
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    ours = {
-        here,
-        *(os.path.realpath(os.path.join(here, library)) for library in ("", *_LIBRARIES)),
-        str(cache_folder()),
-    }
+    ours = {here, str(cache_folder()), *(os.path.realpath(os.path.join(here, part)) for part in ("", *_LIBRARIES))}
     return frozenset({*_SYSTEM, *(os.path.abspath(place) for place in python), *ours} - {os.path.sep})
 
 

@@ -18,15 +18,8 @@ from privkit.run.plan import plan
 from privkit.run.sources import own_source
 from privkit.settings.config import AuditConfig
 
-_PACKAGES = {
-    "torch": "torch",
-    "torchvision": "torchvision",
-    "timm": "timm",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "scikit-image": "skimage",
-    "scikit-learn": "sklearn",
-}
+_PACKAGES = {name: name for name in ("torch", "torchvision", "timm", "numpy", "scipy")}
+_PACKAGES |= {"scikit-image": "skimage", "scikit-learn": "sklearn"}
 """The libraries that compute in an audit -> what they are imported as."""
 
 _MOST_THREADS = 8

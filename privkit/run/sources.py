@@ -81,13 +81,10 @@ def sources(named: Iterable[str]) -> Sources:
         if name in looked or top == "privkit" or top in sys.stdlib_module_names:
             continue
         looked.add(name)
-        parent = name.rpartition(".")[0]
-        if parent:
+        if parent := name.rpartition(".")[0]:
             waiting.append((parent, sys.modules.get(parent)))
         path = _file(name, module)
-        if path is None:
-            continue
-        if top in _LIBRARIES:
+        if path is None or top in _LIBRARIES:
             continue
         if {"site-packages", "dist-packages"} & set(path.parts) and top not in own:
             collected.installed.add(top)
