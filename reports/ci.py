@@ -39,14 +39,8 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
 def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
     """The test case of a cell (one attack on one defense with one seed); without a result, it is an error."""
     tags = {"error": "error", "missing": "error", "not_applicable": "skipped", "not_needed": "skipped"}
-    name = f"{cell.attack}, seed {cell.seed}"
-    return _case(
-        cell.defense,
-        f"cell: {name}",
-        tags.get(cell.status, ""),
-        cell.reason or "it has no result; repeat the run's command",
-        seconds,
-    )
+    name, reason = f"cell: {cell.attack}, seed {cell.seed}", cell.reason or "it has no result; repeat the run's command"
+    return _case(cell.defense, name, tags.get(cell.status, ""), reason, seconds)
 
 
 def _check(check: Judgement) -> ElementTree.Element:

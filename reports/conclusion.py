@@ -192,11 +192,6 @@ def _arrangement(row: Row, rows: Sequence[Row]) -> str:
     own, asked = row.counts.get("auxiliary"), {one.queries or 0 for one in rows}
     most, upto = max(asked), "up to " if len(asked) > 1 else ""
     whose = "the attacked ones among them" if hold_attacked(row.auxiliary, row.attacked) else row.auxiliary
-    return ", ".join(
-        (
-            f"{row.model} on {row.dataset}",
-            *row.arrangement,
-            *([f"{own:,} own {row.records} ({whose})"] if own is not None else []),
-            f"{upto}{rounds_of(most)}" if most else "no queries",
-        )
-    )
+    held = [f"{own:,} own {row.records} ({whose})"] if own is not None else []
+    sent = f"{upto}{rounds_of(most)}" if most else "no queries"
+    return ", ".join((f"{row.model} on {row.dataset}", *row.arrangement, *held, sent))

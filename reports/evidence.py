@@ -30,7 +30,7 @@ from privkit.reports.evidence_schema import (
 )
 from privkit.reports.origins import mixture
 from privkit.reports.page import label
-from privkit.reports.schema import Manifest, Row
+from privkit.reports.schema import Manifest, Provenance, Row
 from privkit.reports.sections import by_defense, made_of
 from privkit.reports.strongest import BEFORE, began, identified, undefended, without_options
 from privkit.reports.tables import interval
@@ -88,17 +88,15 @@ def evidence(
         claims=tuple(claims),
         untried=tuple(_untried(defenses, threats, verdict)),
         requirements=tuple(_requirements([one for one in concluded if one.defense in numbered], answers, claims)),
-        origins=tuple(
-            Origin(
-                heading=f"{len(members)} row{'s' * (len(members) > 1)}",
-                rows=tuple(map(label, members)),
-                made_of={f"{section} {key}": value for section, found in made for key, value in found.items()},
-            )
-            for members, made in made_of(rows)
-        ),
+        origins=tuple(_origin(members, made) for members, made in made_of(rows)),
         records=dict(records),
         limits=LIMITS + (RECORDED,) * any(map(recorded, rows)),
     )
+
+
+def _origin(rows: Sequence[Row], made: Provenance) -> Origin:
+    parts = {f"{section} {key}": value for section, found in made for key, value in found.items()}
+    return Origin(heading=f"{len(rows)} row{'s' * (len(rows) > 1)}", rows=tuple(map(label, rows)), made_of=parts)
 
 
 def recorded(row: Row) -> bool:

@@ -203,17 +203,9 @@ def _setting(each: Sequence[Entry]) -> MeasuredSetting:
     means = {
         name: _mean([getattr(one, name) for one in each]) for name in ("accuracy", "bare_accuracy", "traffic", "chance")
     }
-    return MeasuredSetting.model_validate(
-        {
-            **kept,
-            **means,
-            "seeds": tuple(one.seed for one in each),
-            "outcomes": tuple(one.outcome for one in each),
-            "attack": max(each, key=lambda one: one.identified).attack,
-            "victims": victims,
-            "identified": found,
-        }
-    )
+    by_seed = {"seeds": tuple(one.seed for one in each), "outcomes": tuple(one.outcome for one in each)}
+    most = {"attack": max(each, key=lambda one: one.identified).attack, "victims": victims, "identified": found}
+    return MeasuredSetting.model_validate(kept | means | by_seed | most)
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -22,14 +22,14 @@ _CHECKS_FIRST = ("wins_on_identity", "fails_on_noise")  # the control experiment
 class _Card:
     row: Row  # the row of the strongest attack on the first seed; the first row if no attack gave a number
     point: Point | None  # accuracy and recovery over seeds; None if no record was reconstructed
-    # what the same attack recovers of the undefended model under the same protocol; None if not measured
-    undefended: Interval | None
     accuracy: Interval | None  # task accuracy, over seeds if there are several
-    baseline: Interval | None  # accuracy of that undefended model
     strongest: Strongest | None  # the strongest attack on the first seed; None if no attack gave a number
     told: dict[str, Interval]  # attack on labels, members or canaries -> its AUC, over seeds if there are several
     seeds: int  # number of seeds
     refused: dict[str, list[str]]  # reason -> the attacks that gave no number for this reason
+    # what the same attack recovers of the undefended model under the same protocol; None if not measured
+    undefended: Interval | None = None
+    baseline: Interval | None = None  # accuracy of that undefended model
 
 
 def cards(rows: Sequence[Row], summaries: Sequence[Summary], found: Frontier | None) -> list[_Card]:
@@ -72,21 +72,11 @@ def _card(
         if other.status != "done" and other.attack not in refused.setdefault(other.reason, []):
             refused[other.reason].append(other.attack)
     accuracy = over.get((row.defense, row.attack), {}).get("accuracy", row.accuracy)
-    told = {one.attack: one.answers["auc"] for one in reversed(rows) if "auc" in one.answers}
-    return _Card(
-        row=row,
-        point=point,
-        undefended=None,
-        accuracy=accuracy,
-        baseline=None,
-        strongest=best,
-        told={
-            attack: over.get((row.defense, attack), {}).get("auc", area)
-            for attack, area in reversed(list(told.items()))
-        },
-        seeds=len({other.seed for other in rows}),
-        refused=refused,
-    )
+    told: dict[str, Interval] = {}
+    for one in (one for one in rows if "auc" in one.answers):
+        told.setdefault(one.attack, over.get((row.defense, one.attack), {}).get("auc", one.answers["auc"]))
+    seeds = len({other.seed for other in rows})
+    return _Card(row=row, point=point, accuracy=accuracy, strongest=best, told=told, seeds=seeds, refused=refused)
 
 
 def by_defense(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -144,17 +144,10 @@ def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgeme
     for (defense, seed), group in grouped(rows, lambda row: (row.defense, row.seed)).items():
         nothing = all(row.status == "not_applicable" for row in group)
         reasons = "; ".join(f"{row.attack}: {row.reason}" for row in group)
-        checks.append(
-            Judgement(
-                kind="number",
-                name="some_attack_gave_a_number",
-                defense=defense,
-                seed=seed,
-                met=None if nothing and (defense, seed) in pending else not nothing,
-                sentence=f"{defense}, seed {seed}: "
-                + (f"no attack gave a number ({reasons})" if nothing else "an attack gave a number, or failed"),
-            )
-        )
+        told = f"no attack gave a number ({reasons})" if nothing else "an attack gave a number, or failed"
+        met = None if nothing and (defense, seed) in pending else not nothing
+        about = {"kind": "number", "name": "some_attack_gave_a_number", "defense": defense, "seed": seed}
+        checks.append(Judgement.model_validate(about | {"met": met, "sentence": f"{defense}, seed {seed}: {told}"}))
     return checks
 
 

@@ -98,7 +98,7 @@ class Transcript:
         return [played.received[client] for played in self.rounds]
 
     def of_server(self, client: int, cut: Literal["first", "second"]) -> list[View]:
-        """What a U-shape's server saw of one client in each kept round: its release, or the features of the second."""
+        """What a U-shape's server saw of one client, with gradients, in each kept round, at the first or second cut."""
         if cut == "second":
             return [played.returned[client] for played in self.rounds]
         return [_of_message(played.view, client) for played in self.rounds]
@@ -134,15 +134,9 @@ def _recorded(edge: Clients, played: Round, labels: Tensor, number: int, shares:
     view = replace(moved_view(answer.view, _kept), cut_gradient=gradient.cpu().clone())
     received: tuple[View, ...] = ()
     if len(sent.smashed) == len(labels):
-        arrived = sent.smashed.grad
-        received = tuple(
-            View(
-                round=number,
-                smashed=rows.detach().float().cpu().clone(),
-                cut_gradient=None if arrived is None else arrived[client].float().cpu().clone(),
-            )
-            for client, rows in enumerate(sent.smashed)
-        )
+        arrived = [None] * len(sent.smashed) if sent.smashed.grad is None else map(_kept, sent.smashed.grad.float())
+        each = zip(map(_kept, sent.smashed.float()), arrived, strict=True)
+        received = tuple(View(round=number, smashed=rows, cut_gradient=up) for rows, up in each)
     returned: tuple[View, ...] = ()
     if played.second is not None:
         both = (_kept(rows.float()) for rows in (played.second.features, played.second.gradient))
