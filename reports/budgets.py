@@ -208,7 +208,6 @@ def _objections(row: BudgetRow) -> list[str]:
 
 
 def _marked(sentences: Sequence[str], numbers: dict[str, int]) -> str:
-    """The numbers of these remarks below the table."""
     return "".join(f" [{numbers[sentence]}]" for sentence in sentences)
 
 
@@ -217,7 +216,6 @@ def _numbered(rows: Sequence[BudgetRow], compare: bool) -> list[str]:
 
 
 def _shown(value: float | None, rounded: Callable[[float, int], str]) -> str:
-    """A value with five significant digits."""
     if value is None:
         return tables.UNKNOWN
     if not isfinite(value):

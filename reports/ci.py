@@ -37,14 +37,12 @@ def junit(verdict: Verdict, seconds: Mapping[str, float] | None = None, threats:
 
 
 def _cell(cell: CellState, seconds: float) -> ElementTree.Element:
-    """The test case of a cell (one attack on one defense with one seed); without a result, it is an error."""
     tags = {"error": "error", "missing": "error", "not_applicable": "skipped", "not_needed": "skipped"}
     name, reason = f"cell: {cell.attack}, seed {cell.seed}", cell.reason or "it has no result; repeat the run's command"
     return _case(cell.defense, name, tags.get(cell.status, ""), reason, seconds)
 
 
 def _check(check: Judgement) -> ElementTree.Element:
-    """The test case of a check or a gate; an undecided one is skipped."""
     tag = {True: "", False: "failure", None: "skipped"}[check.met]
     where = ", ".join(filter(None, [check.attack, "" if check.seed is None else f"seed {check.seed}"]))
     return _case(check.defense or "all defenses", f"{check.kind} {check.name}: {where}", tag, check.sentence)

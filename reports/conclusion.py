@@ -175,7 +175,6 @@ def _cost(own: Sequence[Row], rows: Sequence[Row]) -> str:
 
 
 def _accuracy(rows: Sequence[Row]) -> float | None:
-    """The mean accuracy over the seeds; None if it was not measured."""
     seeds = {row.seed: row.accuracy.value for row in rows if row.accuracy is not None}
     return sum(seeds.values()) / len(seeds) if seeds else None
 

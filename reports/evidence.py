@@ -216,7 +216,6 @@ def _answer(row: Row) -> Answer:
 
 
 def _claims(rows: Sequence[Row]) -> list[Claim]:
-    """One claim for each distinct certificate of a defense."""
     groups = grouped((row for row in rows if row.certificate), lambda row: repr(row.certificate)).values()
     failed = (check for row in rows for check in row.checks if check.name in (CLAIM, DECLARATION))
     against = tuple(dict.fromkeys(check.detail for check in failed if check.passed is False))

@@ -78,7 +78,6 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
 
 
 def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> _Block:
-    """One block: originals and constant guesses (floors) once, then the attacks' guesses."""
     first = pictures[rows[0].cell]
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
     above = [("original", first.truth), *((floor_title(name), images) for name, images in floors.items())]

@@ -101,7 +101,6 @@ class Gate:
         return column.removeprefix("unaligned_").removeprefix("matched_").removesuffix("_worst")
 
     def __str__(self) -> str:
-        """The condition as a user may write it."""
         before = f"{self.threat_model}: " if self.threat_model else ""
         return f"{before}{self.column}{self.comparison}{self.bound!r}"
 

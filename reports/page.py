@@ -129,7 +129,6 @@ def _sheets(report: Report) -> dict[str, _Sheet]:
 
 
 def _write_tables(sheets: Mapping[str, _Sheet], verdict: Verdict, mixed: str, folder: Path, write: Write) -> None:
-    """Write every table as CSV, Markdown and LaTeX, and the verdict as a further file."""
     judged = [" ".join(said.split()) for said in (f"Verdict: {verdict.sentence}.", *verdict.failures, mixed) if said]
     remarks = "".join(f"% {escape.latex(said)}\n" for said in judged)
     for name, sheet in sheets.items():

@@ -37,7 +37,6 @@ class Table:
         return [row for row, floor in zip(self.rows, self.floor, strict=True) if floor == floors]
 
     def __str__(self) -> str:
-        """The table in Markdown."""
         return markdown(self, "").strip()
 
     def _repr_html_(self) -> str:

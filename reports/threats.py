@@ -136,7 +136,6 @@ def _verdict(
     untried: tuple[str, ...],
     known: Sequence[KnownOutcome],
 ) -> ThreatVerdict:
-    """The verdict on one defense, from the strongest attack that this threat model allows."""
     within = [row for row in rows if row.threat_model in INCLUDES[model]]
     numbers = grouped(filter(metric_of, within), lambda row: row.attack)
     ranked = sorted(numbers, key=lambda attack: sum(map(distance, numbers[attack])) / len(numbers[attack]))
@@ -324,7 +323,6 @@ def _likeness(rows: Sequence[Row]) -> float:
 
 
 def _share(rows: Sequence[Row]) -> float | None:
-    """The mean share of identified records; None if they were not counted."""
     values = [one.value for row in rows if (one := identified(row.recovered)) is not None]
     return sum(values) / len(values) if values else None
 

@@ -1,4 +1,4 @@
-"""Commands of the accountants: epsilon, calibrate, permutations, doctor. They only parse and print."""
+"""Commands of the accountants, which only parse and print: epsilon, calibrate, permutations, doctor, ledger."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def permutations(
     if as_json:
         say_json(certificate)
     else:
-        print_certificate(certificate)
+        _print_certificate(certificate)
 
 
 def doctor(
@@ -221,7 +221,40 @@ def doctor(
         raise typer.Exit(1)
 
 
-COMMANDS = (epsilon, calibrate, permutations, doctor)
+def ledger(
+    path: Annotated[Path, typer.Argument(help="The ledger's file.")],
+    delta: Annotated[float | None, typer.Option(help="δ in (0, 1): print the ε that is proven at it.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε ≥ 0: print the δ that is proven at it.")] = None,
+    fast: Fast = False,
+    as_json: Json = False,
+) -> None:
+    """Compose all charges (privacy losses) of a ledger: the ε at a given δ, or the δ at a given ε."""
+    if (delta is None) == (epsilon is None):
+        raise UsageError("give one of two: --delta for the ε that is proven at it, or --epsilon for the δ")
+    if not path.is_file():
+        raise UsageError(f"there is no ledger at {path}: name the file that a Ledger wrote")
+    from dataclasses import asdict
+
+    from privkit.accountants.ledger import Ledger
+
+    try:
+        with Ledger(path, tight=not fast) as book:
+            spent = book.epsilon(delta) if delta is not None else book.delta(epsilon or 0.0)
+            now = book.so_far(delta) if delta is not None and book.adaptive else None
+            remarks = book.remarks
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    if as_json:
+        say_json(asdict(spent) | ({} if now is None else {"so_far": now}))
+        return
+    _print_certificate(spent)
+    if now is not None:
+        say(f"  so far: {now.statement}; this bound holds at every moment of the run, so it may exceed the ε above")
+    for remark in remarks:
+        say(f"  {remark}")
+
+
+COMMANDS = (epsilon, calibrate, permutations, doctor, ledger)
 
 
 def _rates(text: str) -> tuple[float, float]:
@@ -267,7 +300,7 @@ def _print_found(
             told += f", or a true positive rate above {rounded_up(limits['true_positive_rate'], 4)}"
             told += f" at a false positive rate of {limits['false_positive_rate']:g}"
         say(told)
-    print_certificate(certificate)
+    _print_certificate(certificate)
 
 
 def _loaded(table: str) -> Iterator[Mapping[str, Any]]:
@@ -326,12 +359,12 @@ def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
         rest = f"; all are in {out}" if out else "; --out FILE stores all"
         say(f"the first {len(shown)} of {tally.computed:,} rows{rest}")
     if tally.last is not None and tally.rows == 1 and not shown[0].terms:
-        print_certificate(tally.last)
+        _print_certificate(tally.last)
     for row in shown:
         _print_terms(row)
 
 
-def print_certificate(certificate: Any) -> None:
+def _print_certificate(certificate: Any) -> None:
     """Print the statement, its method and its assumptions."""
     say(certificate.statement)
     if certificate.method:

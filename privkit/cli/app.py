@@ -15,7 +15,6 @@ from privkit.cli.described import describe as describe_part
 from privkit.cli.described import described
 from privkit.cli.flags import EachOnce, flag_of, with_flags
 from privkit.cli.frontier import frontier
-from privkit.cli.ledger import ledger
 from privkit.cli.new import check, new
 from privkit.cli.papers import papers
 from privkit.cli.reproduce import reproduce
@@ -228,7 +227,7 @@ def _option_lines(entry: Mapping[str, Any], *, apart: bool) -> list[str]:
     return [f"options: {', '.join(written.values())}"] if written else []
 
 
-for command in (*COMMANDS, ledger, papers, compare, place, describe_part, new, check, reproduce, record):
+for command in (*COMMANDS, papers, compare, place, describe_part, new, check, reproduce, record):
     app.command()(command)
 
 

@@ -29,8 +29,6 @@ _FORWARD = 1 / 3  # share of a training step that takes no gradient
 
 @dataclass(frozen=True, kw_only=True)
 class _Estimate:
-    """The planned results of a run with their estimated times."""
-
     cells: list[tuple[Cell, Timed]]  # each with its time, in the order of the plan
     # the time of all of them without twins, with their controls; and of all of them if their attacks fail
     sentence: str
@@ -99,7 +97,6 @@ def _told(cell: Cell, timed: Timed) -> str:
 
 
 def _part(config: AuditConfig, device: torch.device, seconds: float) -> list[tuple[Cell, Timed]]:
-    """The planned results of one protocol with their estimated times."""
     pools, _, sizes = open_data(config, stand_ins=True)
     batch, protocol = config.training.batch_size, config.protocol.spec
     sizes["victims"] = min(config.budget.victims, sizes["private" if config.attacked == "private" else "test"])

@@ -160,7 +160,6 @@ def _shared(rows: Sequence[Any]) -> list[tuple[str, str | None]]:
 
 
 def _remarks(row: Any, shared: Sequence[tuple[str, str | None]]) -> Iterator[tuple[str, str | None]]:
-    """The lines on one row, without those that are said of all."""
     told = [line for line in _said(row) if line not in shared]
     if told:
         yield f"{row.defense} / {row.attack}, seed {row.seed}", None

@@ -114,7 +114,6 @@ def parse(kind: str, given: str | Mapping[str, Any] | Sequence[Any]) -> Componen
 
 
 def _parsed(kind: str, given: Any) -> Component:
-    """Build one component that is not a chain."""
     singular = kind_noun(kind)
     if kind == "models" and is_pair(given):
         return _imported(given)

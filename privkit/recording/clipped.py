@@ -52,7 +52,6 @@ def _far(recording: Recording, clip: Ball | PatchBall, mechanism: SplitMechanism
 
 
 def _wide(recording: Recording, clip: Clamp | BoxLabels | OneHot, mechanism: SplitMechanism) -> str:
-    """The test of `beyond` for a range: each number alone."""
     least, largest = (clip.low, clip.high) if isinstance(clip, Clamp) else (0.0, 1.0)
     count = sum(view.smashed.numel() for view in recording.views)
     reach = log(count / (2 * LEVEL)) if law_of(mechanism) == "laplace" else float(-ndtri(LEVEL / (2 * count)))

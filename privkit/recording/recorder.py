@@ -319,7 +319,6 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
 
 
 def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
-    """The records or labels of all rounds; None if a round has none."""
     known = [part for part in parts if part is not None]
     shapes = {str(list(part.shape[1:])) for part in known}
     if len(shapes) > 1:

@@ -208,7 +208,6 @@ def _lines(examination: _Examination, manifest: Manifest | None, rows: dict[str,
 
 
 def _verdict(examination: _Examination, manifest: Manifest, rows: dict[str, Row]) -> None:
-    """Check the verdict against the result rows, and the report against the verdict."""
     home, path = examination.run, examination.run / records.VERDICT
     stored = examination.found(path, f"delete it and {_REPEAT}", partial(records.read_verdict, home, manifest))
     if stored is None:

@@ -105,7 +105,6 @@ class Transcript:
 
 
 def _of_message(view: View, number: int) -> View:
-    """The view restricted to one message, which holds one client's records."""
 
     def of_it(rows: Tensor) -> Tensor:
         own: Tensor = rows.unflatten(0, (view.messages, -1))[number]
