@@ -16,12 +16,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from privkit.reports import answers, columns, conclusion, escape, frontier, sections, tables, threats
-from privkit.reports.charts import Chart, area_chart
+from privkit.reports.charts import Chart, Told, area_chart, score_charts
 from privkit.reports.frontier_chart import epsilon_range, frontier_chart
 from privkit.reports.gallery import Pictures, gallery
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Row, Summary
-from privkit.reports.scores import Told, score_charts
 from privkit.reports.tables import Table
 from privkit.reports.verdict import Verdict
 from privkit.shared.measures import FLOORS, OF_RECORDS
