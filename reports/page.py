@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from privkit.reports import answers, columns, conclusion, escape, frontier, sections, tables, threats
 from privkit.reports.charts import Chart, Told, area_chart, score_charts
-from privkit.reports.frontier_chart import epsilon_range, frontier_chart
+from privkit.reports.frontier import epsilon_range, frontier_chart
 from privkit.reports.gallery import Pictures, gallery
 from privkit.reports.origins import mixture
 from privkit.reports.schema import Manifest, Row, Summary

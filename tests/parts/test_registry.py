@@ -11,8 +11,7 @@ from privkit.audit.seed_data import open_data
 from privkit.defenses.denoising import Masking
 from privkit.errors import UsageError
 from privkit.laws.parts import EVERY
-from privkit.parts import docstrings
-from privkit.parts.entries import part_entries
+from privkit.parts.entries import part_entries, source_of, text_of
 from privkit.parts.own_parts import kind_noun, kinds_of
 from privkit.parts.registry import (
     TABLES,
@@ -182,8 +181,8 @@ def test_fingerprint_follows_what_changes_an_answer() -> None:
 @pytest.mark.parametrize(
     ("found", "wanted"),
     [
-        (docstrings.text(docstrings.text), "The paragraphs of a docstring before its first section."),
-        (docstrings.source(roc_points), "Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`."),
+        (text_of(text_of), "The paragraphs of a docstring before its first section."),
+        (source_of(roc_points), "Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`."),
         ([kind_noun("defenses"), kind_noun("attacks")], ["defense", "attack"]),
         ([kinds_of(Masking), kinds_of(len)], [["defenses"], []]),
         (distribution("defenses", "batch_shuffle"), {}),
