@@ -118,16 +118,14 @@ def _sentence(most: ThreatVerdict, row: Row, counts: str) -> str:
         if undefended(what):
             return f"Without a defense, {found}"
         return f"{what} does not protect {these}: {found}"
-    if most.outcome == "class":
-        return f"{what} gives away the class of {these}, but no record to the attacks mounted here{behind}"
-    if most.outcome == "holds":
-        return f"{what} holds against the attacks mounted here, which win without it{behind}"
-    if most.outcome == "not_shown":
-        why = most.sentence.removeprefix("not shown: ").partition(";")[0]
-        return f"It is not shown whether {what} protects {these}: {why}"
-    if most.outcome == "no_number":
-        return f"Nothing is shown about {what}: {most.sentence.removeprefix(f'{NO_NUMBER}: ')}"
-    return f"Nothing was measured of {what}: {most.sentence}"
+    why = most.sentence.removeprefix("not shown: ").partition(";")[0]
+    said: dict[Outcome, str] = {
+        "class": f"{what} gives away the class of {these}, but no record to the attacks mounted here{behind}",
+        "holds": f"{what} holds against the attacks mounted here, which win without it{behind}",
+        "not_shown": f"It is not shown whether {what} protects {these}: {why}",
+        "no_number": f"Nothing is shown about {what}: {most.sentence.removeprefix(f'{NO_NUMBER}: ')}",
+    }
+    return said.get(most.outcome, f"Nothing was measured of {what}: {most.sentence}")
 
 
 def _identified(verdicts: Sequence[ThreatVerdict], own: Sequence[Row], rows: Sequence[Row]) -> str:

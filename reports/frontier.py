@@ -55,8 +55,7 @@ class Point:
     @property
     def guesses(self) -> str:
         """The source of the guesses (the attack) in words."""
-        said = {BEFORE: self.start, ", which failed its control": not self.sound}
-        return self.attack + "".join(words for words, so in said.items() if so)
+        return self.attack + BEFORE * self.start + ", which failed its control" * (not self.sound)
 
 
 @dataclass(frozen=True, kw_only=True)

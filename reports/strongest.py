@@ -256,11 +256,6 @@ def relied(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.attack in passed]
 
 
-def unsound(row: Row) -> str:
-    """Why an attack's numbers are no evidence on the defense (it failed its controls); empty if they are evidence."""
-    return "" if sound(row) else "the attack failed its control experiment"
-
-
 def metric_of(row: Row) -> str:
     """The metric by which a result row is compared with others; empty if it has none."""
     return measures.deciding(list(row.recovered.get("unaligned", {})))

@@ -70,7 +70,6 @@ def table(rows: Sequence[Row]) -> Table:
     held = {name: metric for row in rows for name, metric in row.recovered.get("unaligned", {}).items()}
     own = {name: f"{name} {'↓' if held[name].higher_is_closer else '↑'}" for name in held if name.startswith(OWN)}
     perceived = {name: header for name, header in _PERCEIVED.items() if name in held} | own
-    looks = list(perceived)
     made = origins(rows)
     names = _record_metrics(rows)
     lines: list[tuple[str, ...]] = []
@@ -79,7 +78,7 @@ def table(rows: Sequence[Row]) -> Table:
         group = [row for row in rows if row.seed == seed and not (row.answers and not row.recovered)]
         lines += [
             (
-                *(row.defense, row.attack, str(seed), *_numbers(row, names), *_perceived(row.recovered, looks)),
+                *(row.defense, row.attack, str(seed), *_numbers(row, names), *_perceived(row.recovered, perceived)),
                 *([made[row.cell] or UNKNOWN] if made else []),
             )
             for row in group
@@ -99,7 +98,7 @@ def table(rows: Sequence[Row]) -> Table:
                 *(_kind(key), name, str(seed), UNKNOWN),
                 *_measures(metrics, names),
                 *(UNKNOWN, UNKNOWN),
-                *_perceived(metrics, looks),
+                *_perceived(metrics, perceived),
                 *([UNKNOWN] if made else []),
             )
             for name, (key, metrics) in floors.items()
@@ -246,7 +245,7 @@ def _measures(metrics: dict[str, Metrics], names: Sequence[str]) -> tuple[str, .
     )
 
 
-def _perceived(metrics: dict[str, Metrics], names: Sequence[str]) -> list[str]:
+def _perceived(metrics: dict[str, Metrics], names: Iterable[str]) -> list[str]:
     """The unaligned values of these metrics, which use feature networks, as texts."""
     return [number(metrics.get("unaligned", {}).get(name), 3) for name in names]
 

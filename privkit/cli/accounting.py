@@ -361,7 +361,8 @@ def _print_table(tally: Tally, compare: bool, out: Path | None) -> None:
     if tally.last is not None and tally.rows == 1 and not shown[0].terms:
         _print_certificate(tally.last)
     for row in shown:
-        _print_terms(row)
+        if row.terms:
+            say(f"{row.name}: {row.statement}", *(f"  {term}: {text}" for term, text in row.terms))
 
 
 def _print_certificate(certificate: Any) -> None:
@@ -371,10 +372,3 @@ def _print_certificate(certificate: Any) -> None:
         say(f"  method: {certificate.method} ({certificate.source})")
     for sentence in certificate.assumptions:
         say(f"  {sentence}")
-
-
-def _print_terms(row: BudgetRow) -> None:
-    if row.terms:
-        say(f"{row.name}: {row.statement}")
-    for term, text in row.terms:
-        say(f"  {term}: {text}")

@@ -136,10 +136,9 @@ class RunLedger(RunFolder):
     def _own(self) -> Manifest | None:
         """The manifest of this configuration's earlier run in the folder, or None; an error for another run."""
         earlier = check_usable(self.path)
-        if earlier is None:
-            return None
-        if earlier.fingerprint != self.manifest.fingerprint:
-            if not self._begun():
+        if earlier is not None and earlier.fingerprint != self.manifest.fingerprint:
+            begun = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
+            if not begun and not any(map(holds, self.path.glob("models/*"))):
                 return None  # refused over its data, batch size or model: the mended command goes on
             differs = next(config_differences(earlier.config, self.manifest.config), "its order")
             raise RunFolderError(
@@ -147,11 +146,6 @@ class RunLedger(RunFolder):
                 "name another folder with --out, or repeat that run's command to resume it"
             )
         return earlier
-
-    def _begun(self) -> bool:
-        """Whether the folder holds a computed model, control experiment or result."""
-        some = any(next(self.path.glob(pattern), None) for pattern in ("controls/*", "cells/*/result.json"))
-        return some or any(map(holds, self.path.glob("models/*")))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
