@@ -71,14 +71,8 @@ def with_options(given: str) -> tuple[str, str] | None:
 
 
 def imported(what: str, path: str) -> Any:
-    """Import the object that "package.module:object", or "package.module.object", names; `what` is its name in errors,
-    such as "the defense". A `UsageError` gives the reason and a remedy, also for a path that is not trusted inside
-    `only`.
-
-    >>> imported("the function", "math:sqrot")
-    Traceback (most recent call last):
-    privkit.errors.UsageError: cannot import the function math:sqrot: math has no sqrot; did you mean 'sqrt'?
-    """
+    """Import what "package.module:object" or "package.module.object" names; `what` is its name in errors, such as "the
+    defense". Inside `only`, a path that is not trusted is refused."""
     module, _, name = path.replace(":", ".").rpartition(".")
     if not module:
         raise UsageError(f"{path!r} is not an import path; write {what} as package.module:object")

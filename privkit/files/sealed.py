@@ -37,11 +37,7 @@ def sealed(fields: Mapping[str, Any], indent: int | None = None) -> str:
 
 def opened(data: bytes | str, **identity: Any) -> dict[str, Any]:
     """The fields of a record that `sealed` wrote. `Broken` is raised without the right checksum, or if a field of
-    `identity` has another value.
-
-    >>> opened(sealed({"cell": "c", "mse": 0.25}), cell="c")
-    {'cell': 'c', 'mse': 0.25}
-    """
+    `identity` has another value."""
     try:
         fields = json.loads(data)
     except (ValueError, RecursionError):

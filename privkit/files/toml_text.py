@@ -37,13 +37,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse a TOML text into nested dictionaries.
-
-    >>> parse_toml("epochs = 1" + "0" * 400)
-    Traceback (most recent call last):
-    ...
-    privkit.files.toml_text.TooMuch: a whole number must have at most 64 bits, and one has 1329
-    """
+    """Parse a TOML text into nested dictionaries; deep nesting and whole numbers of more than 64 bits are `TooMuch`."""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.count(".") > _MOST_DOTS:
             raise TooMuch(f"line {number} has more than {_MOST_DOTS} dots")

@@ -18,11 +18,7 @@ def misnamed(kind: str) -> list[str]:
 
 
 def part_entries(kind: str) -> list[dict[str, Any]]:
-    """Describe all parts of a kind (such as "defenses"): name, docstring, and options with defaults and ranges.
-
-    >>> part_entries("partitions")[0]["allowed"]["smallest"]
-    'a whole number >= 1'
-    """
+    """Describe all parts of a kind (such as "defenses"): name, docstring, and options with defaults and ranges."""
     rows = []
     for name, target in sorted(part_table(kind).items()):
         try:

@@ -279,22 +279,14 @@ def _value(text: str) -> Any:
 
 
 def as_written(value: Any) -> str:
-    """Format an option's value as a user would write it on the command line.
-
-    >>> as_written(None), as_written(True), as_written((1, 2))
-    ('none', 'true', '[1,2]')
-    """
+    """Format an option's value as a user would write it on the command line."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(as_written, value))}]"
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def is_pair(given: object) -> bool:
-    """Whether a model is given by the import paths of its two segments (`lower:upper`).
-
-    >>> is_pair("mynets.Lower:mynets.Upper"), is_pair("mynets.models:Net"), is_pair("vit_micro:cut=embedding")
-    (True, False, False)
-    """
+    """Whether a model is given by the import paths of its two segments, such as mynets.Lower:mynets.Upper."""
     return isinstance(given, str) and "." in given.partition(":")[0] and with_options(given) is None
 
 

@@ -88,12 +88,6 @@ def write_description(folder: Path, fields: Mapping[str, Any]) -> None:
     """Write `recording.json` into a folder that holds the other files, with their checksums and its own checksum.
 
     The fields are those of docs/reference/recording.md; `files` is filled in.
-
-    >>> import json, tempfile
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> write_description(folder, {"schema_version": 2, "name": "mine"})
-    >>> list(json.loads((folder / "recording.json").read_text()))
-    ['schema_version', 'name', 'files', 'sha256']
     """
     home = folder.resolve()
     names = sorted(entry.name for entry in os.scandir(home) if entry.is_file(follow_symlinks=False))

@@ -39,11 +39,7 @@ class Silent(Progress):
 
 
 def duration(seconds: float) -> str:
-    """A time, given in seconds, in words.
-
-    >>> duration(4.2), duration(75), duration(7300)
-    ('4 s', '1 min 15 s', '2 h 1 min')
-    """
+    """A time in words, such as "1 min 15 s"."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

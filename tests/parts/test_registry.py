@@ -15,7 +15,9 @@ from privkit.parts.entries import part_entries, source_of, text_of
 from privkit.parts.own_parts import kind_noun, kinds_of
 from privkit.parts.registry import (
     TABLES,
+    as_written,
     distribution,
+    is_pair,
     load,
     name_and_options,
     parse,
@@ -24,6 +26,7 @@ from privkit.parts.registry import (
     specify,
     split_options,
 )
+from privkit.parts.threats import threat
 from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import resolve
 
@@ -189,6 +192,13 @@ def test_fingerprint_follows_what_changes_an_answer() -> None:
         (name_and_options("attacks", {"name": "black_box", "epochs": 3}), ("black_box", {"epochs": 3})),
         (read_part("mine:Squash:bound=2"), ("mine:Squash", {"bound": 2})),
         (split_options(".1,[2,3]"), [".1", "[2,3]"]),
+        ([as_written(value) for value in (None, True, (1, 2))], ["none", "true", "[1,2]"]),
+        (is_pair("mynets.Lower:mynets.Upper"), True),
+        (is_pair("mynets.models:Net"), False),
+        (is_pair("vit_micro:cut=embedding"), False),
+        (part_entries("partitions")[0]["allowed"]["smallest"], "a whole number >= 1"),
+        (threat("black_box"), ("query", ("images", "tables"))),
+        (threat("canaries"), ("labels, members, canaries", ())),
         (parse("defenses", "gaussian_noise:sigma=2+masking@server").label, "gaussian_noise:sigma=2.0+masking"),
     ],
 )
