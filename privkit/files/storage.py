@@ -141,8 +141,7 @@ def save_state(path: Path, state: dict[str, Any]) -> None:
 
 
 def read_state(path: Path) -> bytes | None:
-    """The checked content that `save_state` wrote; None if there is no file, a `DamagedFile` if it is another or
-    changed."""
+    """The checked content that `save_state` wrote; None if there is no file, a `DamagedFile` if it is not its own."""
     if (data := present_bytes(path)) is None:
         return None
     header, _, payload = data.partition(b"\n")

@@ -176,18 +176,12 @@ def _apart(recording: Recording, ask: Ask | None, why: str, found: Compared) -> 
 
 
 def _form(recording: Recording, mechanism: SplitMechanism, found: Compared) -> None:
-    shape = list(recording.views[0].smashed.shape[1:])
-    clip, numbers = mechanism.smashed, prod(shape)
-    if isinstance(clip, PatchBall) and len(shape) == 2:
-        field, declared, seen, what = "patches", clip.patches, shape[0], "tokens"
-    elif isinstance(clip, Clamp):
-        field, declared, seen, what = "dimensions", clip.dimensions, numbers, "numbers"
-    elif isinstance(clip, BoxLabels):
-        field, declared, seen, what = "classes", clip.classes, numbers, "numbers"
-    elif isinstance(clip, Categories):
-        field, declared, seen, what = "answers", clip.answers, numbers, "numbers"
-    else:
+    shape, clip = recording.views[0].smashed.shape[1:], mechanism.smashed
+    field = {PatchBall: "patches", Clamp: "dimensions", BoxLabels: "classes", Categories: "answers"}.get(type(clip), "")
+    if not field or (field == "patches" and len(shape) != 2):
         return
+    seen, what = (shape[0], "tokens") if field == "patches" else (prod(shape), "numbers")
+    declared = getattr(clip, field)
     found.hold(field, f"{field} = {declared}, but a row has {seen} {what}" if declared < seen else "")
 
 

@@ -62,8 +62,8 @@ class RunFolder:
         return {name: data for name in names if (data := self.content(name)) is not None}
 
     def read_checks(self, path: Path, seed: int, made_of: Provenance) -> tuple[tuple[Check, ...], float] | None:
-        """An attack's stored checks (outcomes of its control experiments) and their seconds; None without any of this
-        provenance. Control experiments run once per run, on the images of the first seed that needs them."""
+        """An attack's stored checks (outcomes of its control experiments) and their seconds; None if there are none of
+        this provenance. Control experiments run once per run, on the images of the first seed that needs them."""
         record = read_record(path, control=path.stem)
         if record is None:
             return None
