@@ -146,11 +146,8 @@ def _entry(model: ThreatModel, verdict: ThreatVerdict, share: Metric, row: Row, 
     weak = any(remark.startswith(STRONGER) for remark in verdict.remarks)
     assert row.accuracy is not None
     return Entry(
-        dataset=row.dataset,
-        model=row.model,
-        defense=row.defense,
+        **{name: getattr(row, name) for name in ("dataset", "model", "defense", "seed")},
         threat_model=model,
-        seed=row.seed,
         outcome="not_shown" if weak and verdict.outcome in ("holds", "class") else verdict.outcome,
         attack=row.attack,
         victims=share.n,

@@ -122,11 +122,8 @@ def _of(row: Row) -> dict[str, object]:
 def _decisive(row: Row, check: Check, tests: int) -> Judgement:
     """The judgement on a row's decisive check; an undecided one counts as not met. Each of the run's `tests` of a claim
     by canaries may err by chance, so the sentence on a failure states their number."""
-    found = {
-        "kind": "claim" if check.name in (CLAIM, DECLARATION) else "control",
-        "name": check.name,
-        "met": check.passed is True,
-    }
+    kind = "claim" if check.name in (CLAIM, DECLARATION) else "control"
+    found = {"kind": kind, "name": check.name, "met": check.passed is True}
     by = "" if check.name == DECLARATION else f" / {row.attack}"  # a declaration is the same under each attack
     sentence = f"{row.defense}{by}: {check.detail}"
     if check.name == CLAIM and check.passed is False and tests > 1 and row.empirical_bound is not None:

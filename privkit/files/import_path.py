@@ -17,13 +17,9 @@ from typing import Any
 from privkit.errors import PrivkitError, UsageError, one_line, shortened
 from privkit.files.observed import watch
 
-_OURS = frozenset(
-    {
-        "privkit.audit.export:clients",
-        "privkit.audit.export:server",
-        "privkit.domains.images.own:FromFunction",
-        "privkit.models.imported:FromFunction",
-    }
+_OURS = (
+    *("privkit.audit.export:clients", "privkit.audit.export:server"),
+    *("privkit.domains.images.own:FromFunction", "privkit.models.imported:FromFunction"),
 )
 """Objects of privkit that a file may name by import path: all import a user's own parts through `imported`."""
 _TRUSTED: ContextVar[Sequence[str] | None] = ContextVar("trusted modules", default=None)

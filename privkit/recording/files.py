@@ -25,11 +25,9 @@ _MOST_BYTES = 4 << 30  # bytes of a file; a sparse one takes no room on a disk, 
 _MOST_UNPACKED = 1 << 30  # bytes of all members of an archive, unless it is itself as large
 _MOST_MEMBERS = 100_000  # members of an archive: each takes memory before it is read
 _MOST_HEADER = 16 << 20  # bytes of the names and shapes of a safetensors file: some hundred thousand tensors
-_TYPES = frozenset(
-    {
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    }
+_TYPES = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
 )
 
 

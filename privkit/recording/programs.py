@@ -36,11 +36,9 @@ _RUNS_WHEN_READ = re.compile(rb"__setstate__|torch\s*[.\n]\s*classes")
 """What torch would run before its operators can be checked: a method of the program, or an object in C++."""
 _COMPUTES = frozenset({"aten", "prim", "torchvision"})
 """Namespaces of operators that a program may call; none may be registered by another library."""
-_REACHES_OUT = frozenset(
-    {
-        *("aten::from_file", "aten::save"),
-        *("prim::PythonOp", "prim::IgnoredPythonOp", "prim::rpc_async", "prim::rpc_remote", "prim::rpc_sync"),
-    }
+_REACHES_OUT = (
+    *("aten::from_file", "aten::save"),
+    *("prim::PythonOp", "prim::IgnoredPythonOp", "prim::rpc_async", "prim::rpc_remote", "prim::rpc_sync"),
 )
 """Operators of these namespaces that read or write a file, reach another process, or leave TorchScript."""
 

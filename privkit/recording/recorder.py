@@ -203,9 +203,7 @@ class Recorder:
         notes += [note for kind, parts in of_pass.items() if (note := _dropped(kind, parts))]
         if domain is None:
             domain = _images(described.pop("image_shape", None), x, mine)
-        views = [
-            View(round=number, smashed=one.smashed, cut_gradient=one.gradient) for number, one in enumerate(rounds)
-        ]
+        views = [View(round=n, smashed=one.smashed, cut_gradient=one.gradient) for n, one in enumerate(rounds)]
         second = [
             View(round=number, smashed=one.features, cut_gradient=one.sent_up)
             for number, one in enumerate(rounds)
@@ -220,28 +218,18 @@ class Recorder:
             sent = known if of_pass["x"][-1] is not None and not described.get("defense") else []
             sample = x if x is not None else known[0][0] if known else None
             trained = lower.training or self._handle is not None  # a hook sees training mode alone
-            made, told = lower_fields(
-                lower, lower_builder, sample, sent, variance_of(mechanism), files, trained=trained
-            )
+            noise = variance_of(mechanism)
+            made, told = lower_fields(lower, lower_builder, sample, sent, noise, files, trained=trained)
             described |= made
         if upper is not None:
             described["upper"] = segment_fields("upper", upper, upper_builder, rounds[0].smashed.float(), files)
         if left_out:
             notes.append(f"{left_out} rounds of another size were left out when this was recorded")
+        described |= {"name": name, "clients": clients, "passes": passes, "watched": watched, "notes": notes}
+        described["mechanism"] = None if mechanism is None else to_json(mechanism)
+        home, owned, true = Path(folder), (mine, mine_labels), (x, labels)
         written = write_recording(
-            Path(folder),
-            views,
-            domain=domain,
-            second=second,
-            files=files,
-            own=(mine, mine_labels),
-            truth=(x, labels),
-            name=name,
-            clients=clients,
-            passes=passes,
-            watched=watched,
-            mechanism=None if mechanism is None else to_json(mechanism),
-            **{**described, "notes": notes},
+            home, views, domain=domain, second=second, files=files, own=owned, truth=true, **described
         )
         if told:
             warnings.warn(told, stacklevel=2)

@@ -76,25 +76,12 @@ def _cell(config: AuditConfig, defense: Component, attack: Component, seed: int)
     for of_attacks in ("attack_epochs", "attack_doublings"):  # the attack's own fields say it
         del budget[of_attacks]
     victims = budget.pop("victims")
-    model = {
-        "version": _ID_VERSION,
-        "dataset": config.dataset.to_json(),
-        "model": config.model.to_json(),
-        "protocol": config.protocol.to_json(),
-        "partition": config.partition.to_json(),
-        "defense": defense.to_json(),
-        "training": asdict(config.training),
-        "budget": budget,
-        "seed": seed,
-    }
+    parts = {name: getattr(config, name).to_json() for name in ("dataset", "model", "protocol", "partition")}
+    model = {"version": _ID_VERSION, **parts, "defense": defense.to_json(), "training": asdict(config.training)}
+    model |= {"budget": budget, "seed": seed}
     attacked = {
-        "model": model,
-        "attack": attack.to_json(),
-        "auxiliary": config.auxiliary,
-        "attacked": config.attacked,
-        "victims": victims,
-        "delta": config.delta,
-        "features": list(config.features),
+        **{"model": model, "attack": attack.to_json(), "victims": victims, "features": list(config.features)},
+        **{name: getattr(config, name) for name in ("auxiliary", "attacked", "delta")},
         **({"parts": list(config.held)} if config.held and defense.spec.storages else {}),
         **({"metrics": [metric.to_json() for metric in config.metrics]} if config.metrics else {}),
         **({"queries": asdict(config.queries)} if config.queries != ANY_QUERIES else {}),
