@@ -62,16 +62,11 @@ def _asked(
     beside: Callable[[Row], tuple[str, ...]],
 ) -> Table | None:
     """A table with a line for each result row with this answer: its measures, and further columns by `beside`."""
-    lines = tuple(
-        (
-            *(row.defense, row.attack, str(row.seed)),
-            *(interval(row.answers.get(one.name), one.digits) for one in measures),
-            *beside(row),
-        )
-        for row in rows
-        if answer in row.answers
-    )
-    return Table(headers=headers, rows=lines) if lines else None
+    lines = []
+    for row in (row for row in rows if answer in row.answers):
+        numbers = (interval(row.answers.get(one.name), one.digits) for one in measures)
+        lines.append((row.defense, row.attack, str(row.seed), *numbers, *beside(row)))
+    return Table(headers=headers, rows=tuple(lines)) if lines else None
 
 
 def _shown(bound: EmpiricalBound | None) -> tuple[str, str]:

@@ -78,28 +78,17 @@ def gallery(rows: Sequence[Row], pictures: Mapping[str, Pictures]) -> _Gallery:
 
 
 def _block(rows: Sequence[Row], pictures: Mapping[str, Pictures], best: set[str], side: int) -> _Block:
-    first = pictures[rows[0].cell]
+    def made(images: Pixels, **words: str) -> _Strip:
+        return _Strip(columns=len(images), source=data_uri(strip([images], side)), **words)
+
     floors = {name: images for row in rows for name, images in pictures[row.cell].floors.items()}
-    above = [("original", first.truth), *((floor_title(name), images) for name, images in floors.items())]
-    guesses = {
-        row.cell: _Strip(
-            name=row.defense,
-            attack=row.attack,
-            cell=row.cell,
-            found=_found(row),
-            columns=len(pictures[row.cell].guess),
-            source=data_uri(strip([pictures[row.cell].guess], side)),
-        )
-        for row in rows
-    }
-    return _Block(
-        seed=rows[0].seed,
-        above=tuple(
-            _Strip(name=name, columns=len(images), source=data_uri(strip([images], side))) for name, images in above
-        ),
-        strongest=tuple(made for cell, made in guesses.items() if cell in best),
-        others=tuple(made for cell, made in guesses.items() if cell not in best),
-    )
+    above = [made(pictures[rows[0].cell].truth, name="original")]
+    above += [made(images, name=floor_title(name)) for name, images in floors.items()]
+    strongest, others = list[_Strip](), list[_Strip]()
+    for row in rows:
+        words = {"name": row.defense, "attack": row.attack, "cell": row.cell, "found": _found(row)}
+        (strongest if row.cell in best else others).append(made(pictures[row.cell].guess, **words))
+    return _Block(seed=rows[0].seed, above=tuple(above), strongest=tuple(strongest), others=tuple(others))
 
 
 def _found(row: Row) -> str:

@@ -176,19 +176,10 @@ def environment() -> Environment:
     )
     environment.filters |= {"cell": _cell, "breakable": _breakable}
     environment.globals |= {
-        "with_prefix": tables.with_prefix,
-        "interval": tables.interval,
-        "of_task": tables.of_task,
-        "claim_text": tables.claim_text,
-        "threat_name": threat_name,
-        "in_words": threats.in_words,
-        "label": label,
+        **{"tables": tables, "threats": threats, "sections": sections, "label": label, "threat_name": threat_name},
         "names": {name: measure.title for name, measure in OF_RECORDS.items()},
         "floor_names": {name: floor.title for name, floor in FLOORS.items()},
-        "sections": sections,
         "models": THREAT_MODELS,
-        "others": threats.OTHERS,
-        "threats_note": threats.MEANING,
     }
     return environment
 

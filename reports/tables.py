@@ -71,6 +71,7 @@ def table(rows: Sequence[Row]) -> Table:
     own = {name: f"{name} {'↓' if held[name].higher_is_closer else '↑'}" for name in held if name.startswith(OWN)}
     perceived = {name: header for name, header in _PERCEIVED.items() if name in held} | own
     made = origins(rows)
+    blank = [UNKNOWN] if made else []
     names = _record_metrics(rows)
     lines: list[tuple[str, ...]] = []
     floor: list[bool] = []
@@ -95,11 +96,8 @@ def table(rows: Sequence[Row]) -> Table:
         }
         lines += [
             (
-                *(_kind(key), name, str(seed), UNKNOWN),
-                *_measures(metrics, names),
-                *(UNKNOWN, UNKNOWN),
-                *_perceived(metrics, perceived),
-                *([UNKNOWN] if made else []),
+                *(_kind(key), name, str(seed), UNKNOWN, *_measures(metrics, names), UNKNOWN, UNKNOWN),
+                *(*_perceived(metrics, perceived), *blank),
             )
             for name, (key, metrics) in floors.items()
         ]
@@ -123,17 +121,12 @@ def summary_table(summaries: Sequence[Summary], rows: Sequence[Row]) -> Table:
     columns |= {f"matched_{alike}": "matched"} if (alike := likeness(names) if names else IMAGES.likeness) else {}
     columns |= {IDENTIFIED.name: IDENTIFIED.heading} if any(IDENTIFIED.name in one.values for one in summaries) else {}
     columns |= {"auc": measure("auc").title}
-    lines = [
-        (
-            _kind(summary.floor) if summary.floor else summary.defense,
-            _floor_name(summary.floor, summary.defense, summary.attack, summary.protocol)
-            if summary.floor
-            else summary.attack,
-            str(len(summary.seeds)),
-            *(interval(summary.values.get(name), measure(name).digits) for name in columns),
-        )
-        for summary in summaries
-    ]
+    lines = []
+    for one in summaries:
+        means = (interval(one.values.get(name), measure(name).digits) for name in columns)
+        floor_name = _floor_name(one.floor, one.defense, one.attack, one.protocol)
+        named = (_kind(one.floor), floor_name) if one.floor else (one.defense, one.attack)
+        lines.append((*named, str(len(one.seeds)), *means))
     floor = [bool(summary.floor) for summary in summaries]
     known = {(summary.defense, summary.attack) for summary in summaries if not summary.floor}
     for defense, attack in dict.fromkeys((row.defense, row.attack) for row in rows if row.status != "done"):

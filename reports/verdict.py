@@ -189,12 +189,8 @@ def _told(cells: Sequence[CellState], checks: Sequence[Judgement]) -> str:
     whole = [False if False in met else None if None in met else True for met in gates.values()]
     for held, name in (([check.met for check in checks if check.kind != "gate"], "decisive checks"), (whole, "gates")):
         if held:
-            open_, failed = held.count(None), held.count(False)
-            told.append(
-                f"{held.count(True)} of {len(held)} {name} met"
-                + (f", {failed} failed" if failed else "")
-                + (f", {open_} open" if open_ else "")
-            )
+            rest = [f", {held.count(met)} {word}" for met, word in ((False, "failed"), (None, "open")) if met in held]
+            told.append(f"{held.count(True)} of {len(held)} {name} met{''.join(rest)}")
     return "; ".join(told)
 
 
