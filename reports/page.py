@@ -45,9 +45,8 @@ class Report:
     texts: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     left_out: bool = False  # whether pictures and texts are left out on purpose
     told: Mapping[str, Told] = field(default_factory=dict)  # scores of attacks on labels, members or canaries
-    commands: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the command that runs this cell alone; empty if begun in Python
+    # the command that runs this cell alone; empty if begun in Python
+    commands: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Sheet(NamedTuple):

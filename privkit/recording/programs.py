@@ -20,10 +20,7 @@ from privkit.files.import_path import Untrusted, is_trusted
 from privkit.recording.files import Files, archived
 
 _EXPORTED = "torch.export"  # the reader of exported programs, which evaluates text of the file as Python
-_OBJECTS = (
-    "custom_obj_",
-    "opaque_obj_",
-)  # beginnings of the names of an exported program's members with pickled objects
+_OBJECTS = ("custom_obj_", "opaque_obj_")  # how members of an exported program with pickled objects begin
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _MEMBER = re.compile(
     r"code/[\w/]+\.py(?:\.debug_pkl)?|(?:data|constants|traced_inputs)(?:\.pkl|/\d+)|version|byteorder"

@@ -11,9 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
-)  # no SIGHUP on Windows
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP")  # no SIGHUP on Windows
+_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 
 
 class Stopped(BaseException):

@@ -97,12 +97,11 @@ class LiveClients:
         draws = Generator(device).manual_seed(numbered(self._seed, "hijack/round/{}", number))
         edge.train()
         self._optimizer.zero_grad(set_to_none=True)
-        labels, fake = self._private.y[rows], False
-        if self.guard is not None and torch.rand(1, generator=draws, device=device).item() < _FAKES:
-            fake = True
-            labels = (
-                labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
-            ) % edge.classes
+        labels = self._private.y[rows]
+        fake = self.guard is not None and torch.rand(1, generator=draws, device=device).item() < _FAKES
+        if fake:
+            wrong = labels + torch.randint(1, edge.classes, labels.shape, generator=draws, device=device)
+            labels = wrong % edge.classes
         secret = Generator(device).manual_seed(numbered(self._seed, "hijack/updates/{}", number))
         with private_gradients(edge, spec, secret):
             with seeded(device, numbered(self._seed, "hijack/module/{}", number)):
@@ -149,12 +148,9 @@ class LiveClients:
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, optimizer state, number of rounds, and the detector's measurements."""
-        return {
-            "edge": self._edge.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            "number": self._number,
-            "guard": None if self.guard is None else self.guard.state_dict(),
-        }
+        guard = None if self.guard is None else self.guard.state_dict()
+        states = {"edge": self._edge.state_dict(), "optimizer": self._optimizer.state_dict()}
+        return states | {"number": self._number, "guard": guard}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state from `state_dict`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
@@ -61,28 +61,20 @@ class Transcript:
         self.rounds: list[RecordedRound] = []  # on the CPU
 
     def __call__(
-        self,
-        edge: Clients,
-        upper: nn.Module,
-        images: Tensor,
-        labels: Tensor,
-        draws: Generator,
-        *,
-        shares: Tensor | None = None,
-        number: int = 0,
-        update: Callable[[], None] | None = None,
+        self, edge: Clients, upper: nn.Module, images: Tensor, labels: Tensor, draws: Generator, **given: Any
     ) -> Round:
         """Run and record one round of training; see `split_round`."""
+        number = given.get("number", 0)
         if self.wanted is not None and not self.wanted(number):
-            return split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
+            return split_round(edge, upper, images, labels, draws, **given)
         state = edge.lowers.module.state_dict() if self.inputs else {}
         before = {name: _kept(value) for name, value in state.items()}
         hook = edge.lowers.register_forward_hook(_retain)
         try:
-            played = split_round(edge, upper, images, labels, draws, shares=shares, number=number, update=update)
+            played = split_round(edge, upper, images, labels, draws, **given)
         finally:
             hook.remove()
-        made = _recorded(edge, played, labels, number, shares)
+        made = _recorded(edge, played, labels, number, given.get("shares"))
         if self.inputs:
             made = replace(made, images=_kept(images.flatten(0, 1)), lower=before)
         self.rounds.append(made)
