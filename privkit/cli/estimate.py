@@ -77,10 +77,8 @@ def preview(config: AuditConfig, out: Path | None = None) -> str:
     check_batches(config)
     folder = f"run folder {out or default_folder(config)}"
     if config.recording is not None:
-        cells = plan(config)
-        return "\n".join(
-            [*(f"{cell.id}  {cell.in_words}" for cell in cells), f"{len(cells)} cells on a recording; {folder}"]
-        )
+        planned = [f"{cell.id}  {cell.in_words}" for cell in plan(config)]
+        return "\n".join([*planned, f"{len(planned)} cells on a recording; {folder}"])
     found = estimate(config.parts)
     lines = [f"{cell.id}  {_told(cell, timed)}  {cell.in_words}" for cell, timed in found.cells]
     surely = sum(not cell.twin_of for cell, _ in found.cells)

@@ -58,11 +58,7 @@ def frontier(audit: Callable[..., Any], report: Callable[..., Any]) -> Callable[
 
 def varied(defense: Any, vary: Sequence[str]) -> list[str]:
     """The labels of a defense (in a chain, of the stage that has the option) at every combination of the option values
-    in `vary`, texts of the form "key=value,value,…".
-
-    >>> varied("gaussian_noise:clip=2", ["sigma=.1,1.5"])
-    ['gaussian_noise:sigma=0.1,clip=2.0', 'gaussian_noise:sigma=1.5,clip=2.0']
-    """
+    in `vary`, texts of the form "key=value,value,…"."""
     component = parse("defenses", defense)
     stages = component.stages or (component,)
     axes = [_axis(text, component.label, stages) for text in vary]

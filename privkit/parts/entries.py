@@ -78,12 +78,7 @@ def source_of(part: object) -> str:
 
 
 def meanings_of(cls: type) -> dict[str, str]:
-    """The meanings of a class's fields, from its and its base classes' "Attributes" sections: name -> meaning.
-
-    >>> from privkit.shared.interval import Interval
-    >>> meanings_of(Interval)["n"]
-    'number of trials, records or seeds behind the value.'
-    """
+    """The meanings of a class's fields, from its and its base classes' "Attributes" sections: name -> meaning."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         lines = _lines(base)

@@ -199,8 +199,7 @@ class Recorder:
         described |= _fields(described, len(rounds[0].smashed), clients, accuracy)
         notes = list(described.get("notes", []))
         of_pass = {kind: _one_pass(kind, [getattr(one, kind) for one in rounds], passes) for kind in ("x", "y")}
-        x, labels = (_together(kind, parts) for kind, parts in of_pass.items())
-        notes += [note for kind, parts in of_pass.items() if (note := _dropped(kind, parts))]
+        x, labels = (_together(kind, parts, notes) for kind, parts in of_pass.items())
         if domain is None:
             domain = _images(described.pop("image_shape", None), x, mine)
         views = [View(round=n, smashed=one.smashed, cut_gradient=one.gradient) for n, one in enumerate(rounds)]
@@ -306,18 +305,15 @@ def _one_pass(name: str, parts: list[Tensor | None], passes: int) -> list[Tensor
     return found
 
 
-def _together(name: str, parts: list[Tensor | None]) -> Tensor | None:
+def _together(name: str, parts: list[Tensor | None], notes: list[str]) -> Tensor | None:
+    """The records or labels of all rounds; None, with a note, if only some rounds have them."""
     known = [part for part in parts if part is not None]
     shapes = {str(list(part.shape[1:])) for part in known}
     if len(shapes) > 1:
         raise UsageError(f"a row of {name} has shape {' and '.join(sorted(shapes))} in recorded rounds; give one shape")
+    if 0 < len(known) < len(parts):
+        notes.append(f"{name} was given in {len(known)} of {len(parts)} rounds, so it was left out")
     return torch.cat(known) if known and len(known) == len(parts) else None
-
-
-def _dropped(name: str, parts: list[Tensor | None]) -> str:
-    """A note if only some rounds have records or labels; else empty."""
-    known = sum(part is not None for part in parts)
-    return f"{name} was given in {known} of {len(parts)} rounds, so it was left out" if 0 < known < len(parts) else ""
 
 
 def _records(value: Tensor | Array, name: str) -> Tensor:

@@ -8,10 +8,12 @@ import pytest
 
 from privkit.attacks.scores.leak import roc_points
 from privkit.audit.seed_data import open_data
+from privkit.cli.frontier import varied
 from privkit.defenses.denoising import Masking
 from privkit.errors import UsageError
+from privkit.files.import_path import with_options
 from privkit.laws.parts import EVERY
-from privkit.parts.entries import part_entries, source_of, text_of
+from privkit.parts.entries import meanings_of, part_entries, source_of, text_of
 from privkit.parts.own_parts import kind_noun, kinds_of
 from privkit.parts.registry import (
     TABLES,
@@ -29,6 +31,7 @@ from privkit.parts.registry import (
 from privkit.parts.threats import threat
 from privkit.settings.budgets import BUDGETS
 from privkit.settings.resolve import resolve
+from privkit.shared.interval import Interval
 
 NAMES = [(kind, name) for kind in TABLES for name in sorted(part_table(kind))]
 
@@ -197,6 +200,13 @@ def test_fingerprint_follows_what_changes_an_answer() -> None:
         (is_pair("mynets.models:Net"), False),
         (is_pair("vit_micro:cut=embedding"), False),
         (part_entries("partitions")[0]["allowed"]["smallest"], "a whole number >= 1"),
+        (with_options("mine.stages:Squash:bound=2"), ("mine.stages:Squash", "bound=2")),
+        (with_options("masking:keep=.2"), None),
+        (meanings_of(Interval)["n"], "number of trials, records or seeds behind the value."),
+        (
+            varied("gaussian_noise:clip=2", ["sigma=.1,1.5"]),
+            [f"gaussian_noise:sigma={sigma},clip=2.0" for sigma in (0.1, 1.5)],
+        ),
         (threat("black_box"), ("query", ("images", "tables"))),
         (threat("canaries"), ("labels, members, canaries", ())),
         (parse("defenses", "gaussian_noise:sigma=2+masking@server").label, "gaussian_noise:sigma=2.0+masking"),
