@@ -146,15 +146,9 @@ def budget_table(rows: Sequence[BudgetRow], compare: bool = False) -> tables.Tab
                 tables.UNKNOWN if row.factor is None else f"{row.factor:.3g}",
             )
         own = "error" if row.status == "error" else _shown(row.epsilon, rounded_up)
-        cells = (
-            row.name,
-            row.mechanism,
-            own + _marked(_own_remarks(row), numbers),
-            *published,
-            tables.UNKNOWN if row.delta is None else f"{row.delta:.3g}",
-            _shown(row.lower, rounded_down),
-            row.method or tables.UNKNOWN,
-        )
+        delta = tables.UNKNOWN if row.delta is None else f"{row.delta:.3g}"
+        proven = (own + _marked(_own_remarks(row), numbers), *published, delta, _shown(row.lower, rounded_down))
+        cells = (row.name, row.mechanism, *proven, row.method or tables.UNKNOWN)
         lines.append(tuple(" ".join(cell.split()) for cell in cells))
     return tables.Table(headers=(*headers, "method"), rows=tuple(lines))
 

@@ -198,18 +198,15 @@ def _reservations(row: Row) -> list[str]:
 
 
 def _answer(row: Row) -> Answer:
-    told = [(one.heading.rstrip(" ↑↓").partition(" →")[0], one) for one in TOLD_APART if one.name in row.answers]
-    found = [(title, row.answers[one.name], one.digits) for title, one in told]
+    said = []
+    for one in (one for one in TOLD_APART if one.name in row.answers):
+        value, title = row.answers[one.name], one.heading.rstrip(" ↑↓").partition(" →")[0]
+        said.append(f"{title} {interval(value, one.digits)}, {100 * value.confidence:g} % {value.method}")
     return Answer(
+        **row.model_dump(include={"defense", "attack", "seed"}),
         heading=label(row),
-        defense=row.defense,
-        attack=row.attack,
-        seed=row.seed,
         answers=row.answers,
-        sentence="; ".join(
-            f"{title} {interval(value, digits)}, {100 * value.confidence:g} % {value.method}"
-            for title, value, digits in found
-        ),
+        sentence="; ".join(said),
         bound=row.empirical_bound.statement if row.empirical_bound else "",
         reservations=tuple(_reservations(row)),
     )

@@ -112,17 +112,11 @@ def _floors(rows: Sequence[Row], metric: str) -> dict[str, float]:
 
 def frontier_table(found: Frontier) -> Table:
     """A table with a line for each setting, then a line for each floor (a guess without the release)."""
-    lines = [
-        (
-            point.defense,
-            point.guesses,
-            interval(point.accuracy),
-            interval(point.recovered),
-            "–" if point.epsilon is None else rounded_up(point.epsilon, 3),
-            "yes" if point.dominated else "",
-        )
-        for point in found.points
-    ]
+    lines = []
+    for point in found.points:
+        measured = (interval(point.accuracy), interval(point.recovered))
+        proven = "–" if point.epsilon is None else rounded_up(point.epsilon, 3)
+        lines.append((point.defense, point.guesses, *measured, proven, "yes" if point.dominated else ""))
     floors = [("floor", name, "–", f"{value:.3f}", "–", "") for name, value in found.floors.items()]
     headers = ("defense", "strongest attack", "accuracy ↑", f"{found.name} ↓", "ε ↓", "dominated")
     return Table(headers=headers, rows=(*lines, *floors), floor=(False,) * len(lines) + (True,) * len(floors))

@@ -13,6 +13,8 @@ from privkit.reports.schema import Check, Frozen, PlannedCell, Row
 from privkit.reports.strongest import unneeded
 from privkit.shared.grouped import grouped
 
+_NAMED = {"defense", "attack", "seed", "cell"}  # fields that name a row or a cell
+
 
 class Judgement(Frozen):
     """The result of one check: on one result row, on one defended model, or on the whole run."""
@@ -111,12 +113,7 @@ def judge(
 def _state(cell: PlannedCell, rows: Mapping[str, Row]) -> CellState:
     row, why = rows.get(cell.cell), unneeded(cell.twin_of, rows)
     status, reason = (row.status, row.reason) if row else ("not_needed" if why else "missing", why)
-    record = {"cell": cell.cell, "defense": cell.defense, "attack": cell.attack, "seed": cell.seed}
-    return CellState.model_validate({**record, "status": status, "reason": reason})
-
-
-def _of(row: Row) -> dict[str, object]:
-    return {"defense": row.defense, "attack": row.attack, "seed": row.seed, "cell": row.cell}
+    return CellState.model_validate(cell.model_dump(include=_NAMED) | {"status": status, "reason": reason})
 
 
 def _decisive(row: Row, check: Check, tests: int) -> Judgement:
@@ -132,7 +129,7 @@ def _decisive(row: Row, check: Check, tests: int) -> Judgement:
             f"; {tests} rows of this run test a claim, so one of them fails by chance in up to {chance:.0f} % of runs "
             "whose claims are true: repeat it with other seeds"
         )
-    return Judgement.model_validate({**_of(row), **found, "sentence": sentence})
+    return Judgement.model_validate(found | row.model_dump(include=_NAMED) | {"sentence": sentence})
 
 
 def _numbers(rows: Sequence[Row], pending: set[tuple[str, int]]) -> list[Judgement]:
@@ -166,8 +163,9 @@ def _gates(condition: Gate, rows: Sequence[Row], pending: set[tuple[str, int]]) 
         named = f" ({EXEMPT})" if any(EXEMPT in row.notes for row in rows) else ""
         sentence = f"{condition}: no defended cell has a number{' yet' if pending else ''}{named}"
         return [Judgement(kind="gate", name=str(condition), met=None if pending else False, sentence=sentence)]
+    about = {"kind": "gate", "name": str(condition)}
     return [
-        Judgement.model_validate({**_of(row), "kind": "gate", "name": str(condition), "met": met, "sentence": sentence})
+        Judgement.model_validate(about | row.model_dump(include=_NAMED) | {"met": met, "sentence": sentence})
         for row, met, sentence in results
     ]
 

@@ -113,14 +113,9 @@ def _streams() -> Output:
         given, raw = getattr(sys, name), Output(descriptor)
         with suppress(AttributeError, OSError):
             given.flush()
-        stream = io.TextIOWrapper(
-            io.BufferedWriter(raw),
-            encoding=getattr(given, "encoding", "utf-8"),
-            errors="replace",
-            line_buffering=descriptor == 2 or raw.isatty(),
-            write_through=getattr(given, "write_through", False),
-        )
-        setattr(sys, name, stream)
+        encoding, through = getattr(given, "encoding", "utf-8"), getattr(given, "write_through", False)
+        lines = descriptor == 2 or raw.isatty()
+        setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), encoding, "replace", None, lines, through))
         outputs.append(raw)
     return outputs[0]
 

@@ -57,7 +57,7 @@ def check_trusted(what: str, path: str, trusted: Sequence[str]) -> None:
 
 
 def with_options(given: str) -> tuple[str, str] | None:
-    """Split `module:object` or `module:object:key=value,…` into the import path and its options; None for other texts."""
+    """Split `module:object` or `module:object:key=value,…` into import path and options; None for other texts."""
     found = _PATH.fullmatch(given)
     return (found[1], found[2] or "") if found else None
 
