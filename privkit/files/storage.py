@@ -120,13 +120,11 @@ def remove(path: Path) -> None:
 
 def sweep(folder: Path) -> int:
     """Delete the temporary files of killed processes below a folder, and count them; needs the folder's lock."""
-    swept = 0
-    for place, _, names in os.walk(folder):
-        for name in filter(TEMPORARY.fullmatch, names):
-            with writing(path := Path(place) / name):
-                path.unlink(missing_ok=True)
-                swept += 1
-    return swept
+    left = [path for path in folder.rglob(".*.tmp") if TEMPORARY.fullmatch(path.name)]
+    for path in left:
+        with writing(path):
+            path.unlink(missing_ok=True)
+    return len(left)
 
 
 def save_state(path: Path, state: dict[str, Any]) -> None:

@@ -42,11 +42,8 @@ def own_source() -> str:
     for package in _OWN:
         spec = find_spec(package)
         for root in spec.submodule_search_locations or () if spec else ():
-            for folder, _, names in os.walk(root):
-                for name in names:
-                    if name.endswith(".py"):
-                        path = Path(folder, name)
-                        files[Path(package.replace(".", "/"), path.relative_to(root)).as_posix()] = path
+            for path in Path(root).rglob("*.py"):
+                files[Path(package.replace(".", "/"), path.relative_to(root)).as_posix()] = path
     digest = hashlib.sha256()
     for key, path in sorted(files.items()):
         digest.update(f"{key}\0{hash_file(path)}\0".encode())
