@@ -14,11 +14,11 @@ from privkit.files.sealed import checked_bytes, digest
 from privkit.files.storage import make_folder, write_bytes, writing
 from privkit.parts.threats import threats_of
 from privkit.reports import gallery, page
+from privkit.reports.charts import Told
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.page import Write
 from privkit.reports.schema import Manifest, Row
-from privkit.reports.scores import Told
 from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict
 from privkit.run.records import PICTURES, SCORES, STRIP, finished_rows, stored_gates, verdict_of, write_verdict
