@@ -19,9 +19,6 @@ def least_variance(release: Tensor) -> float:
     The limit falls with the square of the release's largest number. So attacks still work if a defense multiplies the
     release by a public factor such as 1e-9.
 
-    Args:
-        release: numbers of any shape, at least one.
-
     >>> least_variance(torch.tensor([0.0, 100.0])), least_variance(torch.zeros(2))
     (1e-12, 1e-30)
     >>> 1e-33 < least_variance(torch.tensor([1e-9])) <= 1e-30

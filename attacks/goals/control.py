@@ -33,13 +33,8 @@ class Control:
 def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor) -> tuple[Control, Control]:
     """Two control experiments for an attack that returns scores: a planted leak, and pure noise.
 
-    The first passes if the attack's AUC is at least 0.9, the second if its AUC is at most 0.1 away from 1/2.
-
-    Args:
-        leak: the attack's scores for data that reveal the answer.
-        leak_truth: bool [N], the true answers for these N examples.
-        noise: the attack's scores for pure noise.
-        noise_truth: bool [N], the "true" answers for the noise: coin flips independent of it.
+    The first passes if the AUC is at least 0.9, the second if it is at most 0.1 away from 1/2. `noise_truth` are coin
+    flips, independent of the noise.
     """
     from privkit.attacks.scores.leak import pooled_auc
 

@@ -32,34 +32,17 @@ class ControlClients(Protocol):
     def imitate(self) -> Callable[[Tensor, Generator], Tensor] | None: ...
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
-        """Send records in the same way as attacked records are sent.
+        """Send the records of whole rounds [N, ...] `passes` times, with the defense's random numbers from `seed`.
 
-        Args:
-            records: the records of whole rounds, [N, ...].
-            labels: the labels of these N records, int64 [N].
-            passes: how many times the records are sent.
-            seed: the seed of the defense's random numbers.
-
-        Returns:
-            The views (all rounds of the first pass come first), and for each released row of the first pass the indices
-            of the records that are mixed in it, −1 for an empty place.
+        Returns the views (all rounds of the first pass come first), and for each released row of the first pass the
+        indices of the records that are mixed in it, −1 for an empty place.
         """
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:
         """Send one round of the adversary's records, and return the answer; see `privkit.attacks.base.Query`."""
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of the difference between guesses and records that the releases can reveal; see `projected`.
-
-        Args:
-            records: the N records, [N, ...].
-            apart: guesses minus records, [N, ...].
-            passes: how many times the records are sent.
-            seed: the seed of the defense's random numbers.
-
-        Returns:
-            Differences [N, ...].
-        """
+        """The part of `apart` (guesses minus records, [N, ...]) that the releases can reveal; see `projected`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,16 +100,9 @@ class Undefended:
 def projected(release: Callable[[Tensor], Tensor], records: Tensor, direction: Tensor) -> Tensor:
     """Project a change of the records onto the directions that change the release (to first order).
 
-    These directions are the row space of the release's derivative. The rest of the change leaves every number of the
-    release as it is, even if all random numbers are fixed. So a guess is judged only by the projection of its error.
-
-    Args:
-        release: differentiable function of records [N, ...], with the same random numbers at each call.
-        records: the N records [N, ...] at which the derivative is taken.
-        direction: the change of the records, with their shape.
-
-    Returns:
-        The projection, with the shape of `records`.
+    These directions are the row space of the release's derivative at `records` [N, ...]. The rest of the change leaves
+    every number of the release as it is, even if all random numbers are fixed. So a guess is judged only by the
+    projection of its error.
 
     Source: least squares of smallest norm by conjugate gradients (Hestenes and Stiefel 1952).
 

@@ -17,16 +17,9 @@ def identity_lower(
 ) -> nn.Module:
     """A lower segment for control experiments: it outputs the record itself, in a shape like that of the real release.
 
-    Images become patch tokens, feature maps or vectors, as the release is. A token sequence becomes its numbers. In
-    table rows, each category is replaced by a code (a fixed random vector), since its number means nothing.
-
-    Args:
-        release: a release of the real clients, with N rows: tokens [N, T, D], feature maps [N, C, h, w] or vectors [N,
-            D].
-        image_shape: (C, H, W) for images; (T,) for sequences of T tokens and table rows of T columns.
-        columns: for table rows, the number of categories of each column, 0 for a dense (numeric) one; else empty.
-        as_tokens: whether the image's patches are output as tokens although the release is a feature map, for defenses
-            that need tokens.
+    Images become patch tokens, feature maps or vectors, as the release is; with `as_tokens`, patch tokens also if it is
+    a feature map. A token sequence becomes its numbers. In table rows (`columns` as in `ImageObservation`), each
+    category is replaced by a code (a fixed random vector), since its number means nothing.
 
     >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 16, 4])
@@ -66,11 +59,9 @@ class _Patches(nn.Module):
 
 
 class _Numbers(nn.Module):
-    """A lower segment that outputs the numbers of a token sequence or table row themselves.
+    """A lower segment that outputs the numbers of a token sequence or table row themselves, or a vector for each.
 
-    Args:
-        by_place: whether each number becomes a vector, for clients that send one token for each place of the sequence.
-            Integers (ids of words) then become codes of 16 numbers, since neighboring ids have no similar meaning.
+    With vectors (`by_place`), integers become codes of 16 numbers, since neighboring ids have no similar meaning.
     """
 
     def __init__(self, by_place: bool) -> None:
@@ -87,14 +78,10 @@ class _Numbers(nn.Module):
 
 
 class _Codes(nn.Module):
-    """A lower segment that outputs each field of a table row as a vector of 8 numbers.
+    """A lower segment that outputs each field of a table row as a vector of 8 numbers, or all of them as one vector.
 
     A category's vector is its random code; a number x in a dense (numeric) column becomes the column's code times 1 +
     x. A second code of the column is added to both.
-
-    Args:
-        columns: number of categories of each column, 0 for a dense one.
-        by_place: whether the output is one token for each column, instead of one vector for the row.
     """
 
     def __init__(self, columns: tuple[int, ...], by_place: bool) -> None:
@@ -117,14 +104,8 @@ class _Codes(nn.Module):
 
 
 class Widened(nn.Module):
-    """A lower segment whose tokens are widened by repeating their numbers, for a defense that needs this width.
-
-    Args:
-        lower: segment that outputs N rows of T tokens, [N, T, d].
-        width: output width D ≥ d.
-
-    >>> Widened(nn.Identity(), 3)(torch.tensor([[[1.0, 2.0]]])).tolist()
-    [[[1.0, 2.0, 1.0]]]
+    """A lower segment whose tokens [N, T, d] are widened to D = `width` numbers by repeating, for a defense that needs
+    this.
     """
 
     def __init__(self, lower: nn.Module, width: int) -> None:
@@ -138,11 +119,7 @@ class Widened(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A lower segment whose output is multiplied by `factor`, for a defense that expects numbers within bounds.
-
-    >>> Scaled(nn.Identity(), 0.5)(torch.tensor([1.0, 4.0])).tolist()
-    [0.5, 2.0]
-    """
+    """A lower segment whose output is multiplied by `factor`, for a defense that expects numbers within bounds."""
 
     def __init__(self, lower: nn.Module, factor: float) -> None:
         super().__init__()
@@ -155,17 +132,11 @@ class Scaled(nn.Module):
 
 
 class Marked(nn.Module):
-    """A lower segment for control experiments whose tokens reveal their record, and optionally their place.
+    """A lower segment for control experiments whose tokens [N, T, D] reveal their record, and with `places` their
+    place.
 
-    Each token is extended by a random projection of the mean of its record's tokens. Tokens after attention reveal
-    their record in a similar way. So an attack that sorts tokens by record must succeed.
-
-    Args:
-        lower: segment that outputs N rows of T tokens, [N, T, D].
-        places: whether each token is also extended by a code of its place, as with a position embedding.
-
-    >>> Marked(nn.Identity(), places=True)(torch.rand(2, 9, 4)).shape
-    torch.Size([2, 9, 68])
+    Each token is extended by a random projection of the mean of its record's tokens, as attention also reveals it, so
+    an attack that sorts tokens by record must succeed; and by a code of its place, as a position embedding does.
     """
 
     def __init__(self, lower: nn.Module, *, places: bool) -> None:

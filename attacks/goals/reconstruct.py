@@ -115,12 +115,9 @@ ImageMounting = Mounting[ImageObservation, Reconstruction]
 
 
 def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
-    """Check that an attack on images can use the observation.
-
-    Raises:
-        NotApplicable: if nothing was released, a field that the attack needs is missing, or tokens were dropped and the
-            attack needs all. Also if the release is not finite, or the auxiliary images do not fit the private images
-            or their labels.
+    """Raise `NotApplicable` if nothing was released, a field that the attack needs is missing, tokens were dropped and
+    the attack needs all, the release is not finite, or the auxiliary images do not fit the private images or their
+    labels.
     """
     require(attack, observation)
     views, auxiliary, labels = observation.views, observation.auxiliary, observation.auxiliary_labels
@@ -205,24 +202,12 @@ def observe(
 
 
 def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
-    """For each image, the index of the guess that the best assignment gives to it, within its message.
+    """For each image, the index of the guess that the best assignment gives to it, within its message: int64 [N].
 
     A defense that mixes images may exchange their places. The assignment with the smallest total MSE undoes this. It
     uses the true images, so an adversary who has to sort the guesses reaches at most the resulting scores.
 
-    Args:
-        truth: the N private images, [N, C, H, W].
-        guess: the guessed images, of the same shape.
-        batch_size: images per message; an image is compared only with the guesses of its message.
-
-    Returns:
-        The indices of the guesses, int64 [N].
-
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
-
-    >>> truth = np.eye(3, dtype=np.float32).reshape(3, 1, 1, 3)
-    >>> match(truth, truth[[1, 2, 0]], 3)
-    array([2, 0, 1])
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -237,16 +222,10 @@ def match(truth: Pixels, guess: Pixels, batch_size: int) -> NDArray[np.int64]:
 
 
 def score(truth: Tensor, guess: Tensor, batch_size: int) -> dict[str, dict[str, Values]]:
-    """Every image metric for each of N images; SSIM is left out if the images are too small.
+    """Every image metric for each of N images, in [0, 1]; SSIM is left out if the images are too small.
 
-    Args:
-        truth: the private images, [N, C, H, W] in [0, 1].
-        guess: the guessed images, of the same shape.
-        batch_size: images per message.
-
-    Returns:
-        A dict of two dicts, each metric -> float64 [N]: "unaligned" compares guess n with image n; "matched" compares
-        each image with the guess that `match` assigns to it.
+    Returns two dicts, metric -> float64 [N]: "unaligned" compares guess n with image n; "matched" compares each image
+    with the guess that `match` assigns to it.
     """
     originals, guesses = truth.cpu().numpy(), guess.cpu().numpy()
     aligned = {"unaligned": guesses, "matched": guesses[match(originals, guesses, batch_size)]}

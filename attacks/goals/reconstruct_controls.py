@@ -40,20 +40,8 @@ def controls(
 
     Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
     the adversary's records, the attacked records are among these. An attack that takes over the training gets small
-    clients in training instead (`privkit.attacks.goals.learners`).
-
-    Args:
-        attack: the attack in its form for control experiments, from `mounting.control`.
-        observation: the observation of the real clients. It supplies the auxiliary images, their labels (one class if
-            there are none), and the first view, which gives the noise its shape.
-        seed: the seed of all draws.
-        defended: the defense between record and attack; None for none.
-
-    Returns:
-        One `Control` for each experiment.
-
-    Raises:
-        NotApplicable: if there are too few auxiliary images, or no view.
+    clients in training instead (`privkit.attacks.goals.learners`). The attack is in its form from `mounting.control`;
+    of the observation, the first view gives the noise its shape. `defended` is the defense between record and attack.
 
     >>> from privkit.attacks.inversion.floors import MeanImage
     >>> own = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0))
@@ -75,20 +63,8 @@ def wins(
     three quarters if the defense moves tokens; nine tenths if the release contains less than nine tenths of the
     differences between records. Errors count only the part of a record that the release contains
     (`privkit.attacks.goals.control_clients.projected`). If records are mixed with public weights, a narrow pass (an
-    error above half of the allowed error) counts only if the attack does worse with swapped weights.
-
-    Args:
-        attack: the attack in its form for control experiments.
-        observation: the observation of the real clients, as in `controls`.
-        seed: the seed of all draws.
-        defended: the defense; None for clients without one.
-
-    Returns:
-        The control. If the attack cannot undo the defense, the control runs without it, and a second control records
-        that the defended control was not possible.
-
-    Raises:
-        NotApplicable: if there are too few auxiliary images, or no view.
+    error above half of the allowed error) counts only if the attack does worse with swapped weights. If the attack
+    cannot undo the defense, the control runs without it, and a second control records this.
     """
     played = Cast.of(attack, observation)
     remark = "" if defended is None else _hindrance(attack, defended)

@@ -184,8 +184,7 @@ class Server(Resumable):
     def examine(self) -> float:
         """The mean squared error of encoder and decoder on held-out images in [0, 1], always with the same noise.
 
-        Raises:
-            AttackDiverged: if the error, a weight of the server, or a release of the clients is not finite.
+        It raises `AttackDiverged` if the error, a weight of the server, or a release of the clients is not finite.
         """
         draws = Generator(self.held_out.device).manual_seed(self.root)
         total, parts = 0.0, self._examined()
@@ -232,10 +231,8 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The activation ("linear", "relu" or "tanh") whose range contains all numbers of the releases.
-
-    The server's encoder ends with this activation, so that a discriminator cannot recognize its releases by their
-    range.
+    """The activation whose range contains all numbers of the releases: a pilot that ends with it is not recognized by
+    its range.
     """
     if released.min() >= 0:
         return "relu"

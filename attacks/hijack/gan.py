@@ -14,9 +14,7 @@ PenaltyNorm = Literal["full", "channel"]
 
 
 def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
-    """For each real row, a random point on the line to the fake row; the gradient penalty is computed at these points.
-
-    `real`, `fake` and the result have the same shape [N, ...].
+    """A random point on the line between each real row and the fake one, [N, ...], for the gradient penalty.
 
     Source: Gulrajani et al. 2017, "Improved training of Wasserstein GANs", Algorithm 1.
     """
@@ -27,15 +25,9 @@ def between(real: Tensor, fake: Tensor, generator: Generator) -> Tensor:
 def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, norm: PenaltyNorm = "full") -> Tensor:
     """The gradient penalty of a Wasserstein discriminator: the mean of (‖gradient‖ − 1)² over N rows, a scalar.
 
-    Args:
-        discriminator: function from rows to scores [N] or [N, 1]; each score depends on its own row only. With `kinked`
-            as activation, the penalty takes a third less time than with torch's ReLU.
-        points: the rows at which the gradient is taken: maps [N, C, H, W], tokens [N, T, D] or vectors [N, D].
-        norm: "full", the L2 norm over a whole row, as in the source; or "channel", as in the code of the FSHA authors:
-            an L2 norm for each channel over its places (for a vector, the magnitude of each coordinate).
-
-    Raises:
-        ValueError: for another norm.
+    A score must depend on its own row only. The norm is the L2 norm over a whole row ("full", as in the source), or, as
+    in the code of FSHA's authors, of each channel over its places ("channel"; for a vector, each coordinate's
+    magnitude). With `kinked` as activation, the penalty takes a third less time than with torch's ReLU.
 
     Source: Gulrajani et al. 2017, Eq. 3, without its weight.
 
@@ -58,10 +50,8 @@ def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
 
 
 def kinked(x: Tensor) -> Tensor:
-    """ReLU, computed as the product of the input with a constant mask, so that the gradient penalty is cheaper.
-
-    If the penalty is differentiated, torch's ReLU sends a gradient of zeros through the whole network; this function
-    sends none.
+    """ReLU as the product of the input with a constant mask: if the gradient penalty is differentiated, torch's ReLU
+    sends a gradient of zeros through the whole network; this function sends none.
     """
     return x * (x > 0)
 

@@ -65,20 +65,11 @@ class SplitGuard(Checked):
         self._wrong, self._first, self._second = _Batches(), _Batches(), _Batches()
 
     def observe(self, gradient: Tensor, fake: bool) -> float | None:
-        """Record the gradient of one round, and compute a score if the round had wrong labels.
+        """Record the gradient of one round, and compute a score if the round had wrong labels (`fake`).
 
-        Args:
-            gradient: gradient of the client's own weights (in the source, of the first layer), summed over the batch;
-                any shape, the same in each round.
-            fake: whether the labels of this round were wrong.
-
-        Returns:
-            The score in (0, 1), near 1 for honest training, after a batch with wrong labels. None after a batch with
-            right labels, during the first `warm_up` rounds, or until each of the two random halves of the right-label
-            batches has a batch.
-
-        Raises:
-            ValueError: if the gradient is not finite.
+        `gradient` is that of the client's own weights (in the source, of the first layer), summed over the batch. The
+        score in (0, 1) is near 1 for honest training; None during the warm-up, after right labels, or until each random
+        half of the right-label batches has one. A gradient that is not finite is a ValueError.
         """
         flat = gradient.detach().flatten().double().cpu()
         if not torch.isfinite(flat).all():

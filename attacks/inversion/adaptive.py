@@ -352,15 +352,9 @@ class SimulatedPasses:
 def _read(
     observation: ImageObservation, draws: Generator, images: int | None, asked: int
 ) -> tuple[OwnTokens, Geometry]:
-    """The tokens of the adversary's images, read by queries, and the layout of their patches in the image.
+    """The tokens of the adversary's images, read by queries (after `asked` rounds), and the layout of their patches.
 
-    Args:
-        images: largest number of images whose tokens are read; None for all.
-        asked: number of rounds that were already queried.
-
-    Raises:
-        NotApplicable: if tokens cannot be read, if too few are read for a training, or if they may be assigned to wrong
-            patches.
+    It raises `NotApplicable` if they cannot be read, are too few for a training, or may be assigned to wrong patches.
     """
     view, least = observation.views[0], 2 * observation.batch_size
     geometry = checked_geometry(observation, "reading own tokens")

@@ -9,14 +9,7 @@ from torch import Tensor, nn
 
 
 def as_numbers(records: Tensor, columns: Sequence[int]) -> Tensor:
-    """Records [N, C] as float numbers [N, P]; other records ([N, ...], without `columns`) are flattened.
-
-    Args:
-        columns: number of categories of each of the C columns, 0 for a dense column; empty for other records.
-
-    >>> as_numbers(torch.tensor([[0.5, 2.0]]), (0, 3))
-    tensor([[0.5000, 0.0000, 0.0000, 1.0000]])
-    """
+    """Records [N, C] as float numbers [N, P]; other records ([N, ...], without `columns`) are flattened."""
     if not columns:
         return records.flatten(1)
     cells = zip(records.unbind(1), columns, strict=True)

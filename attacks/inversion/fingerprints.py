@@ -250,16 +250,8 @@ class _Wire:
     def sets(self, images: Tensor, times: int) -> tuple[list[tuple[Tensor, Tensor]], bool]:
         """The complete token sets of images at each client: all T tokens of the image as this client sends them.
 
-        Args:
-            images: indices of the adversary's images.
-            times: how often each image is sent by each client.
-
-        Returns:
-            For each client, n token sets [n, T, D] and the indices of their images, int64 [n]; and whether tokens stay
-            in place.
-
-        Raises:
-            NotApplicable: if most tokens change from one sending to the next, or too few sets are complete.
+        Every client sends each of the images (indices) the given number of times. Returns n sets [n, T, D] and the
+        indices of their images for each client, and whether tokens stay in place.
         """
         found, recurring, kept = [], [], []
         for part in self.everywhere(images):
@@ -286,10 +278,9 @@ class _Wire:
         return [(tokens[at], image[at]) for at in each], float(torch.cat(kept).mean()) > KEEPS_ALL
 
     def _among_others(self, part: Tensor) -> tuple[View, Tensor]:
-        """Send images in a random order at each client, so that each image is mixed with other images than before.
+        """Send images in a random order at each client, so that each is mixed with other images than before.
 
-        Returns:
-            The view, and for each released row the mixed images, as indices into `part`; −1 for an empty place.
+        Returns the view, and for each released row the mixed images, as indices into `part`; −1 for an empty place.
         """
         keys = torch.rand(len(part) // self.share, self.share, generator=self.draws, device=part.device)
         order = torch.arange(len(part), device=part.device).view_as(keys).gather(1, keys.argsort(1)).flatten()

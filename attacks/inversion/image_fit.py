@@ -247,9 +247,8 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """The negative log-likelihood of each place for each released token, in nats, up to a constant for each token.
-
-        Tokens [N, T, D] (N rows of T tokens) give costs [N, T, T]; entry (n, t, s) belongs to token t and place s.
+        """−ln of the likelihood of each place s for each token t of [N, T, D], [N, T, T], up to a constant for each
+        token.
         """
         places, kept = self.means.shape
         costs = []

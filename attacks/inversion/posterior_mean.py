@@ -191,10 +191,7 @@ class _Clamp:
 def _signal(sums: Tensor, squares: Tensor, count: int) -> float:
     """The signal-to-noise ratio: the variance between images' mean releases, divided by the noise's variance.
 
-    Args:
-        sums: for each of N images the sum of its releases, [N, F] (F numbers in a release).
-        squares: sums of squares over all releases of all images, [F].
-        count: number of releases of each image, at least 2.
+    `sums` [N, F] are each image's over `count` ≥ 2 releases, `squares` [F] over all releases of all images.
     """
     noise = (squares - sums.square().sum(0) / count).sum() / (len(sums) * (count - 1))
     between = (sums / count).var(0).sum() - noise / count

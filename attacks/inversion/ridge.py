@@ -216,25 +216,12 @@ class Fitted:
 
 
 def cross_fitted(rows: Tensor, targets: Tensor, folds: Tensor, other: Tensor) -> Fitted:
-    """Fit targets linearly on rows by ridge regression, three times: each time one fold of the rows is left out.
+    """Fit targets [N, P] on rows [N, F] by ridge regression, three times, each without one of the folds {0, 1, 2}.
 
-    The penalty is chosen by the error on left-out folds.
-
-    Args:
-        rows: N rows of F numbers, [N, F]; F may exceed N.
-        targets: the P numbers to guess for each row, [N, P].
-        folds: the fold of each row, int64 [N] in {0, 1, 2}; rows of one record share a fold.
-        other: M further rows, [M, F], for which guesses are made, too.
-
-    Returns:
-        A `Fitted`: guesses at the N rows (each by the fit without the row's fold), guesses at the M rows (the mean over
-        the fits), and the error of the first.
+    Rows of one record share a fold; the penalty is chosen by the error on left-out folds. Guesses at rows are by the
+    fit without their fold, guesses at `other` rows [M, F] the mean over the fits.
 
     Source: Hoerl and Kennard 1970; the penalty by cross-validation (Stone 1974).
-
-    >>> x = torch.arange(9.0).unsqueeze(1)
-    >>> cross_fitted(x, 2 * x + 1, torch.arange(9) % 3, torch.tensor([[20.0]])).other.round(decimals=3).item()
-    41.0
     """
     rows, targets, other = rows.double(), targets.double(), other.double()
     fits = [_Fit.of(rows[folds != fold], targets[folds != fold]) for fold in range(FOLDS)]

@@ -131,16 +131,10 @@ def _masked_token_losses(
 
 
 def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
-    """The training loss of the networks that complete tokens and decode images.
+    """The loss of completion and decoder: the mean squared error of pixels plus 0.05 times that of the masked tokens.
 
-    Args:
-        learned: the position predictor, with the adversary's tokens.
-        predicted: tokens of n images in their T predicted places, [n, T, D].
-        rows: int64 [n], the index of the adversary's image behind each row of tokens.
-        absent: bool [n, T], whether a token is masked.
-
-    Returns:
-        A scalar: the mean squared error of pixels in [0, 1] plus 0.05 times that of the masked tokens.
+    `predicted` are n images' tokens in predicted places [n, T, D], of the adversary's images `rows`; `absent` [n, T]
+    are masked.
     """
     geometry = learned.decoder.geometry
     truth = learned.standardized(learned.own.tokens[rows])

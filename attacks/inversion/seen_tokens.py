@@ -131,14 +131,8 @@ class SeenTokens(ReconstructingAttack):
 def in_place(view: View) -> tuple[Tensor, Tensor]:
     """The tokens of each image in a release, if the tokens are in their places.
 
-    A released row may mix k images, with public mixing weights. Its tokens are repeated for each of these images.
-
-    Returns:
-        Tokens [N·k, T, D] for N rows of T tokens, divided by their weight; and bool [N·k, T], True for a token that
-        comes from this image alone.
-
-    Raises:
-        NotApplicable: if mixing weights are hidden, or positions hold sums of several images.
+    A released row may mix k images, with public weights. Returns its tokens, repeated for each image and divided by
+    their weight, [N·k, T, D]; and bool [N·k, T], True for a token that comes from this image alone.
 
     >>> view = View(round=0, smashed=torch.tensor([[[1.0], [0.0]]]))
     >>> in_place(view)[1].tolist()
@@ -240,14 +234,10 @@ class Covariances:
         return cls(middle, basis, images.mean(0), flat.T @ flat, flat.T @ (images - images.mean(0)).double())
 
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
-        """Guess the image of each of N rows from its visible tokens: P pixel values, [N, P] in [0, 1].
+        """Guess the image of each row from its visible tokens (`seen` of [N, T, D]): P pixel values, [N, P] in [0, 1].
 
-        Rows with the same visible places share the factors of one matrix.
-
-        Args:
-            rows: T tokens of each row, [N, T, D].
-            seen: bool [N, T], which tokens are visible.
-            penalty: ridge penalty, as a share of the variance of all tokens together.
+        Rows with the same visible places share the factors of one matrix. `penalty` is a share of the variance of all
+        tokens together.
         """
         width, last = self.basis.shape[2], len(self.within) - 1
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()

@@ -44,14 +44,7 @@ _Recipe = TypeVar("_Recipe", bound=_SimulatorRecipe)
 
 
 def short_of_published(epochs: int | None, share: str, steps: int, batch: int) -> str:
-    """A sentence for results: the attack runs on trained clients, while the published attack runs during the training.
-
-    Args:
-        epochs: number of epochs of the attack; None for a share of the audit's epochs.
-        share: this share in words, such as "half".
-        steps: number of steps of the published attack.
-        batch: images in a step of the published attack.
-    """
+    """A sentence for results: the attack runs on trained clients, while the published one runs during the training."""
     taken = f"{share} the budget's" if epochs is None else f"{epochs:,}"
     return (
         f"{taken} epochs on the recorded releases of trained clients, where the authors' attack takes {steps:,} steps "
@@ -80,13 +73,9 @@ class AttackData:
     def of(cls, attack: ImageAttack, observation: ImageObservation, lower: nn.Module | None = None) -> AttackData:
         """Collect and check the data of an attack: recorded rows, and the adversary's images and labels.
 
-        Args:
-            attack: the attack that uses the data.
-            lower: the client's segment, if the adversary knows its architecture; its weights are not used.
-
-        Raises:
-            NotApplicable: if a field is missing, records were mixed with hidden weights, there are too few images,
-                labels are not whole numbers, or the server's segment cannot classify the released rows.
+        Of `lower`, given if the adversary knows its architecture, the weights are not used. It raises `NotApplicable`
+        if a field is missing, weights of mixed records are hidden, there are too few images, labels are not whole
+        numbers, or the server's segment cannot classify the rows.
         """
         check_inputs(attack, observation)
         check_forms(attack, observation.views)
@@ -236,11 +225,8 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
         """Train a discriminator for one step on real and fake rows, with labels if both kinds of rows have them.
 
         A discriminator scores each row separately, so one backward pass serves both losses: for a row with score s, the
-        gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s).
-
-        Returns:
-            The discriminator's logistic loss; the loss of the network that made `fake`; and the gradient of this second
-            loss at `fake`.
+        gradient of softplus(-s) equals -exp(-s) times the gradient of softplus(s). Returns the discriminator's loss;
+        the loss of the network that made `fake`; and the latter's gradient at `fake`.
         """
         discriminator, fake = self.parts[name], fake.requires_grad_()
         labels = None if of_real is None or of_fake is None else torch.cat([of_real, of_fake])
@@ -321,18 +307,14 @@ class ByLabel:
 
 
 def mk_mmd(recorded: Tensor, simulated: Tensor) -> Tensor:
-    """How much the distributions of two sets of N ≥ 2 rows [N, ...] differ: an estimate of their squared MMD.
+    """How much the distributions of two sets of N ≥ 2 rows [N, ...] differ: an estimate of their squared MMD, a scalar.
 
-    It is the unbiased estimate of the squared maximum mean discrepancy (MMD) by Gaussian kernels of several widths:
-    within a set, no row is compared with itself; between the sets, all pairs count. The constant 2 / (N − 1) is added,
-    as in the code of FORA, to keep the values positive. The result is a scalar.
+    It is the unbiased estimate of the squared maximum mean discrepancy by Gaussian kernels of several widths: within a
+    set, no row is compared with itself; between the sets, all pairs count. The constant 2 / (N − 1) is added, as in the
+    code of FORA, to keep the values positive.
 
     Source: Gretton et al. 2012, "A kernel two-sample test", Lemma 6, with the kernels of Long et al. 2015, "Learning
     transferable features with deep adaptation networks".
-
-    >>> rows = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
-    >>> bool(mk_mmd(rows, rows.flip(0)) < mk_mmd(rows, rows + 1))
-    True
     """
     count, rows = len(recorded), torch.cat([recorded, simulated]).flatten(1)
     squares = rows.square().sum(1)

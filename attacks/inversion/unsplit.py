@@ -77,12 +77,10 @@ class UnSplit(ReconstructingAttack):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """Run the attack, and return also the stolen lower segment.
+        """Run the attack, and return also the stolen lower segment, in evaluation mode.
 
-        Returns:
-            The result of `run`, and the stolen segment in evaluation mode: images [N, C, H, W] -> releases. It has the
-            client's architecture and its own weights, and resembles the client's segment as far as the recorded
-            releases determine this segment.
+        It has the client's architecture, and resembles the client's segment as far as the recorded releases determine
+        it.
         """
         views = observation.views
         check_inputs(self, observation)
@@ -131,12 +129,7 @@ class UnsplitRecipe:
 class Alternation(Resumable):
     """Optimization of images and a clone of the lower segment, in turn; satisfies `privkit.attacks.fit.Training`.
 
-    Args:
-        clone: the clone, a result of `fresh`, on the device of the release.
-        parts: the released rows, split into the rows of one step.
-        image_shape: shape (C, H, W) of the images.
-        recipe: numbers of steps, learning rate and weights.
-        seed: seed of the random numbers that the clone's modules draw, for example in dropout.
+    `parts` are the rows of one step each; `seed` is for what the clone's modules draw, for example in dropout.
     """
 
     def __init__(

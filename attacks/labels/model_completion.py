@@ -154,14 +154,10 @@ class _Completion(Resumable):
         return loss.detach()
 
     def loss(self, of: Tensor, rows: Tensor, pairs: Tensor, kept: float, weight: float) -> Tensor:
-        """The loss of B labeled records and M ≥ 0 unlabeled records, mixed in pairs; a scalar.
+        """The loss of B labeled records (`of`) and M ≥ 0 unlabeled ones (`rows`), mixed in `pairs` int64 [B + M].
 
-        Args:
-            of: indices of the labeled records, int64 [B].
-            rows: indices of the unlabeled records, int64 [M].
-            pairs: each record's partner, int64 [B + M].
-            kept: share in [1/2, 1] of a record in the mixture with its partner.
-            weight: weight ≥ 0 of the unlabeled records' error.
+        A record has the share `kept` in [1/2, 1] of the mixture with its partner; unlabeled records' error has the
+        `weight` ≥ 0.
         """
         targets = nn.functional.one_hot(self.labels[of], self.count).float()
         records = [self.records[self.seeds[of]]]

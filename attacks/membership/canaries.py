@@ -16,24 +16,12 @@ from privkit.constraints import Checked, Positive, real
 
 
 def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: float = 1.0) -> Tensor:
-    """How likely it is that a canary was sent, and not its counterpart: a log-likelihood ratio for each canary.
+    """ln p(row | canary) − ln p(row | its counterpart) for each of K canaries, float64 [K], under Gaussian noise of σ.
 
-    The counterpart is sent if the canary is not inserted. The ratio is ln p(row | canary) − ln p(row | counterpart), if
-    Gaussian noise of standard deviation σ was added to every number. The one-run audit of ε uses only the order of the
-    scores. Under Gaussian noise of any σ this is the order of the best test; under other noise the scores are valid,
-    but not the best.
-
-    Args:
-        observed: float [K, ...], for each of K canaries the released row or its returned gradient.
-        present: [K, ...], the noise-free row or gradient with the canary.
-        absent: [K, ...], the noise-free row or gradient with the counterpart.
-        sigma: standard deviation σ > 0.
-
-    Returns:
-        Log-ratio of each canary, float64 [K]; the log-ratio of several rounds together is the sum.
-
-    Raises:
-        ValueError: if shapes differ or σ is out of range.
+    The counterpart is sent if the canary is not inserted. All arguments are [K, ...]: `present` and `absent` are the
+    noise-free rows or gradients. The log-ratio of several rounds is the sum. The one-run audit of ε uses only the order
+    of the scores. Under Gaussian noise of any σ this is the order of the best test; under other noise the scores are
+    valid, but not the best.
 
     Source: Neyman and Pearson 1933; canaries that point in known directions: Andrew et al. 2023, "One-shot empirical
     privacy estimation", and Steinke et al. 2023.

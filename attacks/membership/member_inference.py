@@ -77,13 +77,7 @@ class MemberInference(Checked):
 
 
 def loss_threshold(losses: Tensor) -> Scores:
-    """Membership scores from losses alone: the negated loss on each example, since members have lower losses.
-
-    Args:
-        losses: the loss of each of N examples, float [N].
-
-    Raises:
-        ValueError: if losses are not a list of finite numbers.
+    """Membership scores from losses alone: the negated loss on each example [N], since members have lower losses.
 
     Source: Yeom et al. 2018, "Privacy risk in machine learning", §4 (the threshold is left to the metric).
     """
@@ -92,15 +86,11 @@ def loss_threshold(losses: Tensor) -> Scores:
 
 
 def confidence(logits: Tensor, labels: Tensor) -> Tensor:
-    """The log-odds ln(p/(1 − p)) of the probability p that a model gives to each example's true label, float [...].
+    """The log-odds ln(p/(1 − p)) of the probability p of each example's true label, [...], from logits [..., L].
 
-    It stays finite for p near 1, and its distribution over shadow models is nearly normal. `logits` is [..., L] for L
-    labels, `labels` int64 [...].
+    It stays finite for p near 1, and its distribution over shadow models is nearly normal.
 
     Source: Carlini et al. 2022, "Membership inference attacks from first principles", §IV-C.
-
-    >>> confidence(torch.tensor([[100.0, 0.0]]), torch.tensor([0]))
-    tensor([100.])
     """
     own = torch.nn.functional.one_hot(labels, logits.shape[-1]).bool()
     return logits[own].view(labels.shape) - logits.masked_fill(own, -torch.inf).logsumexp(-1)
@@ -115,15 +105,8 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     target exceeds the mean without the example. The two kinds of scores are not comparable, so either all examples need
     shadow models trained with them, or none.
 
-    Args:
-        target: float [N], the attacked model's statistic for each of N examples (`confidence`, or the negated loss).
-        shadow: float [S, N], the same statistic of S shadow models.
-        members: bool [S, N], whether each shadow model was trained on each example.
-
-    Raises:
-        ValueError: if shapes do not fit or numbers are not finite.
-        NotApplicable: if an example has too few shadow models without it, or if only some examples have enough shadow
-            models with them.
+    `target` [N] and `shadow` [S, N] hold a statistic such as `confidence`; `members` [S, N] says who was trained on
+    what.
 
     Source: Carlini et al. 2022, Algorithm 1 and Eq. 4 (offline), §VI-B (fixed variance).
 
@@ -162,14 +145,7 @@ def rmia(target: Tensor, shadow: Tensor) -> Scores:
 
     Half of the shadow models are trained on each example. RMIA scores an example by the share of other examples whose
     ratio is smaller by a factor. This share grows with the ratio, so the ratio itself gives the same AUC and the same
-    rates.
-
-    Args:
-        target: float [N], the attacked model's `confidence` for each of N examples.
-        shadow: float [S, N], the `confidence` of S shadow models.
-
-    Raises:
-        ValueError: if shapes do not fit or numbers are not finite.
+    rates. `target` [N] and `shadow` [S, N] are `confidence`.
 
     Source: Zarifzadeh et al. 2024, "Low-cost high-power membership inference attacks", Eqs. 3 and 4.
 

@@ -59,10 +59,9 @@ class Puzzles:
 
     @cached_property
     def sides(self) -> list[Array]:
-        """Scores of neighbors: four tables [M, S+1, S], for the sides left, right, above and below.
+        """Scores of neighbors: four tables [M, S+1, S], for the piece left, right, above and below of piece i (row i).
 
-        Row i of a table scores each of S pieces for the place beside piece i on this side. The last row, for a missing
-        neighbor, is 0.
+        The last row, for a missing neighbor, is 0.
         """
         right, down = self.pairs[:, 0], self.pairs[:, 1]
         tables = right, right.transpose(0, 2, 1), down, down.transpose(0, 2, 1)
@@ -89,20 +88,12 @@ class Puzzles:
 
 
 def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np.random.Generator) -> Places:
-    """For each of M puzzles, search for the arrangement of pieces with the highest score.
+    """For each of M puzzles, search for the arrangement of pieces with the highest score: int64 [M, S], as the starts.
 
-    The search begins with the best of the locally improved starts, and goes on by rounds of ruin and recreate. Each
-    round shifts the arrangement, empties a random share of the worst places, fills them with the best pieces first, and
-    improves locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds without a higher
-    score.
-
-    Args:
-        puzzles: M puzzles of S pieces.
-        starts: one or more arrangements, int64 [M, S]: the piece in each place.
-        kicks: number ≥ 0 of rounds.
-
-    Returns:
-        The best arrangement, int64 [M, S].
+    The search begins with the best of the locally improved starts, and goes on by rounds (`kicks`) of ruin and
+    recreate. Each round shifts the arrangement, empties a random share of the worst places, fills them with the best
+    pieces first, and improves locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds
+    without a higher score.
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
@@ -203,7 +194,7 @@ def _polish(puzzles: Puzzles, at: Places, rng: np.random.Generator, rounds: int)
 
 
 def starts(puzzles: Puzzles) -> list[Places]:
-    """Arrangements, int64 [M, S], from which to start the search: the piece in each of S places of M puzzles.
+    """Arrangements from which to start the search: the piece in each place, int64 [M, S].
 
     The first uses the scores of pieces in places. For one picture there are three more, from the scores of neighboring
     pairs, with different weights of the matches.
@@ -217,18 +208,11 @@ def starts(puzzles: Puzzles) -> list[Places]:
 
 
 def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
-    """Coordinates of the pieces of M puzzles at which best-matching pieces are one grid step apart, as far as possible.
+    """Coordinates [M, S, 2] (column, row) at which best-matching pieces are one grid step apart, as far as possible.
 
-    Each match is a spring, whose strength is its lead over the second-best match to the given power. Springs that stay
-    stretched are dropped, more strictly in each round.
-
-    Args:
-        pairs: log-odds [M, 2, S, S] that piece j is right of (0) or below (1) piece i.
-        power: exponent of a match's lead.
-        mutual: whether a match must be the best of both pieces; otherwise the best match of either piece counts.
-
-    Returns:
-        Coordinates [M, S, 2]: column and row of each of S pieces.
+    Each match in `pairs` (as in `Puzzles`) is a spring, whose strength is its lead over the second-best match to the
+    given power. Springs that stay stretched are dropped, more strictly in each round. A `mutual` match must be the best
+    of both pieces.
 
     Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), with
     its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all puzzles at

@@ -90,11 +90,7 @@ class FieldOrder(ReconstructingAttack):
 
 
 def in_columns(observation: ImageObservation, generator: Generator) -> ImageObservation:
-    """The observation with the tokens of each row in the order of its columns, in views and in answers to queries.
-
-    Raises:
-        NotApplicable: if a release has no token for each column; also as in `asked_fields`.
-    """
+    """The observation with the tokens of each row in the order of its columns, in views and in answers to queries."""
     first = observation.views[0]
     own = given(observation.auxiliary)[:_COMPARED].to(first.smashed.device)
     _must_have_fields(first, own.shape[1])
@@ -135,23 +131,11 @@ def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -
 
 
 def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
-    """Find which token encodes which column, by queries with the adversary's records.
+    """Find which token encodes which column, by queries with the adversary's M records [M, C]: tokens [M, C, D].
 
     Each record is sent again with another value in one column; the token that disappears from its release encodes this
     column. If a model mixes columns, other tokens also change, but less. Each column gets one token, by the largest
     total change.
-
-    Args:
-        own: the adversary's M records of C columns, [M, C].
-        query: function that sends one round of records through the clients, which may return a record's tokens in any
-            order.
-        batch: number of records in one query.
-
-    Returns:
-        Tokens [M, C, D], with column c's token at place c.
-
-    Raises:
-        NotApplicable: if a query does not answer with C tokens for each record.
 
     Source: privkit's own.
 

@@ -148,13 +148,11 @@ class Jigsaw(ReconstructingAttack):
     def learn(
         self, observation: ImageObservation, generator: Generator, session: Session
     ) -> tuple[Solver, dict[str, Any]]:
-        """The first part of `run`: learn from auxiliary images, or load the result of a killed attack.
+        """The first part of `run`: learn from auxiliary images, or load a killed attack's result; also returns the
+        state.
 
         The state is saved after each epoch. A resumed attack makes its queries again before it loads the state, so no
         query counts twice.
-
-        Returns:
-            The solver, and the state of the whole attack, which holds each trained network.
         """
         check_inputs(self, observation)
         views, memory = observation.views, observation.memory or Memory()

@@ -70,11 +70,7 @@ class Asker:
         self.left = _ANY_NUMBER if rules.rounds is None else max(0, rules.rounds - asked)
 
     def round(self, images: Tensor) -> Tensor:
-        """Query one round of N images, and return the T tokens of their patches, [N, T, D], in the order of the images.
-
-        Raises:
-            NotApplicable: if the answer has no row for each image.
-        """
+        """Query one round of N images, and return the T tokens of their patches, [N, T, D], in the images' order."""
         answer = self._query(images, self._draws)
         self.left -= 1
         self.rows = rows_a_message(answer.view)
@@ -83,9 +79,7 @@ class Asker:
     def recalled(self, given: Sequence[Any], read: Callable[[], Read]) -> Read:
         """The result of `read`, computed or reused from an earlier attack; its query rounds count in both cases.
 
-        Args:
-            given: all inputs of `read`, and the answers so far, which identify the clients.
-            read: function that sends queries and computes a result.
+        `given` are all inputs of `read`, and the answers so far, which identify the clients.
         """
         left = self.left
 
@@ -198,9 +192,7 @@ def label_images(patches: Tensor, geometry: Geometry, number: int, draws: Genera
 
 
 def labelled(chosen: Tensor, rows: Tensor) -> LabelledTokens:
-    """The token of each repeated patch, found by its number of copies among an image's tokens.
-
-    `chosen` are the K patches of each of L images, [L, K, P]; `rows` are the images' T tokens in any order, [L, T, D].
+    """The token of each repeated patch `chosen` [L, K, P], by its number of copies among the image's tokens [L, T, D].
 
     >>> rows = torch.tensor([[7.0, 5.0, 7.0, 7.0]]).view(1, 4, 1)  # a patch once, another three times
     >>> labelled(torch.zeros(1, 2, 9), rows).tokens.flatten().tolist()
@@ -301,19 +293,14 @@ class AffineMap:
 
 
 def match_own_tokens(released: Tensor, patches: Tensor) -> tuple[Tensor, float, float]:
-    """Order the returned tokens of the adversary's images, although a shuffle hides the image of each token.
+    """Order the returned tokens [M, B, T, D] of the adversary's images, although a shuffle hides the image of each.
 
     The mean over a row does not depend on the order. So regressing rows' mean tokens on their mean patches, both
     relative to their message, gives a first affine map from a patch's principal components to its token. Then tokens
     are assigned to the predictions by Sinkhorn's iteration, the map is fitted again, and so on.
 
-    Args:
-        released: M messages of B rows with T tokens, [M, B, T, D].
-        patches: the images' patches of P values in order, [M, B, T, P].
-
-    Returns:
-        The token of each patch, [M, B, T, D]; the share of patches whose token is in its image's row, among patches
-        with an unambiguous token; and the share of these patches whose token is in its own place.
+    Returns the token of each patch; and, among patches with an unambiguous token, the share whose token is in its
+    image's row, and the share whose token is in its own place.
 
     Source: iterative closest points (Besl and McKay 1992) with soft assignments (Gold et al. 1998); the start is
     derived.
@@ -357,10 +344,6 @@ def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest token of each of K predictions, if each token is used about once, and whether the match is sure.
 
     For M messages, `predicted` and `tokens` are [M, K, D]; the results are int64 [M, K] and bool [M, K].
-
-    >>> offer = torch.tensor([[[0.0], [5.0], [5.0], [9.0]]])
-    >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()
-    [[True, False, False, True]]
     """
     # A message at a time: K² numbers each.
     matches = [_sinkhorn_by_table(*pair) for pair in zip(predicted, tokens, strict=True)]

@@ -30,12 +30,8 @@ class Shown:
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """Compute features of n images, [n, C, H, W], for each place of a patch of `patch` pixels per side.
-
-        They are principal components of the patch there and of the whole image, and a 1.
-
-        >>> Shown.of(torch.rand(3, 1, 4, 4), 2).all.shape
-        torch.Size([3, 4, 21])
+        """Compute features of images [n, C, H, W] at each place of a patch: principal components of patch and image,
+        and a 1.
         """
         pieces = _principal(patchify(images, patch), _PATCH)
         whole = _principal(images.flatten(1).unsqueeze(1), _IMAGE).expand(-1, pieces.shape[1], -1)
@@ -63,12 +59,9 @@ class TokenMaps:
 
     @classmethod
     def of_sets(cls, sets: Tensor, shown: Shown, still: bool = False) -> TokenMaps:
-        """Fit a linear map from image features to tokens for each place, from tokens whose places are unknown.
+        """Fit a linear map from image features to tokens for each place, from tokens [n, T, q] in any order.
 
-        Args:
-            sets: T tokens of q numbers for each of n images, [n, T, q], in any order within an image.
-            shown: features of the images.
-            still: whether the tokens are in their places already.
+        With `still`, the tokens are in their places already.
 
         >>> draws = torch.Generator().manual_seed(0)
         >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
@@ -113,12 +106,7 @@ class TokenMaps:
         return torch.einsum("ntf,tfq->ntq", shown, self.maps)
 
     def costs(self, tokens: Tensor, shown: Tensor) -> Tensor:
-        """How badly each token fits at each place: −2·ln of its density there, [N, L, T], up to a constant.
-
-        Args:
-            tokens: L tokens of q numbers of each of N images, [N, L, q].
-            shown: F features of the images at each of T places, [N, T, F].
-        """
+        """How badly each token [N, L, q] fits at each place, [N, L, T]: −2·ln of its density, up to a constant."""
         expected = self.expected(shown) @ self.whitening.T
         return distances(tokens.double() @ self.whitening.T, expected) + self.spread.float()
 

@@ -54,15 +54,8 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
     are independent only given the weights. With few examples of a kind, DeLong's deviation is often too small. So the
     interval also includes every area that is compatible with the found area by Hanley and McNeil's deviation. If every
     positive example scores higher than every negative one (or every one lower), the limit is Clopper–Pearson's for the
-    number of disjoint pairs.
-
-    Args:
-        scores: one finite score per example, [N].
-        positive: whether each example is positive, bool or 0/1 [N].
-        confidence: confidence of the interval, in (0, 1).
-
-    Raises:
-        ValueError: if lengths differ, scores are not finite, or one kind of examples is missing.
+    number of disjoint pairs. `scores` are finite numbers [N], `positive` is bool or 0/1 [N], with examples of both
+    kinds.
 
     Source: Hanley and McNeil 1982; DeLong, DeLong and Clarke-Pearson 1988, by ranks as in Sun and Xu 2014; scikit-learn
     `roc_auc_score`.
@@ -81,16 +74,8 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
 def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *, confidence: float = 0.95) -> Leak:
     """Mean of the batches' areas under the ROC curve; batches with only one kind of examples are skipped.
 
-    The interval is Student's over batches; with one batch it is the whole [0, 1].
-
-    Args:
-        scores: a finite score for each of N examples, [N].
-        positive: whether each example is positive, bool or 0/1 [N].
-        batches: the batch number of each example, [N].
-        confidence: confidence of the interval, in (0, 1).
-
-    Raises:
-        ValueError: if lengths differ, scores are not finite, or no batch has both kinds of examples.
+    The interval is Student's over batches; with one batch it is the whole [0, 1]. `batches` [N] are whole numbers; the
+    other arguments are as in `pooled_auc`, and some batch needs both kinds.
 
     Source: the released code of Li et al. 2021, "Label leakage and protection", which averages over batches and leaves
     out batches without positives; batches without negatives also have no area.
@@ -176,16 +161,7 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     The limits hold for the best threshold whose *true* false positive rate is allowed. The negatives determine this
     rate only roughly. So the lower limit uses a threshold that is surely high enough (at the stated confidence), and
     the upper limit a threshold that is surely low enough. With few negatives, no threshold is surely high enough: with
-    fewer than 437, the lower limit at 1 % is 0.
-
-    Args:
-        scores: a finite score for each of N examples, [N].
-        positive: whether each example is positive, bool or 0/1 [N].
-        false_positive_rate: the allowed rate, in [0, 1), such as 0.01.
-        confidence: confidence of the limits, in (0, 1).
-
-    Raises:
-        ValueError: if lengths differ, scores are not finite, or one kind of examples is missing.
+    fewer than 437, the lower limit at 1 % is 0. The arguments are as in `pooled_auc`.
 
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the false positive rate at the
     j-th largest of n negatives is Beta-distributed. The allowed error, 1 − `confidence`, is divided equally among four
@@ -218,15 +194,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
     threshold. The bands assume independent examples of each kind; canaries (records that were inserted for a test) of
     one batch are only roughly independent.
 
-    Args:
-        scores: a finite score for each of N examples, [N].
-        positive: whether each example is positive, bool or 0/1 [N].
-        confidence: confidence of the limits, in (0, 1).
-
     Source: Yeom et al. 2018, Definition 4; the bands: Dvoretzky, Kiefer and Wolfowitz 1956, Massart 1990.
-
-    >>> advantage([1, 2, 3, 4], [0, 0, 1, 1]).value
-    1.0
     """
     values, truth = _scores_and_truth(scores, positive, confidence)
     false, true, _ = roc_points(values, truth)
@@ -244,14 +212,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:
-    """The smallest threshold that at most a given share of the negative scores reaches.
-
-    Args:
-        negatives: N ≥ 1 scores, [N].
-        false_positive_rate: the share, in [0, 1).
-
-    Raises:
-        ValueError: if the share is out of range.
+    """The smallest threshold that at most a given share in [0, 1) of the negative scores reaches.
 
     >>> threshold_at(np.array([1.0, 2.0]), 0.5) > 1
     True
@@ -306,9 +267,7 @@ def _delong(members: Array, others: Array, auc: float, confidence: float) -> tup
 
 
 def _hanley_mcneil(n: int, k: int, auc: float, confidence: float) -> tuple[float, float]:
-    """Confidence limits of an AUC in (0, 1): the extreme true areas that are compatible with it.
-
-    `n` and `k` are the numbers of examples of the two kinds. The method is that of Wilson's interval of a share.
+    """Confidence limits of an AUC in (0, 1): the extreme true areas that are compatible with it, as Wilson's.
 
     Source: Hanley and McNeil 1982 (the deviation of exponential scores); Newcombe 2006, part 2 (taken at the limit).
     """

@@ -56,12 +56,7 @@ class Decoder(nn.Module):
         return (drawn.clamp(0, 1) - truth).square().sum().item(), (drawn - truth).square().sum().item()
 
     def objective(self, release: Tensor, truth: Tensor) -> Tensor:
-        """The training loss, a scalar: the mean squared error, unless a decoder overrides it.
-
-        Args:
-            release: rows of one round of the adversary's images.
-            truth: the images of these N rows, float32 [N, C, H, W] in [0, 1].
-        """
+        """The training loss, a scalar: mean squared error against images [N, C, H, W] in [0, 1], unless overridden."""
         return nn.functional.mse_loss(self(release).float(), truth)
 
 
@@ -76,15 +71,7 @@ class MapGeometry:
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
-        """Read the layout of a release: how many rows and columns of cells it has, and how many features in each cell.
-
-        Args:
-            release: N rows of T tokens [N, T, D] or, with a class token, [N, T + 1, D]; feature maps [N, D, h, w]; or
-                vectors [N, D].
-            image_shape: shape (C, H, W) of the images.
-
-        Raises:
-            NotApplicable: if the tokens do not form a square grid, or the release has another number of axes.
+        """Read the layout of a release: tokens [N, T, D], also with a class token, maps [N, D, h, w] or vectors [N, D].
 
         >>> import torch
         >>> [MapGeometry.of(torch.zeros(*shape), (1, 28, 28)).rows for shape in ((2, 16, 96), (2, 96))]

@@ -46,12 +46,6 @@ class SetDecoder(Decoder):
     assignment, with a weight that grows as the decoded patches explain more of the true ones. The true order is not
     used. An adversary that knows the patch behind some tokens starts with the linear map between them (`know`).
 
-    Args:
-        geometry: the patches of the image, and the size of the released tokens.
-        sample: rows of a release, which set the normalization of tokens (`Standardized`).
-        width: number of channels of the blocks, a positive multiple of 16; None for a size scaled to the model.
-        depth: number of blocks before placing; None for 2.
-
     Source: privkit's own; learned output queries (DETR, Carion et al. 2020) were weaker in all our comparisons.
     """
 
@@ -89,11 +83,8 @@ class SetDecoder(Decoder):
 
     @torch.no_grad()
     def know(self, release: Tensor, patches: Tensor) -> None:
-        """Set the linear map from tokens to patches by ridge regression, from tokens whose patches are known.
-
-        Args:
-            release: N rows of tokens, in the form for `forward`.
-            patches: the patch behind each of T tokens, [N, T, patch_dim].
+        """Set the linear map from tokens to patches by ridge regression, from tokens whose patches [N, T, patch_dim]
+        are known.
         """
         fitted = AffineMap.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
         self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
@@ -178,12 +169,7 @@ class MessageDecoder(SetDecoder):
     """A `SetDecoder` that places all tokens of a message together: a patch may come from another image's row.
 
     It is meant for batch shuffling, which moves some tokens of an image to rows of other images. Training with n tokens
-    takes n³ operations and some 500·n² bytes: use it for rounds of up to about a thousand tokens.
-
-    Raises:
-        NotApplicable: from `of`, if a round has more than 2,560 tokens.
-
-    Source: privkit's own.
+    takes n³ operations and some 500·n² bytes, so it is for rounds of about a thousand tokens. Source: privkit's own.
     """
 
     whole_message: ClassVar[bool] = True
@@ -214,18 +200,10 @@ def _relations(geometry: Geometry) -> Tensor:
 
 
 class Standardized(nn.Module):
-    """Normalize tokens [..., D] of D numbers in two ways; the results are concatenated to [..., 2D].
+    """Normalize tokens [..., D] by channel (as in `sample`) and within each token; both are concatenated, [..., 2D].
 
-    The first half is normalized by channel, and so keeps a token's size, which carries information in unchanged and
-    spectral releases. The second half is normalized within each token, for tokens of very different sizes. Whitening
-    was worse in measurements: decoded patches were matched to wrong patches.
-
-    Args:
-        sample: a release with N rows of T tokens, [N, T, D], which gives the mean and variance of each channel.
-
-    >>> sample = torch.tensor([[[0.0, 5.0], [2.0, 5.0]]])
-    >>> Standardized(sample)(sample).round(decimals=2)[0, 0].tolist()
-    [-1.0, 0.0, -1.0, 1.0]
+    The first keeps a token's size, which carries information in unchanged and spectral releases; the second is for
+    tokens of very different sizes. Whitening was worse in measurements: decoded patches were matched to wrong patches.
     """
 
     mean: Tensor
