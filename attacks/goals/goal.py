@@ -21,17 +21,19 @@ class Goal:
         controls: function that runs an attack's control experiments (it must succeed on an easy task and fail on
             noise), from the attack, a seed and an observation of images, which only reconstruction uses.
         fields: fields that an attack with this goal must declare in addition to the contract of `Attack`.
+        reconstructs: whether attacks with this goal reconstruct records.
         untuned: the reason why attacks with this goal cannot be tuned; empty if they can.
     """
 
     observation: type[Observation]
     controls: Callable[[Any, int, Any], tuple[Control, ...]]
     fields: tuple[str, ...] = ()
+    reconstructs: bool = False
     untuned: str = "only attacks that reconstruct records are tuned"
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
         """The domains whose records an attack reconstructs; empty for other goals."""
-        return ()
+        return attack.mounting.domains if self.reconstructs else ()
 
 
 def goal_of(attack: AnyAttack) -> Goal:

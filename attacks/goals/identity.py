@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Generator, Tensor, nn
 
@@ -103,32 +105,15 @@ class _Codes(nn.Module):
         return cells if self.by_place else cells.flatten(1)
 
 
-class Widened(nn.Module):
-    """A lower segment whose tokens [N, T, d] are widened to D = `width` numbers by repeating, for a defense that needs
-    this.
-    """
+class Then(nn.Module):
+    """A lower segment followed by a function, for a defense that needs tokens of some width, or numbers in bounds."""
 
-    def __init__(self, lower: nn.Module, width: int) -> None:
+    def __init__(self, lower: nn.Module, change: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.lower, self.width = lower, width
+        self.lower, self.change = lower, change
 
     def forward(self, records: Tensor) -> Tensor:
-        """Records [N, ...] -> tokens [N, T, D]."""
-        tokens: Tensor = self.lower(records)
-        return tokens[..., torch.arange(self.width, device=tokens.device) % tokens.shape[-1]]
-
-
-class Scaled(nn.Module):
-    """A lower segment whose output is multiplied by `factor`, for a defense that expects numbers within bounds."""
-
-    def __init__(self, lower: nn.Module, factor: float) -> None:
-        super().__init__()
-        self.lower, self.factor = lower, factor
-
-    def forward(self, records: Tensor) -> Tensor:
-        """The output of `lower`, multiplied; the same shape."""
-        numbers: Tensor = self.factor * self.lower(records)
-        return numbers
+        return self.change(self.lower(records))
 
 
 class Marked(nn.Module):

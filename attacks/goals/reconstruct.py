@@ -143,16 +143,17 @@ def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
         raise NotApplicable(f"there are {len(labels)} auxiliary labels for {len(auxiliary)} auxiliary images")
 
 
-def check_forms(attack: AnyAttack, views: Sequence[View]) -> None:
-    """Raise NotApplicable for views of different shapes, for attacks that concatenate all rows."""
+def check_forms(attack: AnyAttack, observation: ImageObservation) -> None:
+    """The checks of `check_inputs`, and one that views have one form, for attacks that concatenate all rows."""
+    check_inputs(attack, observation)
+    views = observation.views
     if any(view.smashed.shape[1:] != views[0].smashed.shape[1:] or view.mixed != views[0].mixed for view in views):
         raise NotApplicable(f"{attack.name} needs views of one form: attack views of different forms one by one")
 
 
 def check_rows(attack: AnyAttack, observation: ImageObservation) -> None:
     """The checks of `check_inputs` and `check_forms`, and a check that each released row holds one image only."""
-    check_inputs(attack, observation)
-    check_forms(attack, observation.views)
+    check_forms(attack, observation)
     if (most := max(view.mixed for view in observation.views)) > 1:
         raise NotApplicable(f"each released row holds {most} images, but {attack.name} decodes one per row")
 
@@ -165,6 +166,17 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
     return (
         (images[:-batch], images[-batch:]) if len(images) >= 2 * batch and len(images) - batch >= 2 else (images, None)
     )
+
+
+def whole_rounds(attack: AnyAttack, observation: ImageObservation, least: int, most: int | None = None) -> Tensor:
+    """The first `most` of the adversary's images, in whole rounds; `NotApplicable` if they fill fewer than `least`."""
+    batch, own = observation.batch_size, given(observation.auxiliary)[:most]
+    if len(own) < least * batch:
+        raise NotApplicable(
+            f"{attack.name} learns from rounds of the victim's size ({batch} images): it needs at least "
+            f"{least * batch} own images, got {len(own)}"
+        )
+    return own[: len(own) // batch * batch].to(observation.views[0].smashed.device)
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Generator, Tensor
 
-from privkit.attacks.base import AnyAttack, NotApplicable, QueryResult, View
+from privkit.attacks.base import NotApplicable, QueryResult, View
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_cast import Cast
 from privkit.attacks.goals.control_clients import ControlClients, Defended, Undefended
@@ -202,15 +202,9 @@ def _swapped(views: list[View]) -> list[View]:
     return [replace(view, weights=each.flip(1)) for view, each in zip(views, weights, strict=True)]
 
 
-class _Reconstruct(Goal):
-    """The goal of reconstruction: the kind of records decides the measures, and attacks can be tuned."""
-
-    def reads(self, attack: AnyAttack) -> tuple[str, ...]:
-        return attack.mounting.domains
-
-
-GOAL = _Reconstruct(
+GOAL = Goal(
     observation=ImageObservation,
     controls=lambda attack, seed, seen: controls(attack, seen, seed),
     untuned="",
+    reconstructs=True,
 )

@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.assign import cheapest
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
 from privkit.attacks.inversion.mixed_releases import records_of_rows
 from privkit.attacks.inversion.seen_tokens import PENALTIES, Covariances
 from privkit.attacks.inversion.union import collect
@@ -80,20 +80,14 @@ class Fingerprints(ReconstructingAttack):
                 adversary's images fill fewer than five rounds, tokens change from one sending to the next, or clients
                 cannot be distinguished.
         """
-        check_inputs(self, observation)
-        check_forms(self, observation.views)
+        check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
-        first, own = views[0], given(observation.auxiliary)[: self.images].to(views[0].smashed.device)
+        first = views[0]
         if first.smashed.ndim != 3:
             raise NotApplicable(f"fingerprints needs tokens [N, T, D], but releases are {list(first.smashed.shape)}")
         geometry = Geometry.of(first.smashed, observation.image_shape)
         seats = [records_of_rows(view) for view in views]
-        own = own[: len(own) // batch * batch]
-        if len(own) < (_TRIED + 3) * batch:
-            raise NotApplicable(
-                f"fingerprints sends rounds of the victim's size ({batch} images): it needs at least "
-                f"{(_TRIED + 3) * batch} own images, got {len(own)}"
-            )
+        own = whole_rounds(self, observation, _TRIED + 3, self.images)
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(own.device).manual_seed(root)
         with seeded(own.device, module), torch.no_grad():

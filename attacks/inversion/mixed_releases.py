@@ -94,7 +94,7 @@ def records_of_rows(view: View) -> Tensor:
 
 def check_public(views: Sequence[View]) -> None:
     """Raise `NotApplicable` for mixed rows with hidden weights."""
-    if any(view.weights is None for view in views):
+    if any(view.mixed > 1 and view.weights is None for view in views):
         raise NotApplicable(
             f"each released row holds {views[0].mixed} images with hidden weights: they can only be separated if the "
             f"mixing weights are public"

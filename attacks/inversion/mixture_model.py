@@ -29,8 +29,7 @@ def principal_features(flat: Tensor, most: int) -> Tensor:
 
 def weighted(view: View) -> View:
     """The view with a weight for each position; the weight is 1 if nothing was mixed or masked."""
-    if view.mixed > 1:
-        check_public([view])
+    check_public([view])
     weights = view.smashed.new_ones(len(view.smashed), 1, 1) if view.weights is None else view.weights
     return replace(view, weights=by_cell(weights, view.smashed).float())
 

@@ -10,10 +10,10 @@ import torch
 from annotated_types import Ge
 from torch import Generator, Tensor
 
-from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
+from privkit.attacks.base import Mounting, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows, whole_rounds
 from privkit.attacks.inversion.refinement import Guessing, correcting
 from privkit.attacks.inversion.rounds import averaged, by_round
 from privkit.constraints import Count, NonNegative, Whole
@@ -110,13 +110,7 @@ class PosteriorMean(ReconstructingAttack):
         """
         check_rows(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
-        auxiliary, device = given(observation.auxiliary), views[0].smashed.device
-        own = auxiliary[: len(auxiliary) // batch * batch].to(device)
-        if len(own) < 2 * batch:
-            raise NotApplicable(
-                f"posterior_mean learns from rounds of the victim's size ({batch} images), and is judged on a further "
-                f"round: it needs at least {2 * batch} own images, got {len(auxiliary)}"
-            )
+        own, device = whole_rounds(self, observation, 2), views[0].smashed.device
         if self.mirror:
             own = torch.cat([own[:-batch].flip(-1), own])
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from privkit.attacks.base import Mounting, NotApplicable, Query, ReconstructingAttack, Session, View, given
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, whole_rounds
 from privkit.attacks.inversion.mixed_releases import by_cell
 from privkit.attacks.inversion.refinement import Refinement
 from privkit.attacks.order.dropped_places import dropped_places
@@ -92,18 +92,11 @@ class SeenTokens(ReconstructingAttack):
                 fill fewer than two rounds, or if an answer is not finite. For dropped tokens, also in the cases of
                 `dropped_places`.
         """
-        check_inputs(self, observation)
-        check_forms(self, observation.views)
+        check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size
-        auxiliary, device = given(observation.auxiliary), views[0].smashed.device
-        own = auxiliary[: len(auxiliary) // batch * batch].to(device)
         if views[0].smashed.ndim == 2:
             raise NotApplicable("seen_tokens needs tokens or feature maps, but releases are vectors: take ridge")
-        if len(own) < 2 * batch:
-            raise NotApplicable(
-                f"seen_tokens sends rounds of the victim's size ({batch} images): it needs at least {2 * batch} own "
-                f"images, got {len(auxiliary)}"
-            )
+        own, device = whole_rounds(self, observation, 2), views[0].smashed.device
         root, module = torch.randint(2**48, (2,), generator=generator).tolist()
         draws = Generator(device).manual_seed(root)
         with seeded(device, module), torch.no_grad():

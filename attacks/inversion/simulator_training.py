@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from privkit.attacks.base import AttackDiverged, NotApplicable, Session, given
 from privkit.attacks.fit import Resumable, fit
-from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction, check_forms
 from privkit.attacks.inversion.budgeted import Budgeted, planned_epochs
 from privkit.attacks.inversion.known_lower import check_release, fresh, frozen
 from privkit.attacks.inversion.linear_mixtures import Unmixed
@@ -77,8 +77,7 @@ class AttackData:
         if a field is missing, weights of mixed records are hidden, there are too few images, labels are not whole
         numbers, or the server's segment cannot classify the rows.
         """
-        check_inputs(attack, observation)
-        check_forms(attack, observation.views)
+        check_forms(attack, observation)
         views, device, passes = observation.views, observation.views[0].smashed.device, attack.mounting.passes
         unmixed = Unmixed.of(views, passes) if views[0].mixed > 1 or passes > 1 else None
         rows = torch.cat([view.smashed for view in views]).float() if unmixed is None else unmixed.rows

@@ -8,11 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, ReconstructingAttack, Session, View, given
+from privkit.attacks.base import ReconstructingAttack, Session, View, given
 from privkit.attacks.fit import Resumable, fit
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms, check_inputs
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_forms
 from privkit.attacks.inversion.budgeted import mounted
 from privkit.attacks.inversion.known_lower import check_release, fresh, mixed_release
+from privkit.attacks.inversion.mixed_releases import check_public
 from privkit.attacks.inversion.rounds import chunks_of
 from privkit.attacks.search_space import Untuned
 from privkit.constraints import Count, NonNegative, Positive, Whole
@@ -83,11 +84,9 @@ class UnSplit(ReconstructingAttack):
         it.
         """
         views = observation.views
-        check_inputs(self, observation)
+        check_forms(self, observation)
         first = views[0]
-        check_forms(self, views)
-        if first.mixed > 1 and any(v.weights is None for v in views):
-            raise NotApplicable(f"each released row holds {first.mixed} images with hidden weights")
+        check_public(views)
         device = first.smashed.device
         root = int(torch.randint(2**48, (1,), generator=generator))
         clone = fresh(given(observation.lower), root).to(device)

@@ -164,20 +164,14 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
 def _tokens_of_rows(rows: Tensor, query: Query, batch: int, draws: Generator) -> Tensor:
     """Tokens [N, C, D] returned for rows [N, C], in the order of rows; the first rows fill up the last query."""
     whole = rows[torch.arange(len(rows) + -len(rows) % batch, device=rows.device) % len(rows)]
-    released = None
-    for number, part in enumerate(whole.split(batch)):
+    released = []
+    for part in whole.split(batch):
         answer = query(part, draws)
-        smashed, members = answer.view.smashed.float(), answer.members.flatten()
-        if (
-            smashed.ndim != 3
-            or smashed.shape[:2] != part.shape
-            or not torch.equal(members.sort().values.cpu(), torch.arange(len(part)))
-        ):
+        smashed = answer.view.smashed.float()
+        if smashed.ndim != 3 or smashed.shape[:2] != part.shape:
             raise NotApplicable(
                 f"field_order needs a query that answers with {part.shape[1]} tokens for each record; use the lower "
                 f"segment (source=lower), or attack a defense that mixes no records"
             )
-        released = smashed.new_empty(len(whole), *smashed.shape[1:]) if released is None else released
-        released[number * batch + members] = smashed
-    assert released is not None
-    return released[: len(rows)]
+        released.append(smashed[answer.row_of_each(len(part), "field_order")])
+    return torch.cat(released)[: len(rows)]

@@ -154,7 +154,6 @@ class Jigsaw(ReconstructingAttack):
         The state is saved after each epoch. A resumed attack makes its queries again before it loads the state, so no
         query counts twice.
         """
-        check_inputs(self, observation)
         views, memory = observation.views, observation.memory or Memory()
         geometry = checked_geometry(observation)
         device, size = views[0].smashed.device, rows_a_message(views[0])

@@ -23,10 +23,7 @@ FLOAT = 4  # bytes of a number on the wire: float32
 def sent_share(weights: Tensor | None, present: Tensor | None = None) -> float:
     """Share of its smashed data that a client sends, in [0, 1], on average over messages (mixed batches) and clients.
 
-    Args:
-        weights: mixing weights of M messages for k clients and T tokens, float [M, k, T] (`Release.weights`), 0 where a
-            token is not sent; None if the release has no masks.
-        present: bool [M, k], False where a message has fewer than k clients; None if all messages have k clients.
+    `weights` are `Release.weights` [M, k, T]; of the k seats of a message, only those `present` count.
     """
     if weights is None:
         return 1.0
@@ -40,11 +37,7 @@ def peak_memory(work: Callable[[], object], resident: Iterable[Tensor], device: 
     On CUDA it is `max_memory_allocated`, whose running maximum is reset; before, an uncounted run lets cuBLAS allocate
     its workspace. A CPU has no such counter: every tensor that an operation returns is counted until its storage is
     freed. This equals the peak in torch's profiler, except for temporary memory inside one kernel (as in convolutions),
-    which depends on the processor.
-
-    Args:
-        work: function to measure, called once on a CPU and twice on CUDA; it must free what it allocates.
-        resident: tensors that exist before and during the work, such as weights and images.
+    which depends on the processor. `work` must free what it allocates.
 
     Source: torch.cuda.max_memory_allocated; the CPU's meter is torch.distributed._tools.MemTracker without its module
     hooks.
