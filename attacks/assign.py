@@ -107,9 +107,6 @@ def in_order(costs: Tensor) -> Tensor:
     """Places for L tokens whose order is kept, so that the total cost is smallest: int64 [N, L] from [N, L, T ≥ L].
 
     Source: dynamic programming over places (Bellman 1957), like Viterbi's path.
-
-    >>> in_order(torch.tensor([[[0.0, 1.0, 9.0], [0.0, 9.0, 9.0]]])).tolist()
-    [[0, 1]]
     """
     length = costs.shape[1]
     total, came = costs[:, 0], []
@@ -136,10 +133,6 @@ def by_capacity(logits: Tensor, capacity: int) -> Tensor:
     `logits` [B·T, B] are the preferences of tokens for images; images prefer tokens by the same numbers.
 
     Source: deferred acceptance (Gale and Shapley 1962); all tokens propose at once.
-
-    >>> by_capacity(torch.tensor([[2.0, 0.0], [1.0, 0.0], [3.0, 2.0], [0.0, 1.0]]), 2)
-    tensor([[0, 2],
-            [1, 3]])
     """
     k, b = logits.shape
     wish = logits.argsort(dim=1, descending=True, stable=True)

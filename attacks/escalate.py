@@ -108,14 +108,6 @@ def escalated(
     gives its error ≥ 0. `most` is the largest number of doublings, and `unit` what `Session.goes_on` counts. An error
     of `run` within its budget is raised; if a later doubling diverges or needs data that this adversary lacks, the
     result before it is returned.
-
-    >>> def attack(session):
-    ...     curve = [0.5]
-    ...     while session.goes_on(1, curve):
-    ...         curve += [curve[-1] / 2] * len(curve)
-    ...     return curve[-1]
-    >>> escalated(attack, lambda error: (error < 0.1, error), most=3)
-    (0.0625, Escalation(ended='won', errors=(0.5, 0.25, 0.125, 0.0625), epochs=8, why='', unit='epochs'))
     """
     further = _Further(session or NoSession())
     before: tuple[_Result, int] | None = None

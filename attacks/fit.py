@@ -65,15 +65,6 @@ def fit(
     for objectives on held-out data, which rise again when a training overfits. If an epoch raises `AttackDiverged` or
     returns NaN or infinity, the training returns to its last good state, the session keeps it, and the error names the
     `objective`.
-
-    >>> class Halving:
-    ...     value = 1.0
-    ...     def epoch(self, number): self.value /= 2; return self.value
-    ...     def state_dict(self): return {"value": self.value}
-    ...     def load_state_dict(self, state): self.value = state["value"]
-    ...     def again(self, times): pass
-    >>> fit(Halving(), 3)
-    (0.5, 0.25, 0.125)
     """
     session = session or NoSession()
     saved, planned = session.load(), epochs
@@ -179,10 +170,6 @@ class Stage:
 
     Progress is that of the whole attack: the stage begins after `before` of `total` epochs (None: it is the last
     stage).
-
-    >>> state = {"first": {"curve": [0.5]}}
-    >>> Stage(NoSession(), state, "first").load()
-    {'curve': [0.5]}
     """
 
     def __init__(

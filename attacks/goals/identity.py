@@ -22,13 +22,6 @@ def identity_lower(
     Images become patch tokens, feature maps or vectors, as the release is; with `as_tokens`, patch tokens also if it is
     a feature map. A token sequence becomes its numbers. In table rows (`columns` as in `ImageObservation`), each
     category is replaced by a code (a fixed random vector), since its number means nothing.
-
-    >>> identity_lower(torch.zeros(1, 16, 9), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 16, 4])
-    >>> identity_lower(torch.zeros(1, 9, 4, 4), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 4, 4, 4])
-    >>> identity_lower(torch.zeros(1, 16, 5, 5), (1, 8, 8))(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 1, 8, 8])
     """
     if columns:
         return _Codes(columns, by_place=release.ndim == 3)
@@ -39,25 +32,18 @@ def identity_lower(
     channels, height, width = image_shape
     try:
         patch = Geometry.of(release, (channels, height, width)).patch
-        return _Patches(patch) if as_tokens or release.ndim == 3 else nn.PixelUnshuffle(patch)
+        return _patches(patch) if as_tokens or release.ndim == 3 else nn.PixelUnshuffle(patch)
     except NotApplicable:
         if release.ndim == 4:
             return nn.Identity()
     shorter = min(height, width)
     sides = [p for p in range(1, shorter + 1) if height % p == 0 == width % p]
-    return _Patches(max(p for p in sides if p * p <= shorter))
+    return _patches(max(p for p in sides if p * p <= shorter))
 
 
-class _Patches(nn.Module):
+def _patches(side: int) -> nn.Module:
     """A lower segment that outputs the image's own patches; a white-box attack gets it in control experiments."""
-
-    def __init__(self, patch: int) -> None:
-        super().__init__()
-        self.patch = patch
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Images [N, C, H, W] -> patches [N, T, p·p·C]."""
-        return patchify(images, self.patch)
+    return Then(nn.Identity(), lambda images: patchify(images, side))
 
 
 class _Numbers(nn.Module):

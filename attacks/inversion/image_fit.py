@@ -213,12 +213,7 @@ def _assigned_tokens(lower: nn.Module, problem: Problem, images: Tensor, method:
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceModel:
-    """How likely each place is for a released token: a Gaussian for each place, in principal components.
-
-    >>> examples = torch.stack([torch.tensor([[0.0], [5.0]]), torch.tensor([[1.0], [6.0]])])
-    >>> PlaceModel.fit(examples).costs(torch.tensor([[[5.5], [0.5]]]))[0].argmin(1).tolist()
-    [1, 0]
-    """
+    """How likely each place is for a released token: a Gaussian for each place, in principal components."""
 
     mean: Tensor  # mean of all tokens, [D]
     axes: Tensor  # [D, d], map to d principal components of variance 1

@@ -66,10 +66,6 @@ def mixed_release(smashed: Tensor, mixed: int, share: Tensor | None) -> Tensor:
     `share` [N, k, T] is the weight of each record at each of T positions (T = 1: all of them); None for k = 1.
 
     Source: the mixing of CutMix and Mixup at the cut, Oh et al., DP-CutMixSL, Eq. 6-7.
-
-    >>> shares = torch.tensor([[[1.0, 0.5], [0.0, 0.5]]])
-    >>> mixed_release(torch.tensor([[[1.0], [1.0]], [[5.0], [5.0]]]), 2, shares).tolist()
-    [[[1.0], [3.0]]]
     """
     if share is None:
         return smashed

@@ -55,12 +55,6 @@ class Mixtures:
 
         Source: ridge regression (Hoerl and Kennard 1970), which is the posterior mean for Gaussian noise and a Gaussian
         prior.
-
-        >>> weights = torch.tensor([[[0.75], [0.25]]])
-        >>> one, other = (View(round=0, smashed=torch.tensor([[row]]), mixed=2, weights=weights,
-        ...     clients=torch.tensor([seats])) for row, seats in ((2.0, [0, 1]), (4.0, [1, 0])))
-        >>> Mixtures.of([one, other]).solved(torch.zeros(1, 1), 1e-9)[0].flatten().round(decimals=4)
-        tensor([1., 5.])
         """
         transposed = self.design.transpose(2, 3)
         gram = transposed @ self.design

@@ -163,11 +163,6 @@ def intersected(passes: Tensor, rows: int, copies: float) -> Intersection:
 
     Source: the intersection attack on mixes (Berthold, Pfitzmann and Standtke 2001), with soft matches for noise; the
     probabilities follow from Yao et al., patch shuffling, Algorithm 2.
-
-    >>> own = torch.tensor([1.0, 2.0, 8.0, 9.0]).view(1, 4, 1)
-    >>> mixed = own[:, [0, 2, 1, 3]]
-    >>> intersected(torch.stack([mixed, own, own]), 2, 0.01).tokens.flatten(1).sort(1).values.tolist()
-    [[1.0, 2.0], [8.0, 9.0]]
     """
     return most_visited(*tracked(passes, copies, rows))
 

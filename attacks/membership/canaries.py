@@ -25,9 +25,6 @@ def likelihood_ratio(observed: Tensor, present: Tensor, absent: Tensor, sigma: f
 
     Source: Neyman and Pearson 1933; canaries that point in known directions: Andrew et al. 2023, "One-shot empirical
     privacy estimation", and Steinke et al. 2023.
-
-    >>> likelihood_ratio(torch.tensor([[2.0], [0.0]]), torch.tensor([[2.0], [2.0]]), torch.zeros(2, 1)).tolist()
-    [2.0, -2.0]
     """
     if not observed.shape == present.shape == absent.shape:
         shapes = ", ".join(str(list(values.shape)) for values in (observed, present, absent))

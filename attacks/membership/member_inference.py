@@ -109,11 +109,6 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     what.
 
     Source: Carlini et al. 2022, Algorithm 1 and Eq. 4 (offline), §VI-B (fixed variance).
-
-    >>> shadow = torch.tensor([[4.0, 1.0], [6.0, 3.0], [1.0, 4.0], [3.0, 6.0]])
-    >>> members = torch.tensor([[True, False], [True, False], [False, True], [False, True]])
-    >>> lira(torch.tensor([5.0, 2.0]), shadow, members).values.tolist()
-    [2.25, -2.25]
     """
     target, shadow = _check_likelihoods("target", target, 1).double(), _check_likelihoods("shadow", shadow, 2).double()
     if members.dtype != torch.bool or members.shape != shadow.shape or shadow.shape[1] != len(target):
@@ -148,10 +143,6 @@ def rmia(target: Tensor, shadow: Tensor) -> Scores:
     rates. `target` [N] and `shadow` [S, N] are `confidence`.
 
     Source: Zarifzadeh et al. 2024, "Low-cost high-power membership inference attacks", Eqs. 3 and 4.
-
-    >>> even = torch.zeros(4, 2)  # shadow models give the true label a probability of 1/2
-    >>> rmia(torch.tensor([0.0, 9.0]), even).values.exp().round(decimals=2).tolist()
-    [1.0, 2.0]
     """
     target, shadow = _check_likelihoods("target", target, 1).double(), _check_likelihoods("shadow", shadow, 2).double()
     if shadow.shape[1] != len(target):

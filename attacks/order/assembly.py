@@ -20,11 +20,7 @@ _FAR = 3.0  # grid steps beyond which a coordinate says nothing about a place an
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The places of a puzzle: `pictures` grids of `rows` × `columns`, numbered picture by picture and row by row.
-
-    >>> Frame(rows=2, columns=2).neighbors[:, 0].tolist()  # of place 0: 1 is right, 2 below
-    [4, 1, 4, 2]
-    """
+    """The places of a puzzle: `pictures` grids of `rows` × `columns`, numbered picture by picture and row by row."""
 
     rows: int
     columns: int
@@ -97,12 +93,6 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
-
-    >>> right = np.full((1, 2, 4, 4), -2.0)
-    >>> right[0, 0, [2, 1], [0, 3]] = right[0, 1, [2, 0], [1, 3]] = 1.0  # the picture is 2 0 / 1 3
-    >>> puzzle = Puzzles(unary=np.zeros((1, 4, 4)), pairs=right, frame=Frame(rows=2, columns=2))
-    >>> best_arrangement(puzzle, [np.arange(4)[None]], 5, np.random.default_rng(0)).tolist()
-    [[2, 0, 1, 3]]
     """
     polished = [_polish(puzzles, start, rng, 10) for start in starts]
     scores = np.stack([puzzles.score(at) for at in polished])

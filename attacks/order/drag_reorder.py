@@ -109,10 +109,6 @@ def reordered(logits: Tensor, absent: Tensor) -> Tensor:
     Tokens that are `absent`, [N, T], take the remaining places.
 
     Source: DRAG (ICML 2025), its adaptive attack on token shuffling: Hungarian assignment of log-probabilities.
-
-    >>> logits = torch.tensor([[[2.0, 1.0], [3.0, 0.0]]])
-    >>> reordered(logits, torch.zeros(1, 2, dtype=torch.bool)).tolist()
-    [[1, 0]]
     """
     likelihood = logits.double().log_softmax(2).masked_fill(absent.unsqueeze(2), 0)
     return torch.from_numpy(cheapest(-likelihood.cpu().numpy()))

@@ -138,16 +138,6 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
     total change.
 
     Source: privkit's own.
-
-    >>> from privkit.attacks.base import QueryResult, View
-    >>> def query(rows, draws):
-    ...     cells = torch.stack([rows, rows + torch.arange(3.0) * 10], 2)
-    ...     order = torch.rand(len(rows), 3, generator=draws).argsort(1)
-    ...     smashed = cells.gather(1, order.unsqueeze(2).expand(-1, -1, 2))
-    ...     return QueryResult(view=View(round=0, smashed=smashed), members=torch.arange(len(rows)).unsqueeze(1))
-    >>> found = asked_fields(torch.rand(4, 3), query, 4, Generator().manual_seed(0))
-    >>> (found[:, :, 1] / 10).floor().unique(dim=0)
-    tensor([[0., 1., 2.]])
     """
     records, columns = own.shape
     tokens = _tokens_of_rows(own, query, batch, draws)

@@ -45,10 +45,6 @@ class PlaceLaws:
         """Fit a normal distribution to the tokens [N, T, D] at each place, in principal components of tokens.
 
         The variance of each component grows by `shrunk` times the mean variance.
-
-        >>> own = torch.randn(50, 2, 1, generator=torch.Generator().manual_seed(0)) + torch.tensor([[0.0], [20.0]])
-        >>> PlaceLaws.fit(own).order(torch.tensor([[[21.0], [1.0]]])).tolist()
-        [[1, 0]]
         """
         flat = tokens.flatten(0, 1)
         middle = flat.mean(0)

@@ -148,26 +148,26 @@ def _queried_tokens(
     whole = asker.whole
     once, again = asker.round(images[:whole]), asker.round(images[:whole])
     size, patches = asker.rows, patchify(images, geometry.patch)
-    if masked and _stay_where_both_are(once, again):
+
+    def as_released() -> OwnTokens:
         released = torch.cat([once, asker.images(images[whole:], asker.left)])
         return OwnTokens(tokens=released, patches=patches[: len(released)], keep=1.0, in_order=True)
+
+    if masked and _stay_where_both_are(once, again):
+        return as_released()
     same = bool(same_tokens(*(x.unflatten(0, (-1, size)).flatten(1, 2) for x in (once, again))).all())
     each = same and bool(same_tokens(*(x.flatten(0, 1).unsqueeze(1) for x in (once, again))).all())
     noise = 0.0 if same else noise_of(once, again, size) / 2
     if noise and _share(once, again, noise) > _IN_ORDER:
-        released = torch.cat([once, asker.images(images[whole:], asker.left)])
-        return OwnTokens(tokens=released, patches=patches[: len(released)], keep=1.0, in_order=True)
+        return as_released()
     if each or (not same and keeps_places(once, again)):
-        released = torch.cat([once, asker.images(images[whole:], asker.left)])
-        compared = (x.unflatten(0, (-1, size)) for x in (released, patches[: len(released)]))
-        own, share, placed = match_own_tokens(*compared)
-        keep, patches, own = own_row_share(share, size), patches[: len(released)], own.flatten(0, 1)
-        if each and placed <= KEEPS_ALL and _in_places(released, patches, own):
-            return OwnTokens(tokens=released, patches=patches, keep=1.0, in_order=True)
-        in_order = placed > KEEPS_ALL
-        return OwnTokens(
-            tokens=own, patches=patches, keep=keep, in_order=in_order, released=None if in_order else released
-        )
+        found = as_released()
+        matched, share, placed = match_own_tokens(*(x.unflatten(0, (-1, size)) for x in (found.tokens, found.patches)))
+        own, in_order = matched.flatten(0, 1), placed > KEEPS_ALL
+        if each and not in_order and _in_places(found.tokens, found.patches, own):
+            return found
+        rows = None if in_order else found.tokens
+        return replace(found, tokens=own, keep=own_row_share(share, size), in_order=in_order, released=rows)
     if not same and not approximate:
         raise NotApplicable(
             "own tokens are read by queries, but the same images sent twice gave different tokens: something other "

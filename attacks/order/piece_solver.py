@@ -178,11 +178,7 @@ class Solver:
 
 
 def put(tokens: Tensor, source: Tensor, size: int) -> Tensor:
-    """Move tokens [N, T, D] to the places `source` [N, T], counted from 0 within each message of `size` rows.
-
-    >>> put(torch.tensor([[[7.0], [8.0]], [[5.0], [6.0]]]), torch.tensor([[2, 0], [1, 3]]), 2).flatten(1).tolist()
-    [[8.0, 5.0], [7.0, 6.0]]
-    """
+    """Move tokens [N, T, D] to the places `source` [N, T], counted from 0 within each message of `size` rows."""
     n, t, d = tokens.shape
     first = torch.arange(n, device=tokens.device).unsqueeze(1) // size * size * t
     rows = (source.to(tokens.device) + first).flatten()
@@ -211,10 +207,6 @@ def gradient_distance(pieces: Tensor) -> Tensor:
 
     Source: Gallagher 2012, "Jigsaw puzzles with pieces of unknown orientation", Eqs. 1 to 5, with a prior of one grey
     level on the covariance instead of dummy gradients.
-
-    >>> ramp = torch.arange(8.0).repeat(4, 1).unfold(1, 4, 4).permute(1, 0, 2).reshape(1, 2, 4, 4, 1) / 255
-    >>> gradient_distance(ramp)[0, 0, 1].item() < 1e-6 < gradient_distance(ramp)[0, 1, 0].item()
-    True
     """
     return _one_sided(pieces) + _one_sided(pieces.flip(3)).transpose(1, 2)
 

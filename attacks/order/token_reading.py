@@ -143,12 +143,7 @@ class Asker:
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
-    """Whether two groups of n tokens hold the same tokens, in any order: bool [G] for G pairs of groups [G, n, D].
-
-    >>> tokens = torch.rand(2, 5, 3)
-    >>> same_tokens(tokens, tokens.flip(1)).tolist(), same_tokens(tokens, tokens.flip(0)).tolist()
-    ([True, True], [False, False])
-    """
+    """Whether two groups of n tokens hold the same tokens, in any order: bool [G] for G pairs of groups [G, n, D]."""
     scale = token_scale(first)
     along = _directions(first, _DIRECTIONS)
     one, two = (((x / scale) @ along).sort(1).values for x in (first, second))
@@ -159,9 +154,6 @@ def multiplicities(tokens: int) -> list[int]:
     """How often each patch is repeated in a label image of T = `tokens` patches: 1, 2, 3, … times.
 
     In a label image, the number of a patch's copies identifies the patch. The last patch fills the rest of the image.
-
-    >>> multiplicities(16), multiplicities(49)[-2:], multiplicities(4)
-    ([1, 2, 3, 4, 6], [8, 13], [1, 3])
     """
     several, left = [1], tokens - 1
     while left - (several[-1] + 1) > several[-1] + 1:

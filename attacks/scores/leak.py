@@ -116,12 +116,6 @@ def opposed(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike) -> str:
     reveals which of its examples are positive. For the arguments see `per_batch_auc`.
 
     Source: the deviation of an area without a leak is that of Mann and Whitney 1947.
-
-    >>> up, down = [0] * 20 + [1] * 20, [1] * 20 + [0] * 20
-    >>> opposed(up + down, up + up, [0] * 40 + [1] * 40)[:58]
-    'rounds leak in opposite directions (AUC 0.00 in one, 1.00 '
-    >>> opposed(up + up, up + up, [0] * 40 + [1] * 40)
-    ''
     """
     values, truth = _scores_and_truth(scores, positive, 0.5)
     _, members = np.unique(np.asarray(batches), return_inverse=True)

@@ -75,7 +75,7 @@ class Perception:
         return self.learns or self.classifier is not None
 
     def fitted(self, known: Batch, classes: int, seed: int) -> Perception:
-        """A copy for the images of one seed: a classifier from a file is checked; otherwise one is trained on `known`."""
+        """A copy for the images of one seed: a classifier from a file is checked, or one is trained on `known`."""
         if self.learns:
             return replace(self, classifier=taught(known, classes, seed))
         if self.classifier is not None:

@@ -71,12 +71,7 @@ class MapGeometry:
 
     @classmethod
     def of(cls, release: Tensor, image_shape: tuple[int, int, int]) -> MapGeometry:
-        """Read the layout of a release: tokens [N, T, D], also with a class token, maps [N, D, h, w] or vectors [N, D].
-
-        >>> import torch
-        >>> [MapGeometry.of(torch.zeros(*shape), (1, 28, 28)).rows for shape in ((2, 16, 96), (2, 96))]
-        [4, 1]
-        """
+        """Read the layout of a release: tokens [N, T, D] (also a class token), maps [N, D, h, w] or vectors [N, D]."""
         if release.ndim == 4:
             _, channels, rows, columns = release.shape
             return cls(channels=channels, rows=rows, columns=columns, image_shape=image_shape)

@@ -11,11 +11,10 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from privkit.attacks.inversion.decoders.base import Decoder, MapGeometry, Painter, as_maps, convolution
-from privkit.attacks.release_scale import least_variance
+from privkit.attacks.release_scale import mean_and_scale
 
 _CONVOLUTIONAL_RATE = 0.003  # peak learning rate of the networks that halve pictures
 
-_SHRINKAGE = 1e-3  # share of the mean variance in each channel's variance: a constant channel has none of its own
 _L1_WEIGHT = 100.0  # weight of the absolute error against the discriminator's loss: pix2pix's default
 
 
@@ -137,10 +136,9 @@ class Autoencoder(Decoder):
         super().__init__()
         self.width, self.geometry = width or 32, geometry
         cells = as_maps(sample.detach().cpu(), geometry).double().transpose(0, 1).flatten(1)
-        variance = cells.var(1, correction=0)
-        self.register_buffer("mean", cells.mean(1).float())
-        least = least_variance(cells)
-        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + least).sqrt().float())
+        mean, scale = mean_and_scale(cells, 1)
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
         painted = -(-self.width // 4)
         self.paint = Painter(geometry, painted)
         self.enter = nn.Conv2d(4 * painted, self.width, 3, padding=1)

@@ -14,7 +14,7 @@ from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import blocks, checked_width, heads_for, scaled_size
 from privkit.attacks.order.token_reading import AffineMap
 from privkit.attacks.patches import Geometry, patch_tokens, patchify, unpatchify
-from privkit.attacks.release_scale import least_variance
+from privkit.attacks.release_scale import mean_and_scale
 
 _RELATIONS = 8
 _RELATION_WIDTH = 32
@@ -29,7 +29,6 @@ _CRISP_MAY_COST = 1.2
 """The sharpened assignment is used if its recent training error is at most this multiple of the soft one's. A sharp
 guess shows more structure than the mean of all guesses, which has the least error: SSIM .41 against .32 at one sixth
 more error."""
-_SHRINKAGE = 1e-3  # added to a channel's variance, in units of the mean one: nearly constant channels are not amplified
 
 
 class SetDecoder(Decoder):
@@ -212,10 +211,9 @@ class Standardized(nn.Module):
     def __init__(self, sample: Tensor) -> None:
         super().__init__()
         tokens = sample.detach().cpu().double().flatten(0, -2)
-        variance = tokens.var(0, correction=0)
-        self.register_buffer("mean", tokens.mean(0).float())
-        least = least_variance(tokens)
-        self.register_buffer("scale", (variance + _SHRINKAGE * variance.mean() + least).sqrt().float())
+        mean, scale = mean_and_scale(tokens, 0)
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
 
     def forward(self, tokens: Tensor) -> Tensor:
         alone = functional.layer_norm(tokens, tokens.shape[-1:])
