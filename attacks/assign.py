@@ -59,7 +59,7 @@ def rescale_(weights: Tensor, steps: int) -> Tensor:
     return weights
 
 
-def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
+def sinkhorn_with_slack(odds: Tensor) -> Tensor:
     """Probabilities of matches between L slots and T tokens, [N, L, T], if a slot or a token may also have no match.
 
     `odds` are the log-odds of each match against no match; L may be 0. One minus a row's or column's sum is its
@@ -77,7 +77,7 @@ def sinkhorn_with_slack(odds: Tensor, steps: int = _SLACK_STEPS) -> Tensor:
     none = odds.new_zeros(n, 1)
     columns = -odds.amax(1).clamp_min(0) / 2  # the solution for a single candidate; from zero it takes many steps
     rows = odds.new_zeros(n, slots)
-    for _ in range(steps):
+    for _ in range(_SLACK_STEPS):
         rows = -torch.cat([odds + columns.unsqueeze(1), none.unsqueeze(1).expand(-1, slots, 1)], 2).logsumexp(2)
         columns = -torch.cat([odds + rows.unsqueeze(2), none.unsqueeze(1).expand(-1, 1, t)], 1).logsumexp(1)
     return (odds + rows.unsqueeze(2) + columns.unsqueeze(1)).exp()

@@ -33,15 +33,13 @@ nothing: another constant may be better, and few records are closer to some gues
 records an interval shows nothing, and the error alone decides."""
 
 
-def controls(
-    attack: ImageAttack, observation: ImageObservation, seed: int, defended: Defended | None = None
-) -> tuple[Control, ...]:
+def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> tuple[Control, ...]:
     """Test a short version of an attack: it must succeed on a release that contains the record, and fail on pure noise.
 
     Only auxiliary records take part: the last ones, at most a quarter, act as attacked records. If an attack returns
     the adversary's records, the attacked records are among these. An attack that takes over the training gets small
     clients in training instead (`privkit.attacks.goals.learners`). The attack is in its form from `mounting.control`;
-    of the observation, the first view gives the noise its shape. `defended` is the defense between record and attack.
+    of the observation, the first view gives the noise its shape.
 
     >>> from privkit.attacks.inversion.floors import MeanImage
     >>> own = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0))
@@ -50,8 +48,7 @@ def controls(
     >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is not an attack, and wins nowhere
     [False, True]
     """
-    won, *others = wins(attack, observation, seed, defended)
-    return won, fails(attack, observation, seed), *others
+    return *wins(attack, observation, seed), fails(attack, observation, seed)
 
 
 def wins(

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
-
-from privkit.constraints import choice
 
 PenaltyNorm = Literal["full", "channel"]
 
@@ -38,7 +36,6 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
 
 def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
     """Norm of each row, [N] ("full"), or of each channel of each row, [N, C] ("channel")."""
-    choice("norm", norm, get_args(PenaltyNorm))
     if norm == "channel" and gradient.ndim == 2:
         return gradient.abs()
     axes = (2, 3) if norm == "channel" and gradient.ndim == 4 else 1

@@ -14,8 +14,6 @@ from privkit.attacks.base import Mounting, NoSession, NotApplicable, Scores, Ses
 from privkit.attacks.goals.membership import MembershipObservation
 from privkit.constraints import Checked
 
-_FEWEST_SHADOWS = 2  # least shadow models on either side
-
 
 @dataclass(frozen=True, kw_only=True)
 class MemberInference(Checked):
@@ -37,7 +35,7 @@ class MemberInference(Checked):
     needs: ClassVar[frozenset[str]] = frozenset({"candidates", "candidate_labels", "predict"})
 
     score: Literal["loss", "lira", "rmia"] = "loss"
-    shadows: Annotated[int, Ge(2 * _FEWEST_SHADOWS), MultipleOf(2)] = 8
+    shadows: Annotated[int, Ge(4), MultipleOf(2)] = 8
 
     @property
     def uses(self) -> frozenset[str]:
@@ -99,40 +97,19 @@ def confidence(logits: Tensor, labels: Tensor) -> Tensor:
 def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     """Membership scores by likelihood ratios: is the model's statistic more likely if it was trained with the example?
 
-    The statistic's distributions, with and without the example, are estimated from shadow models. Both are normal, with
-    a mean for each example and one variance for all examples ("fixed variance"), which suits few shadow models. If no
-    shadow model was trained with any example (offline), a score is the number of standard deviations by which the
-    target exceeds the mean without the example. The two kinds of scores are not comparable, so either all examples need
-    shadow models trained with them, or none.
+    The statistic's distributions, with and without the example, are estimated from at least two shadow models each.
+    Both are normal, with a mean for each example and one variance for all ("fixed variance"), which suits few models.
 
     `target` [N] and `shadow` [S, N] hold a statistic such as `confidence`; `members` [S, N] says who was trained on
     what.
 
-    Source: Carlini et al. 2022, Algorithm 1 and Eq. 4 (offline), §VI-B (fixed variance).
+    Source: Carlini et al. 2022, Algorithm 1 and §VI-B (fixed variance).
     """
     target, shadow = _check_likelihoods("target", target, 1).double(), _check_likelihoods("shadow", shadow, 2).double()
-    if members.dtype != torch.bool or members.shape != shadow.shape or shadow.shape[1] != len(target):
-        raise ValueError(
-            f"lira needs target [N], shadow [S, N] and members bool [S, N], got {list(target.shape)}, "
-            f"{list(shadow.shape)} and {members.dtype} {list(members.shape)}"
-        )
-    inside, outside = members.sum(0), (~members).sum(0)
-    if int(outside.min()) < _FEWEST_SHADOWS:
-        raise NotApplicable(
-            f"lira needs {_FEWEST_SHADOWS} shadow models without each example, got {int(outside.min())}"
-        )
-    mean, variance = _normal(shadow, ~members)
-    examples = torch.arange(len(target), device=target.device)
-    if not int(inside.max()):
-        return Scores(values=(target - mean) / variance.sqrt(), examples=examples)
-    if int(inside.min()) < _FEWEST_SHADOWS:
-        raise NotApplicable(
-            f"lira needs {_FEWEST_SHADOWS} shadow models with each example, or none with any, got {int(inside.min())} "
-            f"to {int(inside.max())}"
-        )
-    own_mean, own_variance = _normal(shadow, members)
+    (mean, variance), (own_mean, own_variance) = _normal(shadow, ~members), _normal(shadow, members)
     ratio = (target - mean).square() / variance - (target - own_mean).square() / own_variance
-    return Scores(values=(ratio + variance.log() - own_variance.log()) / 2, examples=examples)
+    values = (ratio + variance.log() - own_variance.log()) / 2
+    return Scores(values=values, examples=torch.arange(len(target), device=target.device))
 
 
 def rmia(target: Tensor, shadow: Tensor) -> Scores:
@@ -145,8 +122,6 @@ def rmia(target: Tensor, shadow: Tensor) -> Scores:
     Source: Zarifzadeh et al. 2024, "Low-cost high-power membership inference attacks", Eqs. 3 and 4.
     """
     target, shadow = _check_likelihoods("target", target, 1).double(), _check_likelihoods("shadow", shadow, 2).double()
-    if shadow.shape[1] != len(target):
-        raise ValueError(f"rmia needs target [N] and shadow [S, N], got {list(target.shape)} and {list(shadow.shape)}")
     likely = torch.nn.functional.logsigmoid
     values = likely(target) - likely(shadow).logsumexp(0) + log(len(shadow))
     return Scores(values=values, examples=torch.arange(len(target), device=target.device))

@@ -12,21 +12,13 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-from privkit.constraints import real, whole
+from privkit.constraints import whole
 
 
-def equal_tokens(tokens: Tensor, batch: int, tolerance: float = 0.0) -> Tensor:
-    """The kind of each token of [N, T, D], int64 [N, T]; within a message, only equal tokens have the same kind.
-
-    Values are first rounded to steps of size `tolerance`; with 0 they are compared bit for bit.
-    """
-    real("tolerance", tolerance, least=0)
-    rounded = (tokens / tolerance).round() if tolerance > 0 else tokens
-    rounded = rounded + 0.0  # −0 and 0 are equal
-    kinds = [
-        part.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(part.shape[:2]) for part in rounded.split(batch)
-    ]
-    return torch.cat(kinds)
+def equal_tokens(tokens: Tensor, batch: int) -> Tensor:
+    """The kind of each token of [N, T, D], int64 [N, T]; in a message, only bitwise equal ones have the same kind."""
+    parts = (tokens + 0.0).split(batch)  # −0 and 0 are equal
+    return torch.cat([x.flatten(0, 1).unique(dim=0, return_inverse=True)[1].view(x.shape[:2]) for x in parts])
 
 
 def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:

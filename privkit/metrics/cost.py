@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from privkit.constraints import choice, real, whole
 from privkit.shared.costs import Costs
 
 FLOAT = 4  # bytes of a number on the wire: float32
@@ -87,9 +86,6 @@ class _LiveTensors(TorchDispatchMode):
         return result
 
 
-_Routing = Literal["unicast", "broadcast", "average"]
-
-
 def costs_of(
     lower: nn.Module,
     record: Tensor,
@@ -97,7 +93,7 @@ def costs_of(
     trained: bool,
     batch_size: int = 1,
     kept: float = 1.0,
-    gradient: _Routing = "unicast",
+    gradient: Literal["unicast", "broadcast", "average"] = "unicast",
     label_bytes: float = 0.0,
     seed_bytes: int = 0,
     averaged_every: int | None = None,
@@ -118,9 +114,6 @@ def costs_of(
         averaged_every: rounds between two averages of the lower segments; None for never.
         companion: a network on smashed data that the client trains beside the task, such as a simulated attacker.
 
-    Raises:
-        ValueError: for shares, sizes or names that are not allowed.
-
     Source: DP-CutMixSL §3 (positions with mask 1 are sent) and appendix B (unicast and broadcast); CutMixSL §3.1 (masks
     as a seed); torch.utils.flop_counter (two operations a multiply-accumulate).
 
@@ -128,7 +121,6 @@ def costs_of(
     >>> cost.bytes_up, cost.client_macs, cost.client_training_macs
     (6.0, 12, 24)
     """
-    _check(record, batch_size, kept, gradient, label_bytes, seed_bytes, averaged_every)
     lower, companion = deepcopy((lower, companion))
     if not trained:
         lower.requires_grad_(False)
@@ -147,20 +139,6 @@ def costs_of(
         client_parameters=sum(p.numel() for p in weights),
         peak_memory=_peak(lower, companion, record, batch_size, trained),
     )
-
-
-def _check(
-    record: Tensor, batch_size: int, kept: float, gradient: str, labels: float, seed: int, averaged_every: int | None
-) -> None:
-    if record.ndim < 2 or len(record) != 1:
-        raise ValueError(f"record must be one record [1, ...], got shape {list(record.shape)}")
-    whole("batch_size", batch_size)
-    real("kept", kept, least=0, most=1)
-    choice("gradient", gradient, get_args(_Routing))
-    real("label_bytes", labels, least=0)
-    real("seed_bytes", seed, least=0)
-    if averaged_every is not None:
-        whole("averaged_every", averaged_every)
 
 
 def _travelling(lower: nn.Module) -> int:

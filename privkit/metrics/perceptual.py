@@ -14,7 +14,6 @@ from torch.nn import functional
 from privkit.attacks.scores.image import Values
 from privkit.domains.base import Batch, several
 from privkit.errors import DataError, UsageError, one_line
-from privkit.metrics.feature_names import TRUNKS
 from privkit.metrics.feature_networks import FeatureNetwork, hash_weights
 from privkit.shared.seeds import derive
 from privkit.torch_utils.one_cycle import one_cycle
@@ -31,7 +30,6 @@ def f_sim(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
 
     Source: Yao et al., patch shuffling, §V-A ("F-SIM"), with the absolute value of the authors' repository.
     """
-    _same_shape(truth, guess)
     return _values((_unit(network(truth)) * _unit(network(guess))).sum(1).abs())
 
 
@@ -42,8 +40,6 @@ def f_sim_floors(truth: Tensor, labels: Tensor, network: FeatureNetwork) -> dict
 
     Source: privkit's own, for F-SIM as in `f_sim`.
     """
-    if labels.shape != truth.shape[:1]:
-        raise UsageError(f"the floors of F-SIM need a label per image, got {list(labels.shape)} for {len(truth)}")
     features = _unit(network(truth)).double()
     labels = labels.to(features.device)
     sums, counts = features.new_zeros(2), features.new_zeros(2)
@@ -67,7 +63,6 @@ def identity(truth: Tensor, guess: Tensor, network: FeatureNetwork) -> Values:
     Source: Yao et al., patch shuffling, §V-A ("ID"). The authors train a classifier on every person of the dataset;
     here the nearest original is used instead.
     """
-    _same_shape(truth, guess)
     gallery = _unit(network(truth)).T
     nearest = torch.cat([(chunk @ gallery).argmax(1) for chunk in _unit(network(guess)).split(_CHUNK)])
     return _values(nearest == torch.arange(len(truth), device=nearest.device))
@@ -80,9 +75,6 @@ def lpips(truth: Tensor, guess: Tensor, net: str = "alex") -> Values:
 
     Source: Zhang et al. 2018, "The unreasonable effectiveness of deep features as a perceptual metric".
     """
-    _same_shape(truth, guess)
-    if net not in TRUNKS:
-        raise UsageError(f"the trunk of LPIPS must be alex, vgg or squeeze, got {net!r}")
     model = _lpips_model(net).to(truth.device)
     with torch.no_grad():
         distances = [
@@ -122,11 +114,6 @@ def _lpips_input(images: Tensor) -> Tensor:
     return 2 * images - 1
 
 
-def _same_shape(truth: Tensor, guess: Tensor) -> None:
-    if truth.shape != guess.shape or truth.ndim != 4:
-        raise UsageError(f"need two tensors [N, C, H, W] of one shape, got {list(truth.shape)} and {list(guess.shape)}")
-
-
 def _unit(features: Tensor) -> Tensor:
     """Features [N, ...] scaled to length 1; zero features stay zero."""
     return functional.normalize(features, dim=1)
@@ -150,8 +137,6 @@ def recognized(labels: Tensor, guess: Tensor, classifier: FeatureNetwork) -> Val
 
     Source: Zhang et al. 2020, "The secret revealer", §4.1 ("attack accuracy"), who judge guesses by a classifier, too.
     """
-    if labels.shape != guess.shape[:1]:
-        raise UsageError(f"recognized needs one class an image, got {list(labels.shape)} for {len(guess)}")
     values: Values = (classifier(guess).argmax(1) == labels.to(guess.device)).double().cpu().numpy()
     return values
 
