@@ -82,6 +82,11 @@ class QueryResult:
     def row_of_each(self, images: int, asking: str) -> Tensor:
         """For each sent image, the index of its released row, int64 [images]; `asking` is the attack's name, for the
         refusal.
+
+        >>> import torch
+        >>> answer = QueryResult(view=View(round=0, smashed=torch.zeros(2, 3)), members=torch.tensor([[1], [0]]))
+        >>> answer.row_of_each(2, "an attack").tolist()
+        [1, 0]
         """
         members = self.members.flatten()
         order = members.argsort(stable=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.base import QueryResult, View
 
 _STEPS = 40  # steps of conjugate gradients; selections, permutations and means of few tokens need less than ten
 _SOLVED = 1e-4  # share of the first residual at which the steps stop
@@ -53,26 +53,17 @@ class Defended:
         name: name of the defense, for messages.
         undone: effects of the defense that an attack must undo to succeed: some of "maps", "scales", "masks", "mixes",
             "permutes" and "shortens", as defenses declare them.
-        clients: function from the shape of a record to the clients; it raises `NotApplicable` if no such clients are
-            possible.
+        clients: function from the shape of a record to the clients, which may raise `NotApplicable`; None with
+            `why_not`.
         why_not: the reason why no control experiment can use the defense; empty if one can.
         own: whether a part of the defense is the user's own code, with output of unknown scale.
     """
 
     name: str
-    undone: frozenset[str]
-    clients: Callable[[tuple[int, ...]], ControlClients]
+    undone: frozenset[str] = frozenset()
+    clients: Callable[[tuple[int, ...]], ControlClients] | None = None
     why_not: str = ""
     own: bool = False
-
-    @classmethod
-    def unknown(cls, reason: str) -> Defended:
-        """Stand-in for a defense that no control can use, with the reason."""
-        return cls(name="an unknown defense", undone=frozenset(), clients=_nobody, why_not=reason)
-
-
-def _nobody(shape: tuple[int, ...]) -> ControlClients:
-    raise NotApplicable("there are no clients")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from scipy.special import stdtrit
 from torch import Generator, Tensor
 
-from privkit.attacks.base import NotApplicable, QueryResult, View
+from privkit.attacks.base import NotApplicable, QueryResult, View, given
 from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_cast import Cast
 from privkit.attacks.goals.control_clients import ControlClients, Defended, Undefended
@@ -67,7 +67,7 @@ def wins(
     remark = "" if defended is None else _hindrance(attack, defended)
     if defended is not None and not remark:
         try:
-            return (_won(attack, played, seed, defended.clients(played.shape), defended),)
+            return (_won(attack, played, seed, given(defended.clients)(played.shape), defended),)
         except NotApplicable as reason:
             remark = str(reason)
     plain = _won(attack, played, seed, Undefended(played.identity, played.batch_size), None)

@@ -31,16 +31,11 @@ def gradient_penalty(discriminator: Callable[[Tensor], Tensor], points: Tensor, 
     """
     points = points.detach().requires_grad_()
     (gradient,) = torch.autograd.grad(discriminator(points).sum(), points, create_graph=True)
-    return (_row_norms(gradient, norm) - 1).square().mean()
-
-
-def _row_norms(gradient: Tensor, norm: PenaltyNorm) -> Tensor:
-    """Norm of each row, [N] ("full"), or of each channel of each row, [N, C] ("channel")."""
     if norm == "channel" and gradient.ndim == 2:
-        return gradient.abs()
+        return (gradient.abs() - 1).square().mean()
     axes = (2, 3) if norm == "channel" and gradient.ndim == 4 else 1
     norms: Tensor = torch.linalg.vector_norm(gradient.flatten(1) if norm == "full" else gradient, dim=axes)
-    return norms
+    return (norms - 1).square().mean()
 
 
 def kinked(x: Tensor) -> Tensor:

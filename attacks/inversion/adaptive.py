@@ -16,7 +16,8 @@ from privkit.attacks.base import NotApplicable, QueryResult, ReconstructingAttac
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs, divided
 from privkit.attacks.inversion.black_box import BlackBox
 from privkit.attacks.inversion.budgeted import mounted
-from privkit.attacks.inversion.decoders import Decoder, DecoderName, usual_decoder
+from privkit.attacks.inversion.decoders import DecoderName, usual_decoder
+from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.mae import scaled_size
 from privkit.attacks.inversion.decoders.unordered import SetDecoder
 from privkit.attacks.inversion.mixed_releases import per_member

@@ -120,6 +120,9 @@ def _linked(rows: Tensor, rounds: Tensor) -> Tensor:
     """The mean direction of each row's round, unit vectors [N, F].
 
     A round's direction is reversed if it points against the sum of the earlier rounds' directions.
+
+    >>> _linked(torch.tensor([[2.0], [-3.0], [1.0]]), torch.arange(3)).flatten().tolist()
+    [1.0, 1.0, 1.0]
     """
     numbers, of = rounds.unique(return_inverse=True)
     linked = rows.new_empty(len(numbers), rows.shape[1])

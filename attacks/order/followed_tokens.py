@@ -75,12 +75,12 @@ class PlaceLaws:
         along = (rows - self.middle) @ self.basis
         places, width = self.means.shape
         some = max(1, _NUMBERS_AT_ONCE // (places * along.shape[1] * width))
-        return torch.cat([self._costs(part) for part in along.split(some)])
-
-    def _costs(self, along: Tensor) -> Tensor:
-        away = along.unsqueeze(1) - self.means[:, None]  # [N, place, token, q]
-        whitened = torch.einsum("apq,naiq->naip", self.whitening, away)
-        return whitened.square().sum(3).transpose(1, 2) + self.spread
+        costs = []
+        for part in along.split(some):
+            away = part.unsqueeze(1) - self.means[:, None]  # [N, place, token, q]
+            whitened = torch.einsum("apq,naiq->naip", self.whitening, away)
+            costs.append(whitened.square().sum(3).transpose(1, 2) + self.spread)
+        return torch.cat(costs)
 
 
 @torch.no_grad()

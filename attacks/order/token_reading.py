@@ -136,10 +136,16 @@ class Asker:
             yield self.round(sent).unflatten(0, (-1, self.rows)).flatten(1, 2)[: len(part)]
 
     def _uncopied(self, images: Tensor, first: int) -> Tensor:
-        """The images; if the rules forbid copies, the rows from `first` on have their patches in other places."""
+        """The images; if the rules forbid copies, the rows from `first` on have their patches in other places.
+
+        Their tokens are the same if tokens do not depend on positions.
+        """
         if self._rules.copies:
             return images
-        return torch.cat([images[:first], _moved_patches(images[first:], self._geometry, self._draws)])
+        patches = patchify(images[first:], self._geometry.patch)
+        order = torch.rand(patches.shape[:2], generator=self._draws, device=images.device).argsort(1)
+        moved = unpatchify(take(patches, order), self._geometry.patch, self._geometry.image_shape)
+        return torch.cat([images[:first], moved])
 
 
 def same_tokens(first: Tensor, second: Tensor) -> Tensor:
@@ -225,13 +231,6 @@ def _with_mean(patches: Tensor, whole: Tensor) -> Tensor:
 
 def _filled(images: Tensor, count: int) -> Tensor:
     return torch.cat([images, images[-1:].expand(count - len(images), *images.shape[1:])])
-
-
-def _moved_patches(images: Tensor, geometry: Geometry, draws: Generator) -> Tensor:
-    """Images with their patches in other places, which have the same tokens if tokens do not depend on positions."""
-    patches = patchify(images, geometry.patch)
-    order = torch.rand(patches.shape[:2], generator=draws, device=images.device).argsort(1)
-    return unpatchify(take(patches, order), geometry.patch, geometry.image_shape)
 
 
 def token_scale(tokens: Tensor) -> Tensor:
@@ -336,6 +335,10 @@ def nearest(predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The likeliest token of each of K predictions, if each token is used about once, and whether the match is sure.
 
     For M messages, `predicted` and `tokens` are [M, K, D]; the results are int64 [M, K] and bool [M, K].
+
+    >>> offer = torch.tensor([[[0.0], [5.0], [5.0], [9.0]]])
+    >>> nearest(offer.flip(1) + 0.1, offer)[1].tolist()
+    [[True, False, False, True]]
     """
     # A message at a time: K² numbers each.
     matches = [_sinkhorn_by_table(*pair) for pair in zip(predicted, tokens, strict=True)]

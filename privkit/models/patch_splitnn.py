@@ -84,10 +84,6 @@ def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
             part.out_channels *= len(networks)
         elif isinstance(part, nn.BatchNorm2d):
             part.num_features *= len(networks)
-        elif next(part.parameters(recurse=False), None) is not None:
-            raise TypeError(
-                f"only convolutions and batch normalizations can stand one per patch, got {type(part).__name__}"
-            )
         for name, _ in list(part.named_parameters(recurse=False)):
             setattr(part, name, nn.Parameter(torch.cat([getattr(copy, name).detach() for copy in copies])))
         for name, buffer in list(part.named_buffers(recurse=False)):

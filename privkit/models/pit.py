@@ -90,7 +90,11 @@ class Pit(NamedCuts):
     cuts: ClassVar[tuple[str, ...]] = ("embedding", *(f"stage{i + 1}" for i in range(len(_DEPTHS))))
 
     def patch_for(self, image_shape: tuple[int, int, int]) -> tuple[int, int]:
-        """The patch size and stride for images of this shape, in pixels."""
+        """The patch size and stride for images of this shape, in pixels.
+
+        >>> [PIT_TINY.patch_for((3, side, side)) for side in (28, 32, 224)]
+        [(4, 2), (4, 2), (16, 8)]
+        """
         smaller = min(image_shape[1:])
         patch = self.patch or (4 if smaller < SMALL_IMAGE else 16)
         if patch > smaller:

@@ -9,9 +9,8 @@ from torch import Tensor
 from privkit.attacks.base import NotApplicable
 from privkit.attacks.inversion.decoders.base import Decoder
 from privkit.attacks.inversion.decoders.convolutional import Autoencoder, Convolutions, Pix2Pix, UNet
-from privkit.attacks.inversion.decoders.mae import AnyTokensDecoder, MaeDecoder, ReleasedDecoder, checked_width
+from privkit.attacks.inversion.decoders.mae import AnyTokensDecoder, MaeDecoder, ReleasedDecoder
 from privkit.attacks.inversion.decoders.unordered import MessageDecoder, SetDecoder
-from privkit.attacks.patches import Geometry
 
 DecoderName = Literal["mae", "released", "set", "message", "convolutions", "autoencoder", "unet", "pix2pix"]
 
@@ -55,15 +54,3 @@ def build_decoder(
             "reads any number of tokens"
         )
     return (DECODERS[name] if whole else AnyTokensDecoder).of(release, image_shape, width=width, depth=depth)
-
-
-__all__ = [
-    "DECODERS",
-    "Decoder",
-    "DecoderName",
-    "Geometry",
-    "MaeDecoder",
-    "build_decoder",
-    "checked_width",
-    "usual_decoder",
-]

@@ -44,7 +44,11 @@ def checked_width(width: int) -> int:
 
 
 def heads_for(width: int) -> int:
-    """The largest number of heads that divides `width` and gives each at least 32 channels; at least 1."""
+    """The largest number of heads that divides `width` and gives each at least 32 channels; at least 1.
+
+    >>> [heads_for(width) for width in (16, 96, 112, 512)]
+    [1, 3, 2, 16]
+    """
     return max(heads for heads in range(1, max(1, width // 32) + 1) if width % heads == 0)
 
 
