@@ -24,8 +24,7 @@ class Training(Protocol):
     def epoch(self, number: int) -> float:
         """Train one epoch and return the objective after it (on held-out data if there are any); lower is better.
 
-        Random numbers follow from the 0-based epoch or the saved state. It raises `AttackDiverged` if another number is
-        not finite.
+        Random numbers follow from the 0-based epoch or the saved state. It may raise `AttackDiverged`.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,13 +57,11 @@ def fit(
     """Train epoch by epoch from the session's saved state, save after each epoch, and return the objective after each.
 
     After `epochs` epochs (including those done before a kill), their number is doubled as long as `Session.goes_on` is
-    true. Each doubling is a new cycle of the learning rate; a cycle that ends with a larger objective than the one
-    before is undone.
+    true. Each doubling is a new cycle of the learning rate; a cycle that ends with a larger objective is undone.
 
     With `keep_best`, the training returns to the epoch with the smallest objective if the last one is over 5 % larger:
     for objectives on held-out data, which rise again when a training overfits. If an epoch raises `AttackDiverged` or
-    returns NaN or infinity, the training returns to its last good state, the session keeps it, and the error names the
-    `objective`.
+    returns NaN or infinity, the training returns to its last good state, and the session keeps it.
     """
     session = session or NoSession()
     saved, planned = session.load(), epochs
@@ -168,8 +165,7 @@ def fit_doubling(
 class Stage:
     """The session of one stage of an attack, whose state lies under the key `slot` in the attack's state.
 
-    Progress is that of the whole attack: the stage begins after `before` of `total` epochs (None: it is the last
-    stage).
+    Progress is that of the whole attack: the stage begins after `before` of `total` epochs (None: the last stage).
     """
 
     def __init__(

@@ -94,9 +94,7 @@ class Memory:
 
 
 def tensor_digest(*given: Any) -> str:
-    """SHA-256 digest, in hexadecimal, of tensors' type, shape and content, generators' states, and the `repr` of the
-    rest.
-    """
+    """SHA-256 digest, in hexadecimal, of tensors' type, shape and content, generators' states, others' `repr`."""
     found = hashlib.sha256()
     for part in given:
         tensor = part.get_state() if isinstance(part, Generator) else part

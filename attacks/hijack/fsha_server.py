@@ -231,9 +231,7 @@ def _told_by(view: View) -> Tensor | None:
 
 
 def range_of(released: Tensor) -> End:
-    """The activation whose range contains all numbers of the releases: a pilot that ends with it is not recognized by
-    its range.
-    """
+    """The activation whose range contains all numbers of the releases: a pilot ends with it."""
     if released.min() >= 0:
         return "relu"
     return "tanh" if released.abs().max() <= 1 else "linear"

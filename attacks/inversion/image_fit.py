@@ -242,9 +242,7 @@ class PlaceModel:
         return cls(mean=mean, axes=axes, means=means, factors=factors)
 
     def costs(self, released: Tensor) -> Tensor:
-        """−ln of the likelihood of each place s for each token t of [N, T, D], [N, T, T], up to a constant for each
-        token.
-        """
+        """−ln of the likelihood of each place for each token of [N, T, D]: [N, T, T], up to a token's constant."""
         places, kept = self.means.shape
         costs = []
         for part in released.flatten(0, 1).split(max(1, PLACE_NUMBERS // (places * kept))):

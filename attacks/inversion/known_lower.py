@@ -36,8 +36,7 @@ def frozen(lower: nn.Module, device: torch.device) -> nn.Module:
 def quiet(lower: nn.Module, records: Tensor) -> nn.Module:
     """A lower segment without the Gaussian noise that it draws, for attacks that compare its outputs one by one.
 
-    The noise-free segment is used only if the noisy outputs scatter about its outputs. An attack that trains needs the
-    noise.
+    The noise-free segment is used only if the noisy outputs scatter about its outputs. Training needs the noise.
     """
     made = WithoutNoise(lower)
     with seeded(records.device, 0):

@@ -76,9 +76,7 @@ class Mixtures:
         return self.released.sum((0, 2)) / weight.clamp_min(1e-12).unsqueeze(1)
 
     def variances(self) -> tuple[float, float]:
-        """Two variances, estimated from the release: of its noise (squared residual per surplus equation), and of a
-        record's smashed data.
-        """
+        """Two variances, estimated from the release: of its noise, and of a record's smashed data."""
         typical = self.typical()
         smashed, explained = self.solved(typical, NOISES[0])
         left = (self.released - self.predicted(smashed)).square().mean(3)

@@ -36,9 +36,7 @@ def copy_distance(first: Tensor, second: Tensor) -> float:
 
 
 def keeps_places(first: Tensor, second: Tensor) -> bool:
-    """Whether a defense leaves tokens in their places: more than by chance are there in two releases [N, T, D] of
-    images.
-    """
+    """Whether a defense leaves tokens in their places: more than by chance, in two releases [N, T, D]."""
     if first.shape[1] < 2:
         return True
     costs = distances(first, second)
@@ -59,8 +57,8 @@ def keeps_rows(first: Tensor, second: Tensor, copies: float) -> bool:
 def meetings(reference: Tensor, seen: Tensor, temperature: float) -> Tensor:
     """The probability that each released token is the copy of each reference token, [G, n, n] from two [G, n, D].
 
-    Rows and columns sum to about 1, and equal tokens share equally. `temperature` is twice the variance > 0 between
-    copies in each channel.
+    Rows and columns sum to about 1, and equal tokens share equally. `temperature` is twice the variance between copies
+    in a channel.
     """
     plan = distances(reference, seen)
     # every row has a 1, so that no logarithms are needed; far below it, exponentials are slow where they underflow
@@ -91,8 +89,7 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
     """For each image, the T tokens that recur most often in all of its R releases [R, N, T, D], averaged over copies.
 
     A token joins the image's list if it is no copy of a listed token; it then counts in every pass that holds a copy.
-    Batch shuffling moves tokens of other images into a row, but these soon recur less often than the image's own
-    tokens.
+    Batch shuffling moves tokens of other images into a row, but these soon recur less often.
 
     Returns tokens [N, T, D] and the share of passes in which each recurs, [N, T], in falling order.
 

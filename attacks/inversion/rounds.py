@@ -36,8 +36,7 @@ def averaged(views: Sequence[View], align: bool = False) -> View:
 def averaged_passes(observation: ImageObservation, passes: int, attack: str) -> ImageObservation:
     """If records were sent `passes` > 1 times, replace their releases, and answers to queries, by each record's mean.
 
-    It raises `NotApplicable` if the releases of a record differ in form, a row mixes several records, or tokens come in
-    another order each time.
+    It raises `NotApplicable` if a record's releases differ in form, a row mixes records, or the order of tokens varies.
     """
     if passes == 1:
         return observation

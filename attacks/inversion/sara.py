@@ -133,8 +133,7 @@ def _masked_token_losses(
 def completion_loss(network: Completion, learned: Predicted, predicted: Tensor, rows: Tensor, absent: Tensor) -> Tensor:
     """The loss of completion and decoder: the mean squared error of pixels plus 0.05 times that of the masked tokens.
 
-    `predicted` are n images' tokens in predicted places [n, T, D], of the adversary's images `rows`; `absent` [n, T]
-    are masked.
+    `predicted` are n images' tokens in predicted places [n, T, D], of own images `rows`; `absent` are masked.
     """
     geometry = learned.decoder.geometry
     truth = learned.standardized(learned.own.tokens[rows])

@@ -229,8 +229,7 @@ class Covariances:
     def guess(self, rows: Tensor, seen: Tensor, penalty: float) -> Tensor:
         """Guess the image of each row from its visible tokens (`seen` of [N, T, D]): P pixel values, [N, P] in [0, 1].
 
-        Rows with the same visible places share the factors of one matrix. `penalty` is a share of the variance of all
-        tokens together.
+        Rows with the same visible places share the factors of one matrix. `penalty` is a share of all tokens' variance.
         """
         width, last = self.basis.shape[2], len(self.within) - 1
         along = torch.einsum("ntd,tdq->ntq", rows - self.middle, self.basis).flatten(1).double()

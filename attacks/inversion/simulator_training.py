@@ -137,8 +137,7 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
 class SimulatorTraining(Resumable, Generic[_Recipe]):
     """The networks of an attack that simulates the client, with their optimizers and training data.
 
-    It satisfies `privkit.attacks.fit.Training`. A tenth of the adversary's images is held out. `root` is the seed of
-    weights and draws.
+    It satisfies `privkit.attacks.fit.Training`. A tenth of the adversary's images is held out. `root` is the seed.
     """
 
     def __init__(self, attack: _Recipe, data: AttackData, root: int) -> None:

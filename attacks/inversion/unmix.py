@@ -147,8 +147,7 @@ def seated(images: Tensor, views: Sequence[View], rounds: Sequence[Sequence[View
 def image_of_each(same: Sequence[View], answers: Sequence[QueryResult]) -> Tensor:
     """For each solved record, in the order of `records_of_rows`, the index of the image that was sent as it, int64.
 
-    If weights are secret, clients are numbered arbitrarily: a record is then the image that was sent in most of its
-    rows.
+    If weights are secret, clients are numbered arbitrarily: a record is then the image sent in most of its rows.
     """
     seated = torch.stack([records_of_rows(view).flatten() for view in same])
     members = torch.stack([answer.members for answer in answers])

@@ -47,8 +47,7 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distances [N, L ≥ 2] between each row's returned gradient and the surrogate's for each label, and the rows'
-        indices.
+        """Distances [N, L ≥ 2] between each row's returned gradient and the surrogate's for each label; rows' indices.
 
         >>> from privkit.attacks.base import View
         >>> upper = nn.Linear(3, 4)
@@ -82,8 +81,7 @@ def label_gradients(upper: nn.Module, smashed: Tensor, labels: Tensor | None = N
     """The gradient at the cut of each row's cross-entropy, for every label that the row might have: [L, N, F].
 
     One batched backward pass covers all labels, since the gradient at the logits is softmax minus one-hot. `upper` maps
-    smashed data to logits [N, L], each row independently. With `labels` [A, N], only these A labels of each row are
-    tried.
+    smashed data to logits [N, L], each row independently. With `labels` [A, N], only these labels are tried.
     """
     weight = next(upper.parameters(), smashed)
     at = smashed.detach().to(weight.device).requires_grad_()

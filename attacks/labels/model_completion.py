@@ -156,8 +156,7 @@ class _Completion(Resumable):
     def loss(self, of: Tensor, rows: Tensor, pairs: Tensor, kept: float, weight: float) -> Tensor:
         """The loss of B labeled records (`of`) and M ≥ 0 unlabeled ones (`rows`), mixed in `pairs` int64 [B + M].
 
-        A record has the share `kept` in [1/2, 1] of the mixture with its partner; unlabeled records' error has the
-        `weight` ≥ 0.
+        A record has the share `kept` in [1/2, 1] of the mixture with its partner; unlabeled records have the `weight`.
         """
         targets = nn.functional.one_hot(self.labels[of], self.count).float()
         records = [self.records[self.seeds[of]]]

@@ -100,8 +100,7 @@ def lira(target: Tensor, shadow: Tensor, members: Tensor) -> Scores:
     The statistic's distributions, with and without the example, are estimated from at least two shadow models each.
     Both are normal, with a mean for each example and one variance for all ("fixed variance"), which suits few models.
 
-    `target` [N] and `shadow` [S, N] hold a statistic such as `confidence`; `members` [S, N] says who was trained on
-    what.
+    `target` [N] and `shadow` [S, N] hold a statistic such as `confidence`; `members` is [S, N].
 
     Source: Carlini et al. 2022, Algorithm 1 and §VI-B (fixed variance).
     """

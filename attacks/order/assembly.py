@@ -89,7 +89,7 @@ def best_arrangement(puzzles: Puzzles, starts: list[Places], kicks: int, rng: np
     The search begins with the best of the locally improved starts, and goes on by rounds (`kicks`) of ruin and
     recreate. Each round shifts the arrangement, empties a random share of the worst places, fills them with the best
     pieces first, and improves locally. A puzzle keeps the outcome if its score is not lower, and stops after 60 rounds
-    without a higher score.
+    without gain.
 
     Source: refilling around kept segments: Pomeranz et al. 2011 §3; the optimal re-assignment of non-adjacent places is
     an exact step on the quadratic assignment (derived).
@@ -201,8 +201,8 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
     """Coordinates [M, S, 2] (column, row) at which best-matching pieces are one grid step apart, as far as possible.
 
     Each match in `pairs` (as in `Puzzles`) is a spring, whose strength is its lead over the second-best match to the
-    given power. Springs that stay stretched are dropped, more strictly in each round. A `mutual` match must be the best
-    of both pieces.
+    given power. Springs that stay stretched are dropped, more strictly in each round. A `mutual` match is both pieces'
+    best.
 
     Source: the linear program of Yu, Russell and Agapito 2016 ("Solving jigsaw puzzles with linear programming"), with
     its L1 norm and rounds of rejection replaced by iteratively reweighted least squares, which solves all puzzles at

@@ -114,9 +114,7 @@ def _must_have_fields(view: View, columns: int) -> None:
 
 
 def _tokens_of_columns(released: Tensor, tokens: Tensor, own: Tensor, by: str) -> tuple[Tensor, Tensor]:
-    """The token of every column, int64 [N, C], in released rows [N, C, D]; and guessed rows, from the records `own` [M,
-    C].
-    """
+    """The token of every column, int64 [N, C], in released rows [N, C, D]; and guessed rows, from `own` [M, C]."""
     n, columns, _ = released.shape
     costs = released.new_empty(n, columns, columns)
     nearest = torch.empty(n, columns, columns, dtype=torch.int64, device=released.device)
@@ -134,8 +132,7 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
     """Find which token encodes which column, by queries with the adversary's M records [M, C]: tokens [M, C, D].
 
     Each record is sent again with another value in one column; the token that disappears from its release encodes this
-    column. If a model mixes columns, other tokens also change, but less. Each column gets one token, by the largest
-    total change.
+    column. If a model mixes columns, other tokens also change, but less. Columns get tokens by the largest change.
 
     Source: privkit's own.
     """

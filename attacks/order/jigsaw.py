@@ -148,11 +148,9 @@ class Jigsaw(ReconstructingAttack):
     def learn(
         self, observation: ImageObservation, generator: Generator, session: Session
     ) -> tuple[Solver, dict[str, Any]]:
-        """The first part of `run`: learn from auxiliary images, or load a killed attack's result; also returns the
-        state.
+        """The first part of `run`: learn from auxiliary images, or load a killed attack's result; and its state.
 
-        The state is saved after each epoch. A resumed attack makes its queries again before it loads the state, so no
-        query counts twice.
+        The state is saved after each epoch. A resumed attack repeats its queries before it loads the state.
         """
         views, memory = observation.views, observation.memory or Memory()
         geometry = checked_geometry(observation)
@@ -223,7 +221,7 @@ def _tried(solver: Solver, own: OwnTokens, size: int) -> Solver:
     """A solver after a trial on some own rows as they came back, in messages of `size` rows.
 
     It leaves tokens in their places if this draws these rows better. Otherwise its pictures deviate from the mean image
-    only as far as this helps.
+    as far as helps.
     """
     released, patches, decoder = given(own.released), own.patches, solver.decoder
     tried = max(1, int(_TRIED * len(released)) // size) * size

@@ -130,8 +130,7 @@ class MessageNetwork(nn.Module):
     def forward(self, pieces: Tensor, prior: Tensor) -> Tensor:
         """Log-probabilities that each token [..., B, T, F] belongs to each of the B images, [R, ..., B·T, B].
 
-        There is one result after each of the R iterations. In it, a token's probabilities sum to 1, and an image's to
-        about T.
+        There is one result after each of the R iterations. A token's sum to 1, an image's to about T.
         """
         t, tokens = pieces.shape[-2], pieces.flatten(-3, -2)
         embedded = self.linear(tokens) + self.curved(tokens)

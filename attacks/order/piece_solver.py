@@ -85,9 +85,7 @@ class PieceDecoder:
         return torch.cat([(tokens - self.mean) / self.scale, _PATCH_GAIN * (self.decode(tokens).clamp(-1, 2) - 0.5)], 2)
 
     def looked_up(self, own: Tensor) -> tuple[ShownRows, ShownRows]:
-        """Two functions from indices of images `own` [N, T, D] to their `features` and `edges`, computed in advance if
-        small.
-        """
+        """Functions from indices of images `own` [N, T, D] to `features` and `edges`, computed in advance if small."""
         n, t, d = own.shape
 
         def rows_of(look: Callable[[Tensor], Tensor], numbers: int) -> ShownRows:
@@ -127,8 +125,7 @@ class Solver:
     def solve(self, view: View, stream: int) -> Tensor:
         """Find the places of T tokens in N rows, int64 [N, T], counted over all images of the token's message.
 
-        If images are mixed, messages are solved one by one, otherwise all images at once. `stream` ≥ 0 selects the
-        random numbers.
+        If images are mixed, messages are solved one by one, otherwise all images at once. `stream` selects the draws.
         """
         tokens, size = patch_tokens(view.smashed).float(), rows_a_message(view)
         if self.in_order:
@@ -242,9 +239,7 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    """Log-odds in [−2, log T] of each pair of pieces as neighbors, [M, 2, T, T], by softmax of scores over either
-    partner.
-    """
+    """Log-odds in [−2, log T] of pairs as neighbors, [M, 2, T, T], by softmax of scores over either partner."""
     t = scores.shape[-1]
     diagonal = torch.eye(t, dtype=torch.bool, device=scores.device)
     scores = scores.masked_fill(diagonal, -1e4)

@@ -115,8 +115,7 @@ class Asker:
         """Read the T tokens of N images from messages of copies: [N, T, D], and whether copies agreed, bool [N].
 
         An image's tokens may be in any order. Tokens are sorted along a random direction, which puts copies of one
-        token side by side. Only one round is in memory at a time. `scale` [D] holds the standard deviations of the
-        tokens' channels.
+        token side by side. Only one round is in memory at a time. `scale` [D] holds the channels' deviations.
         """
         size, tokens, count = self.rows, self._geometry.tokens, self.whole // self.rows
         read = torch.empty(len(images), tokens, self._geometry.token_dim, device=images.device)  # small pieces that

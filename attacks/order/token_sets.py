@@ -30,9 +30,7 @@ class Shown:
 
     @classmethod
     def of(cls, images: Tensor, patch: int) -> Shown:
-        """Compute features of images [n, C, H, W] at each place of a patch: principal components of patch and image,
-        and a 1.
-        """
+        """Compute features of images [n, C, H, W] at each place of a patch: components of patch and image, and a 1."""
         pieces = _principal(patchify(images, patch), _PATCH)
         whole = _principal(images.flatten(1).unsqueeze(1), _IMAGE).expand(-1, pieces.shape[1], -1)
         return cls(pieces, torch.cat([pieces, whole, torch.ones_like(pieces[..., :1])], 2))

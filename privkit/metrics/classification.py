@@ -15,8 +15,7 @@ CONFIDENCE = 0.95
 
 
 def _delta_method(value: float, influence: Floats, within: tuple[float, float], scale: str) -> Interval | None:
-    """Confidence interval of a statistic in the range `within`, from each record's influence on it, [N], with mean
-    zero.
+    """Confidence interval of a statistic in the range `within`, from each record's influence [N], of mean zero.
 
     The variance is estimated by that of the mean influence. The interval is computed on the logit scale of the range
     (on (-1, 1): Fisher's z). None if all influences are 0, or the value is an end of the range.
@@ -70,8 +69,7 @@ class TaskScores:
 
 
 def task_scores(scores: Floats, labels: Whole) -> TaskScores:
-    """Accuracy, MCC and AUC of a classifier, from scores [N, L] and classes [N], or several labels per record, 0 and 1
-    in [N, L].
+    """Accuracy, MCC and AUC of a classifier, from scores [N, L] and classes [N], or 0 and 1 in [N, L].
 
     A score above 0 predicts one of several labels.
     """

@@ -105,9 +105,7 @@ class Perception:
         return set(_PACKAGES.get(kind, ())) | ({"lpips"} if self.trunk else set())
 
     def scores(self, truth: Tensor, guess: Tensor, labels: Tensor | None = None) -> dict[str, Values]:
-        """Values [N] by metric, for N originals and guesses [N, C, H, W] in [0, 1]; `recognized` only if `labels` are
-        given.
-        """
+        """Values [N] by metric, for originals and guesses [N, C, H, W]; `recognized` only if `labels` are given."""
         values: dict[str, Values] = {}
         if self.network is not None:
             values |= {"f_sim": f_sim(truth, guess, self.network), "identity": identity(truth, guess, self.network)}

@@ -34,8 +34,7 @@ def hides_places(lower: nn.Module, domain: Domain) -> bool | None:
 
 @torch.no_grad()
 def told_places(lower: nn.Module, domain: Domain, batch: int = 3) -> tuple[bool | None, int]:
-    """Test whether permuting an image's patches, or a sequence's tokens, only permutes the tokens of a segment's
-    output.
+    """Test whether permuting an image's patches, or a sequence's tokens, only permutes a segment's output tokens.
 
     Only then does a shuffle of the output hide the order: no token reveals its own place. Output tokens may represent
     the patches in any order; tokens that represent no patch, such as a class token, must keep their place. The test

@@ -74,9 +74,7 @@ class HuggingFace(Checked):
         return [file for pattern in _ONLY_READ for file in sorted(Path(self.path).glob(pattern))] if self.path else []
 
     def build(self, domain: Tokens, classes: int, *, positions: bool, seed: int) -> SplitModel:
-        """Build the segments, as in `ModelSpec.build`; `positions` is ignored, since `told_places` measures
-        `hides_places`.
-        """
+        """Build the segments, as in `ModelSpec.build`, without `positions`: `told_places` measures `hides_places`."""
         with seeded(torch.device("cpu"), seed):
             whole = self._read()
             base = whole.base_model
@@ -266,8 +264,7 @@ def _blocks(network: nn.Module) -> tuple[str, nn.ModuleList]:
 
 
 class _Door(nn.Module):
-    """Wraps a transformer block (or replaces it), to insert tokens into the model's forward method or to read its
-    tokens.
+    """Wraps or replaces a transformer block, to insert tokens into the model's forward method or to read its tokens.
 
     Before a call, `tokens` that are not None replace the input; after it, they are the output.
     """
@@ -293,8 +290,7 @@ class _Door(nn.Module):
 class _Segment(nn.Module):
     """A copy of the language model with some of its transformer blocks, without dropout.
 
-    One of the blocks is a `_Door`, through which tokens cross the cut; `first` is the number of the first one in the
-    whole model.
+    One of the blocks is a `_Door`, through which tokens cross the cut; `first` is the first one's number.
     """
 
     def __init__(self, base: nn.Module, blocks: list[nn.Module], first: int) -> None:

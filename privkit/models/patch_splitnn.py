@@ -73,8 +73,8 @@ def shared(network: nn.Module) -> nn.Module:
 
 
 def one_a_patch(networks: Sequence[nn.Module]) -> nn.Module:
-    """Join P networks of one architecture, one for each patch, into one on patches stacked as channels (the first, in
-    place).
+    """Join P networks of one architecture, one for each patch, in place into the first, for patches stacked as
+    channels.
     """
     for part, *others in zip(*(network.modules() for network in networks), strict=True):
         copies = [part, *others]
@@ -133,8 +133,7 @@ class Concatenate(nn.Module):
 class WithAdaptation(nn.Module):
     """The server's network together with AdaptationNet, which classifies every patch separately during training.
 
-    AdaptationNet maps [N, P·C, h, w] to [N, P·L, 1, 1]. The `weight` of its loss is α·M/P, where M networks read the P
-    patches.
+    AdaptationNet maps [N, P·C, h, w] to [N, P·L, 1, 1]. The `weight` of its loss is α·M/P for M networks.
     """
 
     def __init__(self, rest: nn.Module, adaptation: nn.Module, patches: int, weight: float) -> None:

@@ -293,8 +293,7 @@ def read_weights(path: str) -> dict[str, Tensor]:
 def load_fitting(model: nn.Module, state: Mapping[str, Tensor], path: str, needed: tuple[str, ...], fit: str) -> None:
     """Load the weights of `state` whose shapes fit the model; for example, a classifier of another size is skipped.
 
-    A weight whose name begins with a `needed` prefix must fit; else a `UsageError` names the file and the options
-    `fit`.
+    A weight whose name begins with a `needed` prefix must fit; else a `UsageError` names file and options.
     """
     own = model.state_dict()
     fitting = {name: value for name, value in state.items() if name in own and own[name].shape == value.shape}

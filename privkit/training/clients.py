@@ -30,8 +30,7 @@ from privkit.training.stacked import Filtered, Stacked
 
 
 def frozen_block(dim: int, seed: int) -> nn.Module:
-    """The extra transformer block that clients run on tokens [..., dim] after a shuffle; its weights are public and
-    fixed.
+    """The transformer block that clients run on tokens [..., dim] after a shuffle; its weights are public and fixed.
 
     It is T2T-ViT's block: MLP ratio 3, heads of 64 channels (at least one head).
 

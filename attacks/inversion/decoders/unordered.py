@@ -82,9 +82,7 @@ class SetDecoder(Decoder):
 
     @torch.no_grad()
     def know(self, release: Tensor, patches: Tensor) -> None:
-        """Set the linear map from tokens to patches by ridge regression, from tokens whose patches [N, T, patch_dim]
-        are known.
-        """
+        """Fit the linear map from tokens to patches, by tokens whose patches [N, T, patch_dim] are known."""
         fitted = AffineMap.fit(self.standardize(patch_tokens(release)), patches - 0.5, _CONTENT_RIDGE)
         self.content.weight.copy_((fitted.weight / fitted.scale.unsqueeze(1)).T)
         self.content.bias.copy_(fitted.bias - fitted.mean / fitted.scale @ fitted.weight)
