@@ -156,9 +156,7 @@ class Cast:
 
     def _held(self) -> ImageObservation:
         return ImageObservation(
-            image_shape=cast(
-                tuple[int, int, int], self.shape
-            ),  # it is used for images only; other attacks read these records
+            image_shape=cast(tuple[int, int, int], self.shape),  # read of images only
             columns=self.columns,
             batch_size=self.batch_size,
             auxiliary=self.own,

@@ -19,10 +19,7 @@ _SOLVED = 1e-4  # share of the first residual at which the steps stop
 class ControlClients(Protocol):
     """The clients in a control experiment: their lower segment outputs the record itself, and their defense acts on it.
 
-    Attributes:
-        lower: the lower segment, for an adversary who knows the clients' weights.
-        imitate: function with which the adversary applies the same defense to smashed data, or None; see
-            `ImageObservation`.
+    `lower` is for an adversary who knows the clients' weights; `imitate` is as in `ImageObservation`.
     """
 
     @property
@@ -76,9 +73,7 @@ class Undefended:
 
     def send(self, records: Tensor, labels: Tensor, passes: int, seed: int) -> tuple[list[View], Tensor]:
         rounds = list(zip(records.split(self.batch_size), labels.split(self.batch_size), strict=True)) * passes
-        views = [
-            View(round=number, smashed=self.lower(part), labels=sent) for number, (part, sent) in enumerate(rounds)
-        ]
+        views = [View(round=i, smashed=self.lower(part), labels=sent) for i, (part, sent) in enumerate(rounds)]
         return views, torch.arange(len(records), device=records.device)
 
     def query(self, images: Tensor, draws: Generator) -> QueryResult:

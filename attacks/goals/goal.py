@@ -39,9 +39,6 @@ class Goal:
 def goal_of(attack: AnyAttack) -> Goal:
     """The `Goal` of an attack: one of the table `GOALS`, or the attack author's own goal, named "module:object".
 
-    Raises:
-        TypeError: if there is no such goal.
-
     >>> from privkit.attacks.inversion.floors import MidGrey
     >>> goal_of(MidGrey()).reads(MidGrey())
     ('images',)

@@ -163,9 +163,9 @@ def divided(observation: ImageObservation, device: torch.device) -> tuple[Tensor
     if observation.auxiliary is None or len(observation.auxiliary) < 2:
         return None, None
     images, batch = observation.auxiliary.to(device), observation.batch_size
-    return (
-        (images[:-batch], images[-batch:]) if len(images) >= 2 * batch and len(images) - batch >= 2 else (images, None)
-    )
+    if len(images) < 2 * batch or len(images) - batch < 2:
+        return images, None
+    return images[:-batch], images[-batch:]
 
 
 def whole_rounds(attack: AnyAttack, observation: ImageObservation, least: int, most: int | None = None) -> Tensor:

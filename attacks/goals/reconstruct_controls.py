@@ -40,13 +40,6 @@ def controls(attack: ImageAttack, observation: ImageObservation, seed: int) -> t
     the adversary's records, the attacked records are among these. An attack that takes over the training gets small
     clients in training instead (`privkit.attacks.goals.learners`). The attack is in its form from `mounting.control`;
     of the observation, the first view gives the noise its shape.
-
-    >>> from privkit.attacks.inversion.floors import MeanImage
-    >>> own = torch.rand(80, 1, 8, 8, generator=Generator().manual_seed(0))
-    >>> views = [View(round=0, smashed=torch.zeros(5, 64))]
-    >>> seen = ImageObservation(views=views, image_shape=(1, 8, 8), batch_size=5, auxiliary=own)
-    >>> [control.passed for control in controls(MeanImage(), seen, seed=0)]  # it is not an attack, and wins nowhere
-    [False, True]
     """
     return *wins(attack, observation, seed), fails(attack, observation, seed)
 

@@ -196,9 +196,7 @@ class Server(Resumable):
         error = total / sum(part.numel() for part in parts)
         weights = [weight for network in vars(self.networks).values() for weight in network.parameters()]
         if not (isfinite(error) and all_finite(*weights)):
-            raise AttackDiverged(
-                f"fsha: a weight or the held-out error ({error}) is not finite after round {self.now + 1}"
-            )
+            raise AttackDiverged(f"fsha: a weight or held-out error ({error}) is not finite after round {self.now + 1}")
         if not all_finite(*(view.smashed for view in self.clients.views())):
             raise AttackDiverged(f"fsha: what the clients release is not finite after round {self.now + 1}")
         return error

@@ -200,9 +200,7 @@ class Adaptive(ReconstructingAttack):
         if masked([*once, *again]):
             if matches or self.align:
                 way = "align=True" if self.align else f"combine={self.combine}"
-                raise NotApplicable(
-                    f"{way} matches whole rows of tokens, but each pass masks other tokens: take average"
-                )
+                raise NotApplicable(f"{way} matches whole rows of tokens, and each pass masks others: take average")
             return in_place
         if once[0].smashed.ndim == 2:
             if matches:

@@ -92,9 +92,8 @@ class Fingerprints(ReconstructingAttack):
         draws = Generator(own.device).manual_seed(root)
         with seeded(own.device, module), torch.no_grad():
             wire = _Wire(query, own, batch, len(first.smashed) // first.messages, geometry.tokens, draws)
-            learned, played = torch.arange(len(own), device=own.device).split(
-                [len(own) - _TRIED * batch, _TRIED * batch]
-            )
+            every, last = torch.arange(len(own), device=own.device), _TRIED * batch
+            learned, played = every.split([len(own) - last, last])
             sets, still = wire.sets(learned[: max(1, self.sets // batch) * batch], _SENT * first.mixed)
             axes = _Axes.of(torch.cat([tokens for tokens, _ in sets]).flatten(0, 1))
             shown = Shown.of(own, geometry.patch)

@@ -36,9 +36,8 @@ class Mixtures:
         batch = len(same[0].smashed) // same[0].messages
         rows = torch.cat([view.smashed for view in same])
         weights = torch.cat([_seat_weights(view) for view in same]).unflatten(0, (-1, batch))
-        released = (rows.flatten(1).unsqueeze(1) if weights.shape[3] == 1 else as_tokens(rows)).unflatten(
-            0, (-1, batch)
-        )
+        parts = rows.flatten(1).unsqueeze(1) if weights.shape[3] == 1 else as_tokens(rows)
+        released = parts.unflatten(0, (-1, batch))
         shared = bool((weights == weights[:, :1]).all())
         weights = (weights[:, :1] if shared else weights).double().permute(1, 3, 0, 2)  # [B, T, E, k]
         design = weights.new_zeros(*weights.shape[:3], int(seats.max()) + 1)
@@ -123,9 +122,7 @@ def _seat_weights(view: View) -> Tensor:
     if view.weights is not None:
         return by_cell(view.weights, view.smashed)
     if view.mixed > 1:
-        raise NotApplicable(
-            f"each row holds {view.mixed} images with hidden weights; use a defense with published=true"
-        )
+        raise NotApplicable(f"each row has {view.mixed} images with hidden weights; use a defense with published=true")
     return view.smashed.new_ones(len(view.smashed), 1, 1)
 
 

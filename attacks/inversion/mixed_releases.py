@@ -57,9 +57,7 @@ def by_cell(weights: Tensor, smashed: Tensor) -> Tensor:
             return nn.functional.interpolate(grid, size=(height, width), mode="nearest").reshape(rows, members, -1)
     elif smashed.ndim == 3 and smashed.shape[1] == positions:
         return weights
-    raise NotApplicable(
-        f"the mixing weights are for {positions} positions, but a released row is {list(smashed.shape[1:])}"
-    )
+    raise NotApplicable(f"mixing weights are for {positions} positions, but a row is {list(smashed.shape[1:])}")
 
 
 def exercise(answer: QueryResult, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -107,18 +107,16 @@ class MixturePosterior(ReconstructingAttack):
             features = principal_features(own.flatten(1), max(1, min(self.components, most)))
             sending = _Sending(query=query, own=own, batch=batch, draws=draws)
             model, penalty, tried = self._fitted(sending, features, clients)
-            seated = [
-                one.seated(model.guess(one, penalty), same[0]) for one, same in zip(attacked, rounds, strict=True)
-            ]
+            guess = [one.seated(model.guess(one, penalty), same[0]) for one, same in zip(attacked, rounds, strict=True)]
         refined = Refinement(
-            guesses=torch.cat([guess for guess, _, _ in tried]),
+            guesses=torch.cat([one for one, _, _ in tried]),
             truth=torch.cat([truth for _, truth, _ in tried]),
             held=torch.cat([torch.full((len(truth),), fold == 0, device=device) for _, truth, fold in tried]),
             width=self.width,
             epochs=self.epochs,
             module=module,
             root=root,
-        ).of(torch.cat(seated), session, "mixture_posterior")
+        ).of(torch.cat(guess), session, "mixture_posterior")
         return replace(refined, images=refined.images.view(-1, *observation.image_shape))
 
     def _fitted(

@@ -119,9 +119,8 @@ class PosteriorMean(ReconstructingAttack):
             clamp, middle, basis = self._components(query, own, batch, draws)
             rounds = [averaged([clamp.view(one) for one in same]) for same in by_round(views, self.passes)]
             seen = torch.cat([view.smashed.flatten(1) for view in rounds]).float()
-            sent = torch.stack(
-                [(clamp(_released(query, own, batch, draws)) - middle) @ basis for _ in range(self._samples)]
-            )
+            each = (clamp(_released(query, own, batch, draws)) - middle for _ in range(self._samples))
+            sent = torch.stack([one @ basis for one in each])
             scale = sent.flatten(0, 1).std(0).clamp_min(1e-12)
             training = _Denoising(sent / scale, own.flatten(1), batch, self, root)
         curve = fit(training, self.epochs, session, objective="posterior_mean: the held-out error", keep_best=True)
@@ -142,9 +141,7 @@ class PosteriorMean(ReconstructingAttack):
                 clamped = clamp(sent)
                 sums[number] = sums[number] + clamped
                 squares[number] += clamped.square().sum(0)
-        gains = (
-            [_signal(some, square, count) for some, square in zip(sums, squares, strict=True)] if count > 1 else [0.0]
-        )
+        gains = [_signal(a, b, count) for a, b in zip(sums, squares, strict=True)] if count > 1 else [0.0]
         best = gains.index(max(gains))
         if gains[0] > 1 or gains[best] < _WORTH * gains[0]:  # the signal is louder than the noise, or gains nothing
             best = 0

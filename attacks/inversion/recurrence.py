@@ -93,8 +93,6 @@ def pooled(passes: Tensor, copies: float) -> tuple[Tensor, Tensor]:
 
     Returns tokens [N, T, D] and the share of passes in which each recurs, [N, T], in falling order.
 
-    Source: privkit's own.
-
     >>> own, other = torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[1.0], [7.0]]])
     >>> tokens, recurrence = pooled(torch.stack([other, own, own]).expand(-1, -1, -1, 96), 0.01)
     >>> tokens[:, :, 0].round().tolist(), (100 * recurrence).round().tolist()

@@ -79,13 +79,6 @@ def unmasked(views: Sequence[View]) -> tuple[Tensor, Tensor]:
 
     Returns the sum of the releases divided by the sum of their weights, shaped like `smashed`; and a mask [N, 1, T], 1
     for each position that some release kept. Other positions are 0 in both.
-
-    >>> rounds = [
-    ...     View(round=i, smashed=torch.tensor([[[5.0], [0.0], [7.0]]]) * kept[0].unsqueeze(2), weights=kept)
-    ...     for i, kept in enumerate((torch.tensor([[[1.0, 0.0, 0.0]]]), torch.tensor([[[1.0, 1.0, 0.0]]])))
-    ... ]
-    >>> [x.flatten().tolist() for x in unmasked(rounds)]
-    [[5.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
     """
     shares = torch.stack([view.weights for view in views if view.weights is not None])
     total, weight = torch.stack([view.smashed for view in views]).sum(0), shares.sum(0)
@@ -112,9 +105,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
     for same in rounds:
         if any(view.smashed.shape != same[0].smashed.shape or view.messages != same[0].messages for view in same):
             shapes = ", ".join(str(list(view.smashed.shape)) for view in same)
-            raise NotApplicable(
-                f"passes of the same victims must have the same shape and number of messages, got {shapes}"
-            )
+            raise NotApplicable(f"passes of the same victims must have one shape and number of messages, got {shapes}")
     if not mixed and any(view.mixed > 1 for view in views):
         raise NotApplicable(
             "rounds can be combined only if a row holds one image: each pass draws groups and weights anew, so no "
@@ -122,9 +113,7 @@ def by_round(views: Sequence[View], passes: int, *, mixed: bool = False) -> list
         )
     masked(views)
     if not all(bool(view.smashed.isfinite().all()) for view in views):
-        raise NotApplicable(
-            "rounds can be combined only if all numbers are finite, but the release holds NaN or infinity"
-        )
+        raise NotApplicable("rounds can be combined only if numbers are finite, but the release holds NaN or infinity")
     return rounds
 
 

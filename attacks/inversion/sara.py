@@ -109,14 +109,11 @@ class Sara(ReconstructingAttack):
             tokens, source = patch_tokens(view.smashed).float(), learned.source(view)
             placed = put(tokens, source, rows_a_message(view))
             with torch.no_grad():
-                drawn = [
-                    network(learned.standardized(part), missing(part))[1].clamp(0, 1) for part in placed.split(256)
-                ]
+                drawn = [network(learned.standardized(x), missing(x))[1].clamp(0, 1) for x in placed.split(256)]
             images.append(torch.cat(drawn))
             sources.append(source)
-        return Reconstruction(
-            images=torch.cat(images), permutation=Permutation(source=torch.cat(sources).to(own.device))
-        )
+        order = Permutation(source=torch.cat(sources).to(own.device))
+        return Reconstruction(images=torch.cat(images), permutation=order)
 
 
 def _masked_token_losses(

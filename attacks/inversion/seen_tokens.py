@@ -134,9 +134,7 @@ def in_place(view: View) -> tuple[Tensor, Tensor]:
     tokens = as_tokens(view.smashed).float()
     if view.weights is None:
         if view.mixed > 1:
-            raise NotApplicable(
-                f"each row holds {view.mixed} images, and it is hidden which token belongs to which image"
-            )
+            raise NotApplicable(f"each row holds {view.mixed} images, and it is hidden which token belongs to which")
         return tokens, tokens.ne(0).any(2)
     weights = by_cell(view.weights, view.smashed).float()
     seen = (weights > 0) & (weights >= 0.999 * weights.sum(1, keepdim=True))

@@ -92,8 +92,6 @@ class SimulatorDecoder(nn.Module):
 
     No layer normalizes its input, because simulated and recorded releases differ in their statistics and must be
     decoded by the same function.
-
-    Source: privkit's own.
     """
 
     def __init__(self, rows: Tensor, image_shape: tuple[int, int, int], *, width: int) -> None:
@@ -174,9 +172,8 @@ def _halvings(geometry: MapGeometry) -> tuple[tuple[int, int], list[int]]:
 
 
 def _layer(inputs: int, outputs: int, step: int = 1) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, step + 2, stride=step, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
-    )
+    convolution = nn.Conv2d(inputs, outputs, step + 2, stride=step, padding=1)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
 
 
 def _primes(number: int) -> list[int]:

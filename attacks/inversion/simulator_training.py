@@ -87,13 +87,9 @@ class AttackData:
             labels = labels_of(views) if unmixed is None else unmixed.labels
             own_labels = observation.auxiliary_labels.to(device)
             if own_labels.shape != own.shape[:1] or own_labels.is_floating_point():
-                raise NotApplicable(
-                    f"{attack.name} needs a whole-number label for each of the {len(own)} auxiliary images"
-                )
+                raise NotApplicable(f"{attack.name} needs a whole-number label of each of {len(own)} auxiliary images")
         if len(own) < _SMALLEST:
-            raise NotApplicable(
-                f"{attack.name} holds a tenth of the auxiliary images out: it needs {_SMALLEST}, got {len(own)}"
-            )
+            raise NotApplicable(f"{attack.name} holds out a tenth of its images: it needs {_SMALLEST}, got {len(own)}")
         if "upper" in attack.needs and observation.upper is not None:
             upper = frozen(observation.upper, device)
             classes = _classes(attack.name, upper, rows, own_labels, labels)
@@ -122,9 +118,7 @@ def _classes(attack: str, upper: nn.Module, rows: Tensor, *labels: Tensor | None
         reason = " ".join(str(error).split())
         raise NotApplicable(f"the server's segment does not read rows of {list(rows.shape[1:])}: {reason}") from None
     if logits.ndim != 2 or logits.shape[1] < 2:
-        raise NotApplicable(
-            f"{attack} needs a classifier of two or more classes, but it gives {list(logits.shape[1:])} a row"
-        )
+        raise NotApplicable(f"{attack} needs a classifier of two or more classes, got {list(logits.shape[1:])} a row")
     for known in labels:
         if known is not None and len(known) and not 0 <= int(known.min()) <= int(known.max()) < logits.shape[1]:
             raise NotApplicable(
@@ -167,9 +161,8 @@ class SimulatorTraining(Resumable, Generic[_Recipe]):
 
     def reconstruct(self, session: Session | None) -> Reconstruction:
         """Train for the attack's epochs, then decode the recorded releases."""
-        curve = fit(
-            self, planned_epochs(self.attack.epochs), session, objective=f"{self.attack.name}: the held-out error"
-        )
+        attack = self.attack
+        curve = fit(self, planned_epochs(attack.epochs), session, objective=f"{attack.name}: the held-out error")
         return Reconstruction(images=self.guess(), curve=curve)
 
     def _discriminators(self, image_shape: tuple[int, int, int]) -> dict[str, nn.Module]:

@@ -78,11 +78,7 @@ class UnSplit(ReconstructingAttack):
     def steal(
         self, observation: ImageObservation, generator: Generator, session: Session | None = None
     ) -> tuple[Reconstruction, nn.Module]:
-        """Run the attack, and return also the stolen lower segment, in evaluation mode.
-
-        It has the client's architecture, and resembles the client's segment as far as the recorded releases determine
-        it.
-        """
+        """Run the attack, and return also the stolen lower segment, in evaluation mode."""
         views = observation.views
         check_forms(self, observation)
         first = views[0]

@@ -48,14 +48,8 @@ _PLACE_IMAGES = 2_000  # most images; more hardly improve the places, and all to
 _CALIBRATION_EPOCHS = 2
 _UNTRIED = (0.1, 0.0)
 _UNTRIED_MIXED = (0.1, 0.3)
-_VARIATIONS = (
-    0.003,
-    0.03,
-    0.1,
-    0.3,
-    1.0,
-    3.0,
-)  # weights of total variation: small for exact releases, large for noisy ones
+# weights of total variation: small for exact releases, large for noisy ones
+_VARIATIONS = (0.003, 0.03, 0.1, 0.3, 1.0, 3.0)
 _DISTANCES = (0.0, 0.3)  # weights of the distance: above 0 if a release leaves pixels undetermined
 
 Order = Literal["auto", "known", "shuffled", "batch", "guessed"]

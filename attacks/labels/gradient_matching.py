@@ -47,17 +47,7 @@ class GradientMatching(NamingAttack):
         return one_against_rest(-distances, self.positive, examples)
 
     def distances(self, observation: LabelObservation) -> tuple[Tensor, Tensor]:
-        """Distances [N, L ≥ 2] between each row's returned gradient and the surrogate's for each label; rows' indices.
-
-        >>> from privkit.attacks.base import View
-        >>> upper = nn.Linear(3, 4)
-        >>> z, labels = torch.rand(5, 3, requires_grad=True), torch.tensor([3, 1, 0, 2, 1])
-        >>> nn.functional.cross_entropy(upper(z), labels).backward()
-        >>> views = [View(round=0, smashed=z.detach(), cut_gradient=z.grad)]
-        >>> observation = LabelObservation(views=views, image_shape=(1, 3, 3), batch_size=5, upper=upper)
-        >>> GradientMatching().distances(observation)[0].argmin(1).equal(labels)
-        True
-        """
+        """Distances [N, L ≥ 2] of each row's returned gradient from the surrogate's for each label; rows' indices."""
         views, upper = observation.views, observation.upper
         if upper is None:
             raise NotApplicable("gradient_matching needs `upper`, the server's segment or a surrogate of it")

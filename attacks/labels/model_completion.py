@@ -76,15 +76,11 @@ class ModelCompletion(NamingAttack):
             raise NotApplicable("model_completion needs the lower segment, its records and the shares of the labels")
         total = sum(len(view.smashed) for view in observation.views)
         if len(records) != total:
-            raise NotApplicable(
-                f"model_completion needs the client's own {total} records, one per row, got {len(records)}"
-            )
+            raise NotApplicable(f"model_completion needs its own {total} records, one per row, got {len(records)}")
         examples = torch.arange(total, device=records.device)
         seeds, labels = seeds_among(examples, observation, self.name)
         if int(labels.max()) >= len(shares):
-            raise NotApplicable(
-                f"model_completion distinguishes labels 0..{len(shares) - 1}, got label {int(labels.max())}"
-            )
+            raise NotApplicable(f"model_completion distinguishes labels 0..{len(shares) - 1}, got {int(labels.max())}")
         training = _Completion(self, lower, records, (seeds, labels), len(shares), generator)
         fit(training, self.epochs, session, objective="model_completion's loss")
         return one_against_rest(training.logits(), self.positive, examples)

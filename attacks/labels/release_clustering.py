@@ -60,9 +60,7 @@ class ReleaseClustering(NamingAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.named_by == "likeness" and self.on == "line":
-            raise ValueError(
-                "named_by=likeness starts clusters without labels, and on=line needs them; use on=gradient"
-            )
+            raise ValueError("named_by=likeness starts clusters without labels, which on=line needs; use on=gradient")
 
     @property
     def needs(self) -> frozenset[str]:

@@ -52,9 +52,7 @@ class MemberInference(Checked):
         if self.score == "loss":
             return loss_threshold(torch.nn.functional.cross_entropy(predict(images), labels, reduction="none"))
         if observation.fit is None:
-            raise NotApplicable(
-                f"member_inference score={self.score} trains shadow models, so the observation needs `fit`"
-            )
+            raise NotApplicable(f"member_inference score={self.score} trains shadow models, so it needs `fit`")
         session, n = session or NoSession(), len(images)
         saved = session.load()
         shadow: list[Tensor] = [] if saved is None else list(saved["shadow"])

@@ -225,9 +225,8 @@ def coordinates(pairs: Array, *, power: float, mutual: bool) -> Array:
         pull = (weight.sum(2) - weight.sum(3)).transpose(0, 2, 1) @ step
         coordinates = np.linalg.solve(laplacian, pull)
         column, row = (coordinates[:, None, :, axis] - coordinates[:, :, None, axis] for axis in (0, 1))
-        stretched = np.stack(
-            [np.maximum(np.abs(column - across), np.abs(row - down)) for across, down in step], 1
-        )  # [M, 2, S, S]
+        each = [np.maximum(np.abs(column - across), np.abs(row - down)) for across, down in step]
+        stretched = np.stack(each, 1)  # [M, 2, S, S]
         weight = trust * (slack / (slack + stretched)) ** (1 if slack > 0.5 else 2)
         slack *= 0.8
     return coordinates

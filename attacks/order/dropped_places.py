@@ -42,9 +42,7 @@ def dropped_places(query: Query, own: Tensor, batch: int, draws: Generator) -> C
     count = int(sizes.float().quantile(_LARGE, interpolation="lower"))
     whole = torch.cat([tokens[size == count, :count] for tokens, size in sets if tokens.shape[1] >= count])
     if len(whole) < max(2, _LEAST * len(some)):
-        raise NotApplicable(
-            f"only {len(whole)} of {len(some)} own images kept all {count} tokens: too few tokens are left"
-        )
+        raise NotApplicable(f"only {len(whole)} of {len(some)} own images kept all {count} tokens: too few are left")
     laws = PlaceLaws.fit(whole, max(_FEWEST, _COMPONENTS // count))
 
     def located(view: View) -> tuple[Tensor, Tensor]:

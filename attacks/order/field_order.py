@@ -133,8 +133,6 @@ def asked_fields(own: Tensor, query: Query, batch: int, draws: Generator) -> Ten
 
     Each record is sent again with another value in one column; the token that disappears from its release encodes this
     column. If a model mixes columns, other tokens also change, but less. Columns get tokens by the largest change.
-
-    Source: privkit's own.
     """
     records, columns = own.shape
     tokens = _tokens_of_rows(own, query, batch, draws)

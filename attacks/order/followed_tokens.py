@@ -133,9 +133,7 @@ def in_recognized_places(observation: ImageObservation, draws: Generator, later:
     """
     views = observation.views
     if any(view.mixed > 1 for view in views):
-        raise NotApplicable(
-            "places are recognized by whole tokens, but each released row is a mixture of several images"
-        )
+        raise NotApplicable("places are recognized by whole tokens, but each row is a mixture of several images")
     geometry = Geometry.of(views[0].smashed, observation.image_shape)
     own = given(observation.auxiliary).to(views[0].smashed.device)
     coins = Generator(own.device).manual_seed(int(torch.randint(2**48, (1,), generator=draws)))

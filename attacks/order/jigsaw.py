@@ -165,9 +165,8 @@ class Jigsaw(ReconstructingAttack):
         decoder = PieceDecoder.fitted(own.tokens, own.patches, geometry, masked=views[0].weights is not None)
         features = geometry.token_dim + geometry.patch_dim
         with seeded(torch.device("cpu"), seeds[2]):  # torch's initializers know only the global generator
-            networks = [
-                PieceNetwork(features, geometry.tokens, self.width, joint).to(device) for joint in kinds or (False,)
-            ]
+            each = (PieceNetwork(features, geometry.tokens, self.width, joint) for joint in kinds or (False,))
+            networks = [network.to(device) for network in each]
             members = MessageNetwork(features, self.width).to(device)
 
         pieces, edges = decoder.looked_up(own.tokens)

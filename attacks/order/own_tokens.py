@@ -49,9 +49,7 @@ def checked_geometry(observation: ImageObservation, name: str = "jigsaw") -> Geo
     if auxiliary is None or (observation.lower is None and observation.query is None):
         raise NotApplicable(f"{name} needs auxiliary images, and the lower segment or a query to see their tokens")
     if any(view.mixed > 1 for view in views):
-        raise NotApplicable(
-            f"{name} puts whole tokens into their places, but each released row is a mixture of several images"
-        )
+        raise NotApplicable(f"{name} puts whole tokens into their places, but each row is a mixture of several images")
     geometry = replace(Geometry.of(views[0].smashed, observation.image_shape), class_tokens=0)  # it is no piece
     if geometry.tokens < 4 or geometry.patch < 2:
         raise NotApplicable(

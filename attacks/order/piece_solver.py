@@ -217,9 +217,8 @@ def _log_ratio(distance: Tensor) -> Tensor:
     """
     diagonal = torch.eye(distance.shape[1], dtype=torch.bool, device=distance.device)
     distance = distance.masked_fill(diagonal, torch.inf)
-    rival = torch.minimum(
-        distance.topk(2, 2, largest=False).values[:, :, 1:], distance.topk(2, 1, largest=False).values[:, 1:]
-    )
+    right, left = (distance.topk(2, axis, largest=False).values for axis in (2, 1))
+    rival = torch.minimum(right[:, :, 1:], left[:, 1:])
     tiny = 1e-3 * distance.flatten(1).median(1).values[:, None, None] + 1e-9  # equal flat pieces fit perfectly
     return ((rival + tiny) / (distance + tiny)).log().clamp(-3, 3).masked_fill(diagonal, -3)
 
@@ -232,9 +231,7 @@ def edge_ratios(pieces: Tensor, chunk: int = 4_000_000) -> Tensor:
     """
     _, t, p, _, c = pieces.shape
     parts = pieces.split(max(1, chunk // (t * t * p * c)))
-    across = [
-        torch.stack([_log_ratio(gradient_distance(x)) for x in (part, part.transpose(2, 3))], 1) for part in parts
-    ]
+    across = [torch.stack([_log_ratio(gradient_distance(x)) for x in (y, y.transpose(2, 3))], 1) for y in parts]
     return torch.cat(across)
 
 

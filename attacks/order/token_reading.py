@@ -48,11 +48,9 @@ def rows_a_message(view: View) -> int:
 
 
 class Asker:
-    """Sends queries round by round, as far as the threat model's rules allow.
+    """Sends queries round by round, as far as the threat model's rules allow; `left` rounds are still allowed.
 
-    Attributes:
-        rows: number of images in each message of the last answer.
-        left: number of query rounds that are still allowed.
+    `rows` is the number of images in each message of the last answer.
     """
 
     def __init__(

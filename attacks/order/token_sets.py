@@ -60,15 +60,6 @@ class TokenMaps:
         """Fit a linear map from image features to tokens for each place, from tokens [n, T, q] in any order.
 
         With `still`, the tokens are in their places already.
-
-        >>> draws = torch.Generator().manual_seed(0)
-        >>> images, mixing = torch.rand(200, 1, 4, 4, generator=draws), torch.randn(4, 4, 3, generator=draws)
-        >>> tokens = torch.einsum("ntp,tpq->ntq", patchify(images, 2), mixing[:1] + 0.3 * mixing)
-        >>> shuffled = take(tokens, torch.rand(200, 4, generator=draws).argsort(1))
-        >>> shown = Shown.of(images, 2)
-        >>> found = TokenMaps.of_sets(shuffled, shown)
-        >>> bool((take(shuffled, hungarian(found.costs(shuffled, shown.all))) == tokens).float().mean() > 0.99)
-        True
         """
         sets = sets.double()
         one, where = torch.ones_like(sets[..., :1]), torch.eye(sets.shape[1]).to(sets).expand(len(sets), -1, -1)

@@ -54,8 +54,7 @@ def pooled_auc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.
     are independent only given the weights. With few examples of a kind, DeLong's deviation is often too small. So the
     interval also includes every area that is compatible with the found area by Hanley and McNeil's deviation. If every
     positive example scores higher than every negative one (or every one lower), the limit is Clopper–Pearson's for the
-    number of disjoint pairs. `scores` are finite numbers [N], `positive` is bool or 0/1 [N], with examples of both
-    kinds.
+    number of disjoint pairs. `scores` are finite [N], `positive` bool or 0/1 [N], with examples of both kinds.
 
     Source: Hanley and McNeil 1982; DeLong, DeLong and Clarke-Pearson 1988, by ranks as in Sun and Xu 2014; scikit-learn
     `roc_auc_score`.
@@ -79,10 +78,6 @@ def per_batch_auc(scores: ArrayLike, positive: ArrayLike, batches: ArrayLike, *,
 
     Source: the released code of Li et al. 2021, "Label leakage and protection", which averages over batches and leaves
     out batches without positives; batches without negatives also have no area.
-
-    >>> found = per_batch_auc([1, 2, 9, 8, 5], [0, 1, 0, 1, 0], [0, 0, 1, 1, 2])
-    >>> found.auc.value, found.batches, found.skipped
-    (0.5, 2, 1)
     """
     values, truth = _scores_and_truth(scores, positive, confidence)
     groups = np.asarray(batches)
@@ -138,9 +133,6 @@ def roc_points(scores: ArrayLike, positive: ArrayLike) -> tuple[Array, Array, Ar
     [N] whether each example is positive.
 
     Source: Fawcett 2006, Algorithm 1; scikit-learn `roc_curve`.
-
-    >>> [part.tolist() for part in roc_points([0, 1], [0, 1])[:2]]
-    [[0.0, 0.0, 1.0], [0.0, 1.0, 1.0]]
     """
     from sklearn.metrics import roc_curve
 
@@ -160,10 +152,6 @@ def tpr_at(scores: ArrayLike, positive: ArrayLike, false_positive_rate: float, *
     Source: Carlini et al. 2022, §III (the measure); Clopper and Pearson 1934. Derived: the false positive rate at the
     j-th largest of n negatives is Beta-distributed. The allowed error, 1 − `confidence`, is divided equally among four
     statements: the upper and the lower threshold, and the true positive rate at each.
-
-    >>> found = tpr_at([1, 2, 3, 4], [0, 0, 1, 1], 0.01)
-    >>> found.value, found.low
-    (1.0, 0.0)
     """
     values, truth = _scores_and_truth(scores, positive, confidence, both="tpr_at")
     members, others = values[truth], np.sort(values[~truth])[::-1]
@@ -206,11 +194,7 @@ def advantage(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.9
 
 
 def threshold_at(negatives: Array, false_positive_rate: float) -> float:
-    """The smallest threshold that at most a given share in [0, 1) of the negative scores reaches.
-
-    >>> threshold_at(np.array([1.0, 2.0]), 0.5) > 1
-    True
-    """
+    """The smallest threshold that at most a given share in [0, 1) of the negative scores reaches."""
     real("false_positive_rate", false_positive_rate, least=0, below=1)
     allowed = min(floor(false_positive_rate * len(negatives) * (1 + 1e-12)), len(negatives) - 1)  # 0.29·100 is 29
     return float(np.nextafter(np.sort(negatives)[len(negatives) - 1 - allowed], np.inf))

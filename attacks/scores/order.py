@@ -22,14 +22,7 @@ def equal_tokens(tokens: Tensor, batch: int) -> Tensor:
 
 
 def direct_accuracy(guess: Tensor, truth: Tensor, *, batch: int, kinds: Tensor | None = None) -> Tensor:
-    """For each true image, the share of places at which the guess has the right piece (token), float64 [N].
-
-    >>> truth, guess = torch.tensor([[0, 1, 2, 3]]), torch.tensor([[1, 0, 2, 3]])
-    >>> direct_accuracy(guess, truth, batch=1)
-    tensor([0.5000], dtype=torch.float64)
-    >>> direct_accuracy(guess, truth, batch=1, kinds=torch.tensor([[7, 7, 8, 9]]))
-    tensor([1.], dtype=torch.float64)
-    """
+    """For each true image, the share of places at which the guess has the right piece (token), float64 [N]."""
     placed, right = _contents(guess, truth, batch, kinds)
     return (placed == right).double().mean(1)
 

@@ -93,9 +93,7 @@ def _lpips_model(net: str) -> Any:
     try:
         from lpips import LPIPS
     except ImportError:
-        raise DataError(
-            "LPIPS needs the package lpips: pip install 'privkit-sl[lpips]', or leave this metric out"
-        ) from None
+        raise DataError("LPIPS needs the package lpips: pip install 'privkit-sl[lpips]', or leave it out") from None
     try:
         return LPIPS(net=net, verbose=False).eval().requires_grad_(False)
     except Exception as error:  # torchvision's downloads raise errors of their own

@@ -217,9 +217,7 @@ class HuggingFace(Checked):
         try:
             from peft import LoraConfig, inject_adapter_in_model
         except ImportError:
-            raise UsageError(
-                "lora needs the package peft: pip install 'privkit-sl[language]', or leave it out"
-            ) from None
+            raise UsageError("lora needs peft: pip install 'privkit-sl[language]', or leave lora out") from None
         name, blocks = _blocks(lower)
         layers = [f"{name}.{part}" for part, module in blocks.named_modules() if type(module).__name__ in _LINEAR]
         if not layers:

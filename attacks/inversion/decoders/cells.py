@@ -75,9 +75,8 @@ class CellDecoder(Decoder):
 
     def forward(self, release: Tensor) -> Tensor:
         rows = _as_tokens(release)
-        alike, alone = (
-            part.view(rows.shape) for part in self.standardize(rows.flatten(1)).chunk(2, 1)
-        )  # place by place
+        both = self.standardize(rows.flatten(1)).chunk(2, 1)  # place by place
+        alike, alone = (part.view(rows.shape) for part in both)
         tokens = self.blocks(self.project(torch.cat([alike, alone], 2)) + self.places)
         queries = self.queries.expand(len(tokens), -1, -1)
         seen: Tensor = self.look(queries, tokens, tokens, need_weights=False)[0]

@@ -17,9 +17,7 @@ from privkit.constraints import whole
 def blocks(width: int, depth: int, heads: int) -> nn.Sequential:
     """Transformer blocks of a ViT with pre-normalization, MLP ratio 4, GELU and no dropout."""
     layers = (
-        nn.TransformerEncoderLayer(
-            width, heads, 4 * width, dropout=0.0, activation=gelu, batch_first=True, norm_first=True
-        )
+        nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, gelu, batch_first=True, norm_first=True)
         for _ in range(depth)
     )
     return nn.Sequential(*layers)

@@ -115,11 +115,7 @@ class SetDecoder(Decoder):
         error = functional.mse_loss(self._image(contents, hidden, placings[-1]).float(), truth)
         self.errors += 0.1 * (torch.stack([error.detach(), crisp]) - self.errors)
         matched = (teacher * cost).sum() / (count * self.geometry.patch_dim)
-        rows = (
-            -1,
-            self.geometry.tokens,
-            self.geometry.patch_dim,
-        )  # also for a message: each of its rows holds many tokens
+        rows = -1, self.geometry.tokens, self.geometry.patch_dim  # also of a message, whose rows hold many tokens
         mean = rows[1] * functional.mse_loss(contents.reshape(rows).mean(1), patches.reshape(rows).mean(1))
         weights = [1.0, *[0.3] * (_ROUNDS - 1), 1.0]
         placed = -sum(weight * (teacher * log).sum() for weight, log in zip(weights, placings, strict=True)) / count
