@@ -80,7 +80,7 @@ class Vocabulary(ReconstructingAttack):
         return Mounting(
             domains=("tokens",),
             any_tokens=True,
-            undoes=frozenset({"permutes"}),
+            undoes=frozenset({"permutes", "shortens"}),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
 
@@ -117,7 +117,7 @@ class Vocabulary(ReconstructingAttack):
         texts = torch.cat([own, drawn_texts(own, len(words), padding, draws)])
         texts = texts[: len(texts) // batch * batch]
         if self.source == "query":
-            tokens, sent, rows = text_tokens(given(observation.query), words, texts, batch, draws)
+            tokens, sent, rows, _ = text_tokens(given(observation.query), words, texts, batch, draws)
             labels, places = _labelled(tokens, texts[sent], rows, len(words))
         else:
             lower = frozen(given(observation.lower), device)
