@@ -301,8 +301,7 @@ def threat_model(attack: AnyAttack, held: Collection[str] | None = None) -> Thre
     - "query": it queries the clients or the trained model;
     - "passive": all other attacks.
 
-    Args:
-        held: fields of the observation that the adversary has; None for all that the attack declares.
+    `held` are the fields that the adversary has; None for all that the attack declares.
     """
     held = known_to(attack) if held is None else held
     if {"clients", "present"} & set(held):

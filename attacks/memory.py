@@ -27,12 +27,8 @@ class _Kept:
 class Memory:
     """A cache of results. The key of a result is a digest of all its inputs. Do not change a returned result in place.
 
-    Args:
-        now: clock in seconds, to measure how long a result took.
-
-    Attributes:
-        spared: seconds that earlier attacks spent on results which the present attack reused (since `begin`). An
-            attack's cost includes these seconds, so it does not depend on the order of the attacks.
+    `spared` counts the seconds (by the clock `now`) that earlier attacks spent on results which the present attack
+    reused, since `begin`. An attack's cost includes them, so it does not depend on the order of the attacks.
 
     >>> memory, draws = Memory(), Generator().manual_seed(0)
     >>> def made() -> float:

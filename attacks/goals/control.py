@@ -15,19 +15,12 @@ _NOISE_AUC = 0.1  # controls of scores: at least this area on a planted leak, an
 
 @dataclass(frozen=True, kw_only=True)
 class Control:
-    """The result of a control experiment: a task in which an attack must succeed, or in which it must fail.
-
-    Attributes:
-        name: name of the experiment.
-        passed: whether the attack behaved as required; None if the experiment was not possible.
-        detail: a sentence with what was measured.
-        decisive: whether the attack's results are valid only if this experiment passed.
-    """
+    """The result of a control experiment: a task in which an attack must succeed, or in which it must fail."""
 
     name: str
-    passed: bool | None
-    detail: str
-    decisive: bool = True
+    passed: bool | None  # whether the attack behaved as required; None if the experiment was not possible
+    detail: str  # a sentence with what was measured
+    decisive: bool = True  # whether the attack's results are valid only if this experiment passed
 
 
 def planted(leak: Scores, leak_truth: Tensor, noise: Scores, noise_truth: Tensor) -> tuple[Control, Control]:

@@ -44,23 +44,14 @@ class ControlClients(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Defended:
-    """The defense in a control experiment, where an attack must recover records that are sent through this defense.
-
-    Attributes:
-        name: name of the defense, for messages.
-        undone: effects of the defense that an attack must undo to succeed: some of "maps", "scales", "masks", "mixes",
-            "permutes" and "shortens", as defenses declare them.
-        clients: function from the shape of a record to the clients, which may raise `NotApplicable`; None with
-            `why_not`.
-        why_not: the reason why no control experiment can use the defense; empty if one can.
-        own: whether a part of the defense is the user's own code, with output of unknown scale.
-    """
+    """The defense in a control experiment, where an attack must recover records that are sent through this defense."""
 
     name: str
-    undone: frozenset[str] = frozenset()
+    undone: frozenset[str] = frozenset()  # its effects that an attack must undo, some of `Mounting.undoes`
+    # from the shape of a record to the clients; it may raise `NotApplicable`; None with `why_not`
     clients: Callable[[tuple[int, ...]], ControlClients] | None = None
-    why_not: str = ""
-    own: bool = False
+    why_not: str = ""  # the reason why no control experiment can use the defense
+    own: bool = False  # whether a part of it is the user's own code, with output of unknown scale
 
 
 @dataclass(frozen=True)

@@ -110,16 +110,8 @@ def observe(
 ) -> LabelObservation:
     """Send images through a client and collect the returned gradients, without training and without an audit.
 
-    Args:
-        lower: the client's segment: images [N, ...] -> smashed data.
-        upper: the server's segment: smashed data -> logits [N, L] of L labels, trained with cross-entropy.
-        images: N images [N, C, H, W].
-        targets: labels of the images, int64 [N].
-        batch_size: images per round.
-        known: whether the adversary also holds `upper`.
-
-    Returns:
-        The observation of an adversary who infers the labels.
+    `lower` maps images [N, C, H, W] to smashed data, `upper` these to logits [N, L], trained with cross-entropy on the
+    `targets` int64 [N]; the adversary holds `upper` if it is `known`.
 
     >>> lower, upper = nn.Flatten(), nn.Linear(4, 3)
     >>> seen = observe(lower, upper, torch.rand(6, 1, 2, 2), torch.arange(6) % 3, batch_size=3)

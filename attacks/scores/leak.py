@@ -23,16 +23,12 @@ _DISJOINT = "Clopper–Pearson of disjoint pairs, since all scores lie on one si
 class Leak:
     """An area under the ROC curve (AUC), of all examples together or averaged over batches.
 
-    Attributes:
-        auc: AUC in [0, 1], with its interval; 1/2 is chance. Scores of different rounds are on different scales, so the
-            area of all examples and the mean over batches differ. Its `n` counts examples.
-        batches: number of batches; 1 if all examples share one curve.
-        skipped: number of batches with only one kind of examples, which have no area.
+    Scores of different rounds are on different scales, so the area of all examples and the mean over batches differ.
     """
 
-    auc: Interval
-    batches: int = 1
-    skipped: int = 0
+    auc: Interval  # in [0, 1]; 1/2 is chance; `n` counts examples
+    batches: int = 1  # 1 if all examples share one curve
+    skipped: int = 0  # batches with only one kind of examples, which have no area
 
     @property
     def advantage(self) -> float:
