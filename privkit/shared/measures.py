@@ -172,6 +172,7 @@ TOKENS = Records(
         "token_decoder",
         "token_search",
         "nearest_record",
+        "vocabulary:passes=8",
         "token_decoder:passes=8",
         "token_search:passes=8",
     ),
