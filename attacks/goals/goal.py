@@ -48,9 +48,7 @@ def goal_of(attack: AnyAttack) -> Goal:
     target = GOALS.get(attack.goal, attack.goal if isinstance(attack.goal, str) else "")
     module, colon, name = target.partition(":")
     if not colon:
-        raise TypeError(
-            f"goal must be one of {', '.join(GOALS)}, got {attack.goal!r}; a goal of your own is named module:object"
-        )
+        raise TypeError(f"goal must be module:object or one of {', '.join(GOALS)}, got {attack.goal!r}")
     try:
         found = getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:

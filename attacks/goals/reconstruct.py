@@ -124,9 +124,7 @@ def check_inputs(attack: AnyAttack, observation: ImageObservation) -> None:
     if not views or any(view.smashed.numel() == 0 for view in views):
         raise NotApplicable("there is nothing to attack: no view was recorded, or a release is empty")
     if not all(bool(view.smashed.isfinite().all()) for view in views):
-        raise NotApplicable(
-            "the release holds NaN or infinity: the client's training diverged, so the attack would show nothing"
-        )
+        raise NotApplicable("the release holds NaN or infinity: the training diverged")
     if not attack.mounting.any_tokens and not all(view.whole for view in views):
         raise NotApplicable(
             f"tokens were dropped or merged, and {attack.name} needs a token for each patch of an image: take "

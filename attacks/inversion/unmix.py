@@ -107,9 +107,7 @@ def records_alone(
     root, module = torch.randint(2**48, (2,), generator=generator).tolist()
     own = given(observation.auxiliary)[: observation.batch_size].to(device)
     if len(own) < observation.batch_size:
-        raise NotApplicable(
-            f"unmix queries rounds as large as the victim's ({observation.batch_size} images), but has {len(own)}"
-        )
+        raise NotApplicable(f"unmix needs {observation.batch_size} images, a whole round, but has {len(own)}")
     draws = Generator(device).manual_seed(root)
     with seeded(device, module), torch.no_grad():
         tried = told([query(own, draws).view for _ in range(passes + 1)])

@@ -127,9 +127,7 @@ class ReleasedDecoder(Decoder):
         super().__init__()
         channels = geometry.patch_dim
         if width not in (None, channels):
-            raise ValueError(
-                f"the released decoder has no prediction head: its width is the patch's {channels} pixels, got {width}"
-            )
+            raise ValueError(f"the released decoder has no prediction head: its width must be {channels}, got {width}")
         depth = (12 if geometry.token_dim >= 512 else scaled_size(geometry.token_dim)[1]) if depth is None else depth
         heads = max(h for h in range(1, 13) if channels % h == 0)
         self.geometry, self.width = geometry, channels
