@@ -22,8 +22,7 @@ def check_declared(attack: AnyAttack) -> None:
     ...     goal = "fame"
     >>> check_declared(Nameless())
     Traceback (most recent call last):
-    TypeError: goal must be one of reconstruct, labels, membership, distinguish, got 'fame'; a goal of your own is \
-    named module:object
+    TypeError: goal must be module:object or one of reconstruct, labels, membership, distinguish, got 'fame'
     """
     wanted = ("name", "goal", "needs", "uses", "mounting", "run")
     for name in wanted:

@@ -51,15 +51,10 @@ class Stacked(nn.Module):
                 part.register_buffer(name, value.expand(copies, *value.shape).clone(), persistent=persistent)
 
     def forward(self, inputs: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Evaluate every copy on its own batch.
+        """The outputs [n, B, ...] of every copy on its own batch of `inputs` [n, B, ...].
 
-        Args:
-            inputs: batches [n, B, ...]; copy i sees inputs[i].
-            rows: int64 [M], the number of the copy that evaluates inputs[m] of [M, B, ...]; None for all copies in
-                order.
-
-        Returns:
-            Outputs [n, B, ...] (or [M, B, ...]); several tensors with these leading axes if the module returns several.
+        With `rows` int64 [M], copy rows[m] evaluates inputs[m] of [M, B, ...]. If the module returns several tensors,
+        so do the copies.
         """
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         if self.by_record is not None:
@@ -159,10 +154,7 @@ class Stacked(nn.Module):
     def average(self, weights: Tensor) -> None:
         """FedAvg: replace every copy's weights and running statistics by the weighted mean over all n copies.
 
-        Integer buffers, such as counters of batches, are unchanged.
-
-        Args:
-            weights: weights of the copies, [n], summing to 1.
+        The `weights` [n] of the copies sum to 1. Integer buffers, such as counters of batches, are unchanged.
 
         Source: McMahan et al. 2017, Algorithm 1, on lower segments as in SplitFed (Thapa et al. 2020).
         """
