@@ -16,20 +16,15 @@ if TYPE_CHECKING:
 class Goal:
     """What attacks aim at, such as to reconstruct records, and how attacks with this aim are run and tested.
 
-    Attributes:
-        observation: the type of the adversary's observation.
-        controls: function that runs an attack's control experiments (it must succeed on an easy task and fail on
-            noise), from the attack, a seed and an observation of images, which only reconstruction uses.
-        fields: fields that an attack with this goal must declare in addition to the contract of `Attack`.
-        reconstructs: whether attacks with this goal reconstruct records.
-        untuned: the reason why attacks with this goal cannot be tuned; empty if they can.
+    `controls` runs an attack's control experiments (it must succeed on an easy task and fail on noise), from the
+    attack, a seed and an observation of images, which only reconstruction uses.
     """
 
     observation: type[Observation]
     controls: Callable[[Any, int, Any], tuple[Control, ...]]
-    fields: tuple[str, ...] = ()
-    reconstructs: bool = False
-    untuned: str = "only attacks that reconstruct records are tuned"
+    fields: tuple[str, ...] = ()  # that an attack must declare in addition to the contract of `Attack`
+    reconstructs: bool = False  # records
+    untuned: str = "only attacks that reconstruct records are tuned"  # why attacks cannot be tuned; empty if they can
 
     def reads(self, attack: AnyAttack) -> tuple[str, ...]:
         """The domains whose records an attack reconstructs; empty for other goals."""

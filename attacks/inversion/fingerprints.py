@@ -75,10 +75,9 @@ class Fingerprints(ReconstructingAttack):
     ) -> Reconstruction:
         """Collect the adversary's token sets, find places, learn the tokens' distributions, and decode attacked rows.
 
-        Raises:
-            NotApplicable: if releases are not a grid of tokens, it is unknown which clients a row mixes, the
-                adversary's images fill fewer than five rounds, tokens change from one sending to the next, or clients
-                cannot be distinguished.
+        It raises `NotApplicable` if releases are not a grid of tokens, it is unknown which clients a row mixes, the
+        adversary's images fill fewer than five rounds, tokens change from one sending to the next, or clients cannot be
+        distinguished.
         """
         check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size

@@ -85,9 +85,8 @@ class MixturePosterior(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, solve for the clients' maps, and then for the attacked images.
 
-        Raises:
-            NotApplicable: if it is hidden which clients are mixed or with which weights, the adversary's images fill
-                fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
+        It raises `NotApplicable` if it is hidden which clients are mixed or with which weights, the adversary's images
+        fill fewer than three rounds, a release has more than 8,192 numbers, or an answer is not finite.
         """
         check_forms(self, observation)
         rounds = by_round(observation.views, self.passes, mixed=True)

@@ -96,9 +96,8 @@ class Ridge(ReconstructingAttack):
     ) -> Reconstruction:
         """Query the clients, fit the regression, and refine its guesses.
 
-        Raises:
-            NotApplicable: if the adversary's images fill fewer than three rounds, or a table has too many categories;
-                if `passes` > 1, also in the cases of `Unmix`.
+        It raises `NotApplicable` if the adversary's images fill fewer than three rounds, or a table has too many
+        categories; if `passes` > 1, also in the cases of `Unmix`.
         """
         check_forms(self, observation)
         to_seats = None

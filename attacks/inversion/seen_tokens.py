@@ -87,10 +87,9 @@ class SeenTokens(ReconstructingAttack):
     ) -> Reconstruction:
         """Send the adversary's images, collect their tokens, solve one regression for each attacked row, and refine.
 
-        Raises:
-            NotApplicable: if releases are vectors, if the mixing is secret or adds tokens, if the adversary's images
-                fill fewer than two rounds, or if an answer is not finite. For dropped tokens, also in the cases of
-                `dropped_places`.
+        It raises `NotApplicable` if releases are vectors, the mixing is secret or adds tokens, the adversary's images
+        fill fewer than two rounds, or an answer is not finite; for dropped tokens, also in the cases of
+        `dropped_places`.
         """
         check_forms(self, observation)
         views, query, batch = observation.views, given(observation.query), observation.batch_size

@@ -74,9 +74,8 @@ class Unmix(ReconstructingAttack):
     ) -> Reconstruction:
         """Unmix the passes, train a decoder on the adversary's images after the same mixing and unmixing, and decode.
 
-        Raises:
-            NotApplicable: if the weights are hidden and cannot be estimated, or the release does not have the positions
-                that were mixed.
+        It raises `NotApplicable` if the weights are hidden and cannot be estimated, or the release does not have the
+        positions that were mixed.
         """
         check_inputs(self, observation)
         unmixed, to_seats = records_alone(observation, self.passes, generator)

@@ -30,11 +30,7 @@ class Mlp(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention; the heads split the width equally.
-
-    Attributes:
-        fused_attn: whether torch's fused kernel is used; otherwise attention is computed by plain products.
-    """
+    """Multi-head attention; the heads split the width equally. Without `fused_attn`, it is computed by plain products."""
 
     def __init__(self, width: int, heads: int, qkv_bias: bool) -> None:
         super().__init__()

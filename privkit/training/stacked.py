@@ -102,9 +102,8 @@ class Stacked(nn.Module):
     def records(self) -> Iterator[dict[str, Tensor]]:
         """A context in which each record has its own view of the weights, to compute per-record gradients.
 
-        Yields:
-            The trained weights that the last call used, name -> [n, B, ...] for n copies and B records; their `.grad`
-            holds the per-record gradients.
+        It gives the trained weights that the last call used, name -> [n, B, ...] for n copies and B records; their
+        `.grad` holds the per-record gradients.
         """
         self.by_record = {}
         try:
