@@ -179,8 +179,8 @@ def _objections(setting: GroupRelease, order: float) -> list[str]:
         )
     if held > kept * (1 + 1e-12):
         objections.append(
-            f"it assumes that the kept patches hold the same share of the {setting.dimensions} coordinates, but those "
-            f"of {setting.patches} patches that are kept can hold a share of {held:.4g}"
+            f"it assumes that the kept share of the {setting.patches} patches holds the same share of the "
+            f"{setting.dimensions} coordinates, but the kept patches can hold a share of {held:.4g}"
         )
     if diameter > setting.label_dimensions:
         objections.append(f"labels can differ by {diameter} in squared distance, but D_y = {setting.label_dimensions}")

@@ -53,7 +53,8 @@ def _group_size(name: Mechanism, symbol: Literal["k₂*", "k₃*"]) -> Iterator[
         ours=exact,
         quantity="group size with the least ε′ at σ = 16/255",
         verdict="holds" if abs(exact - stated) < 0.5 else "fails",
-        why=f"its derivation takes ε(α) + ε_o to be far below 1; at {symbol} it is {_exponent(name, stated):.2f}",
+        why=f"its derivation assumes that ε(α) + ε_o is far below 1; at {symbol} this sum is "
+        f"{_exponent(name, stated):.2f}",
     )
 
 
@@ -92,7 +93,7 @@ def _theorem_1(name: Mechanism) -> ComparedClaim:
         ours=proven,
         quantity=f"ε at δ = {_USUAL_DELTA:g}",
         verdict="holds" if claim.sound else "unproven",
-        why=f"{claim.objection or 'it is a bound'}; {_at_best(theorem_1, setting, _USUAL_DELTA, proven)}",
+        why=f"{claim.objection or 'the theorem gives a bound'}; {_at_best(theorem_1, setting, _USUAL_DELTA, proven)}",
     )
 
 
@@ -108,7 +109,8 @@ def _corollary_1(name: Mechanism, delta: float, drawn: bool) -> ComparedClaim:
         ours=proven.epsilon,
         quantity=f"ε at δ = {delta:g}",
         verdict="fails" if below else "unproven" if objection else "holds",
-        why=f"{objection or 'it is a bound'}; {_at_best(corollary_1, experiment.setting(), delta, proven.epsilon)}",
+        why=f"{objection or 'the corollary gives a bound'}; "
+        f"{_at_best(corollary_1, experiment.setting(), delta, proven.epsilon)}",
     )
 
 
@@ -117,4 +119,7 @@ def _at_best(formula: Callable[..., Certificate], setting: GroupRelease, delta: 
     order = best_order(setting, delta)
     found = formula(setting, order=order, delta=delta).epsilon
     beside = "undercuts" if found < proven else "stays above"
-    return f"α = 2 is Table 1's; at its best order {order:.3g} it gives {found:.6g}, which {beside} the proven ε"
+    return (
+        f"Table 1 uses α = 2; at the best order α = {order:.3g} the formula gives {found:.6g}, which {beside} the "
+        "proven ε"
+    )
