@@ -167,11 +167,7 @@ def planned_row(config: AuditConfig, cell: Cell) -> dict[str, Any]:
 
 
 def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) -> tuple[str, ...]:
-    """Phrases for a result on how the model is split and attacked, such as ("cut after block_1", "one pass").
-
-    They name the cut layer, overlapping patches, a block that clients run after the defense, and the number of passes
-    (how often the attacked records are sent).
-    """
+    """How the model is split and attacked, in phrases such as ("cut after block_1", "one pass")."""
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)

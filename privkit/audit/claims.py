@@ -41,29 +41,23 @@ def audit_one_run(
     family: Family | None = None,
     independent: bool = False,
 ) -> EmpiricalBound:
-    """Test a run's privacy certificate by canaries (records inserted at random): compute a lower bound on ε from an
-    attack's scores.
+    """A lower bound on ε from an attack's scores of canaries (records inserted at random), held against a certificate.
 
     Args:
-        scores: the attack's scores, [K], one for each of K canaries; a higher score means that the canary was more
-            likely inserted. Ties are broken by canary number.
-        inserted: which canaries were inserted, bool [K], drawn by fair coins. For a replace-one claim, a counterpart
-            takes the place of an omitted canary; for add-or-remove-one, its place stays empty.
-        certificate: certificate of the same run and release; it must protect the unit that a canary is (a record or a
-            client).
-        confidence: confidence of the lower bound, in (0, 1); at least 1/2 if `independent`.
+        scores: [K], higher for a canary that was more likely inserted. Ties are broken by canary number.
+        inserted: bool [K], drawn by fair coins. For a replace-one claim, a counterpart takes the place of an omitted
+            canary; for add-or-remove-one, its place stays empty.
+        certificate: of the same run and release; it must protect the unit that a canary is (a record or a client).
+        confidence: in (0, 1); at least 1/2 if `independent`.
         guesses: how many canaries with the highest scores are guessed "inserted", and how many with the lowest
-            "omitted", if not `independent`. The numbers must be fixed beforehand. None chooses them from K and the
-            claimed trade-off curve. Without such a curve several numbers are tried, which makes the bound smaller.
+            "omitted"; fixed beforehand, and ignored if `independent`. None chooses them from K and the claimed curve;
+            without such a curve several numbers are tried, which makes the bound smaller.
         delta: δ of the bound, if the certificate claims nothing; otherwise the certificate's δ is used.
         family: the family of trade-off curves that contains the claimed curve (`claimed_family`). Testing a whole curve
             is stronger than testing one (ε, δ). If the certificate has a lower bound on ε, the result assumes this
             family and says so (`assumed`); otherwise it holds for every (ε, δ)-DP mechanism.
         independent: whether each score depends only on its own coin and its own noise. The bound is then much tighter,
             and canaries with scores ≥ 0 are guessed "inserted".
-
-    Returns:
-        The lower bound on ε, and whether it refutes the certificate.
 
     Raises:
         ValueError: if shapes differ, if all or no canaries were inserted, if `delta` differs from the certificate's δ,
@@ -72,11 +66,6 @@ def audit_one_run(
     Source: `epsilon_independent` if `independent`; otherwise Steinke, Nasr and Jagielski 2023, Theorem 5.2;
     Mahloujifar, Melis and Chaudhuri 2025. Their proofs flip one coin at a time, so they hold for every pair of
     neighboring inputs.
-
-    >>> claim = Certificate(kind="differential_privacy", statement="", epsilon=1.0, delta=1e-5)
-    >>> coins = np.arange(200) % 2 == 0
-    >>> audit_one_run(coins.astype(float), coins, claim, guesses=(100, 100)).refuted
-    True
     """
     values, coins = np.asarray(scores, dtype=np.float64), np.asarray(inserted)
     if values.ndim != 1 or coins.shape != values.shape or coins.dtype != bool:
@@ -112,8 +101,8 @@ def _bounded_below(certificate: Certificate, family: Family) -> bool:
     """Whether the ε of a trade-off curve in the family is also a lower bound on the ε of a mechanism with this curve.
 
     For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε. For
-    other families it suffices that the certificate has a lower bound (`Family.lower`). It may lack this bound if
-    releases were processed further.
+    other families it suffices that the certificate has a lower bound (`Family.lower`), which it lacks if releases were
+    processed further.
     """
     if certificate.lower is None or not isinstance(family, Gaussian):
         return certificate.lower is not None
@@ -164,13 +153,7 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
 
 
 def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -> Family | None:
-    """The family of trade-off curves that contains the certificate's curve; None if the certificate claims no whole
-    curve.
-
-    >>> from privkit.accountants.base import no_protection
-    >>> claimed_family(no_protection(), None) is None
-    True
-    """
+    """The family of trade-off curves that contains the certificate's curve; None if it claims no whole curve."""
     if _claims_a_curve(certificate):
         return GAUSSIAN
     proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
@@ -180,42 +163,22 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
 
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
-    """Upper limits on the success of any attack, from the mechanism's trade-off curve; None if no whole curve is
-    claimed.
-
-    >>> from privkit.accountants.base import no_protection
-    >>> limits_of(no_protection(), None) is None
-    True
-    """
+    """Limits on any attack, from the mechanism's trade-off curve; None if no whole curve is claimed."""
     proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
     return region(mechanism).limits() if proven and mechanism is not None else None
 
 
 def _claims_a_curve(certificate: Certificate) -> bool:
-    """Whether a certificate claims the whole trade-off curve of the Gaussian mechanism; then ε and δ determine its
-    parameter μ.
-
-    >>> from privkit.accountants.base import no_protection
-    >>> _claims_a_curve(no_protection())
-    False
-    """
+    """Whether the whole curve of a Gaussian mechanism is claimed; then ε and δ determine its μ."""
     proven = certificate.kind == "differential_privacy" and certificate.sound
     return proven and certificate.method.startswith(_EXACT_GAUSSIAN)
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """Sentences on knowledge of the adversary that the privacy claim does not cover; empty if all of it is covered.
+    """A sentence on knowledge of the adversary that the privacy claim does not cover; empty if all of it is covered.
 
-    If a client's lower segment is trained on raw data, the claim covers only adversaries who see the releases of
-    records and nothing else. A white-box adversary also has the segment, and answers to its queries come from the
-    segment.
-
-    Args:
-        lower_model: how the lower segment is trained, for example "trained" (on raw data).
-        known: names of what the adversary knows, such as "lower" or "query".
-
-    >>> uncovered(Certificate(kind="nothing", statement=""), "trained", frozenset({"lower"}))
-    ()
+    If a client's lower segment is trained on raw data, the claim covers only adversaries who see nothing but releases;
+    neither the segment itself nor its answers to queries.
     """
     if certificate.kind != "differential_privacy" or lower_model != "trained":
         return ()

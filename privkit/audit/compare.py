@@ -267,24 +267,14 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
     """Compare two measurements of the same N records, by Wilcoxon's signed-rank test.
 
     The test counts each record once; if a record was measured with several seeds, its mean change counts. So the
-    p-value holds for the given trained models; only an interval over seeds shows the variation between trainings, which
-    may be larger.
+    p-value holds for the given trained models; only an interval over seeds shows the variation between trainings.
 
     Args:
-        first: the first measurement: finite values [N] for each seed.
-        second: the second measurement: values [N] of the same records in the same order, for each seed.
-        ids: ids of these records, for each seed; None if all records differ.
-
-    Returns:
-        The mean change (second − first) with its interval, the p-value, and the effect size (rank-biserial correlation)
-        in [−1, 1].
+        first: for each seed, finite values [N]; `second` has values of the same records in the same order.
+        ids: for each seed, the ids of these records; None if all records differ.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Student 1908
     (intervals).
-
-    >>> found = paired([np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])], [np.array([0.2, 0.4, 0.6, 0.8, 1.0, 1.2])])
-    >>> round(found.difference.value, 3), found.p_value, found.effect
-    (0.35, 0.03125, 1.0)
     """
     from scipy.stats import rankdata, wilcoxon
 
@@ -309,17 +299,12 @@ def _over(changes: Sequence[Values], together: Values) -> Interval:
 
 
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
-    """The difference of two measurements (second − first) that have one value per seed and none per record.
+    """The difference (second − first) of two measurements with one value per seed and none per record.
 
     With several seeds, the interval is Student's for the differences of each seed. With one seed, it combines the
     limits of both measurements as if they were independent; it is too wide if both use the same records.
 
     Source: Zou and Donner 2008 (limits of a difference from the limits of its two terms).
-
-    >>> one = [Interval(value=0.5, low=0.4, high=0.6, n=9, method="m")]
-    >>> found = unpaired(one, [Interval(value=0.8, low=0.7, high=0.9, n=9, method="m")])
-    >>> round(found.value, 3), round(found.low, 3), round(found.high, 3)
-    (0.3, 0.159, 0.441)
     """
     changes = [0.0 if a.value == b.value else b.value - a.value for a, b in zip(first, second, strict=True)]
     if len(changes) > 1 and all(map(isfinite, changes)):
@@ -333,9 +318,7 @@ def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
 
 
 def _holm(p_values: Sequence[float]) -> list[float]:
-    """p-values in [0, 1], adjusted so that the probability of any false rejection in all tests is at most the level.
-
-    Source: Holm 1979.
+    """p-values adjusted for the number of tests (Holm 1979).
 
     >>> [round(p, 3) for p in _holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]

@@ -19,13 +19,7 @@ from privkit.torch_utils.undisturbed import undisturbed
 
 
 def is_own_part(spec: object) -> bool:
-    """Whether a part (a model, dataset, defense or attack) runs a user's code from outside privkit.
-
-    >>> from privkit.models.imported import FromFunction
-    >>> from privkit.models.convolutional import LENET5
-    >>> is_own_part(FromFunction(function="mynets:segments")), is_own_part(LENET5)
-    (True, False)
-    """
+    """Whether a part (a model, dataset, defense or attack) runs a user's code from outside privkit."""
     return hasattr(spec, "imports") or type(spec).__module__.partition(".")[0] != "privkit"
 
 
@@ -48,12 +42,6 @@ def contained() -> Iterator[None]:
 
     An attempt to end the process raises `Misbehaved`, unless C code makes it. Threads that the code starts are daemons,
     so they do not keep the process alive after the run.
-
-    >>> with contained():
-    ...     os._exit(0)
-    Traceback (most recent call last):
-    privkit.errors.Misbehaved: a part called os._exit(0), which would end the whole audit; let it return \
-instead, or raise an error
     """
     start = threading.Thread.start
 

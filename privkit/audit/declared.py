@@ -58,11 +58,8 @@ class Declared:
         return self.distances.get(self.rounds - 1)
 
     def doubt(self, passes: int) -> str:
-        """Why the failure of an attack that uses the recorded lower segment (or queries to it) is no evidence for the
-        defense.
-
-        Such an attack also fails if the recorded segment does not reproduce the recorded releases. This is tested on
-        the last `passes` passes over the records (a pass sends all records once). Empty if the releases are reproduced.
+        """Why the failure of an attack that uses the recorded lower segment, or queries to it, is no evidence: the
+        segment does not reproduce the releases of the last `passes` passes. Empty if it does.
         """
         if self.quieter is not None:
             return (
@@ -256,10 +253,8 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
 
 
 def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
-    """Test whether a recording that declares a shuffle of tokens really shuffled them; returns a sentence if too many
-    tokens stayed.
-
-    Empty if the test finds nothing.
+    """A sentence if a recording declares a shuffle of tokens, and too many tokens stayed; empty if the test finds
+    nothing.
 
     A released token is in place if the nearest output of the lower segment for its record is the output at the token's
     own place. A shuffle moves each of T tokens to a given place with probability 1/T, so on average one token of a
@@ -292,12 +287,8 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
 
 
 def in_place(clean: Tensor, released: Tensor) -> int:
-    """Number of released tokens whose nearest token in the lower segment's output, for the same record, is at their own
-    place.
-
-    Args:
-        clean: outputs of the lower segment for N records of T tokens, [N, T, D].
-        released: the releases of these records, [N, T, D].
+    """How many released tokens [N, T, D] are nearest to the lower segment's output at their own place, `clean` [N, T,
+    D].
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
     >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
@@ -308,8 +299,8 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each record: how many tokens a shuffle leaves in place by design, and a bound on the mean number of other
-    tokens that stay.
+    """For each record: how many tokens a shuffle leaves in place by design, and a bound on the mean of others that
+    stay.
     """
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
@@ -318,8 +309,7 @@ def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
 
 
 def _unlikely(stayed: int, mean: int) -> bool:
-    """Whether a Poisson variable with mean `mean` is at least `stayed` with probability at most 10⁻⁶, by Chernoff's
-    bound.
+    """Whether a Poisson variable reaches `stayed` with probability at most 10⁻⁶, by Chernoff's bound.
 
     >>> _unlikely(3200, 50), _unlikely(60, 50), _unlikely(0, 1)
     (True, False, False)

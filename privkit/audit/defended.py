@@ -62,8 +62,7 @@ def defended_model(
     log: Callable[[str], None],
     note: Callable[[], object] = lambda: None,
 ) -> DefendedModel:
-    """Train the defended model for the defense and seed in `cell`, or read it from the run folder if its training was
-    finished.
+    """Train the model for the defense and seed in `cell`, or read it from the run folder if its training was finished.
 
     `note` is called before the trained model is stored.
     """
@@ -134,11 +133,12 @@ def defended_model(
 
 
 def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Test accuracies with intervals, after the last epoch and after the epoch that is best on validation images.
+    """Test accuracies with intervals after the last epoch and after the best one on validation images: name ->
+    interval.
 
-    The keys are names such as "accuracy_last_noisy". If the defense adds noise to test images, each accuracy is
-    measured with the noise and without it. Empty if there is neither noise nor a best epoch. The networks hold the last
-    epoch's weights before and after the call.
+    The names are such as "accuracy_last_noisy": if the defense adds noise to test images, each accuracy is measured
+    with the noise and without it. Empty if there is neither noise nor a best epoch. The weights stay those of the last
+    epoch.
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))
@@ -194,10 +194,7 @@ def _stored(home: Path, trained: Trained, keep: str) -> dict[str, str]:
 
 
 def _notes(edge: Clients, upper: nn.Module, keep: str) -> list[str]:
-    """Remarks on a trained model for its results: whether there are several servers, gradients that are not the
-    derivative of the release, settings estimated during training, an epoch chosen on test images, or networks whose
-    copies for each client cannot be evaluated together.
-    """
+    """Remarks on a trained model for its results."""
     servers = edge.protocol.servers
     pooled = [f"the adversary holds what all {servers} servers see"] if servers > 1 else []
     estimated = [stage.remark for stage in upper.modules() if isinstance(stage, Denoiser)]
@@ -273,11 +270,7 @@ def another(
 ) -> DefendedModel:
     """A shadow model: the same architecture and defense, trained on other private images with other random numbers.
 
-    Weights that are not trained (of a frozen lower segment or block) are public, so the shadow model has the same
-    weights there.
-
-    Args:
-        shares: which client holds which of the private images.
+    Weights that are not trained (of a frozen lower segment or block) are public, so the shadow model shares them.
     """
     edge, upper, _ = untrained(config, replace(cell, seed=seed), seed_data)
     real, server, _ = untrained(config, cell, seed_data)

@@ -17,14 +17,10 @@ from privkit.run.verify import examine
 
 
 def write_evidence(run: Path) -> Evidence:
-    """Summarize a finished audit as evidence for security standards: write RUN/evidence.json and RUN/evidence.html.
+    """Summarize a finished audit for security reviews: write RUN/evidence.json and RUN/evidence.html.
 
-    The same run folder always gives the same bytes.
-
-    Raises:
-        RunFolderError: if `run` is not a run folder.
-        UnfinishedRun: if no result (of one defense, attack and seed) is finished.
-        DamagedFile: if `privkit verify` finds a damaged or missing file.
+    The same run folder always gives the same bytes. A damaged or missing file raises `DamagedFile`, a run without
+    results `UnfinishedRun`.
     """
     home = root(run)
     faults = [fault for fault in examine(run).faults if fault[0] not in (EVIDENCE, EVIDENCE_PAGE)]

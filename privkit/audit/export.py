@@ -39,18 +39,12 @@ def export(
     run: Path, folder: Path, *, defense: str | None = None, seed: int | None = None, data_root: Path | None = None
 ) -> Recording:
     """Make a recording of a finished run: send its attacked images through its model again, and store all data in a
-    folder.
-
-    The recording contains the smashed data that the server receives, the weights and the true images.
+    folder: smashed data, weights and true images.
 
     Args:
         folder: folder for the recording, new or empty.
         defense: a defense of the run, written as in the run's table; None for the last defense.
         seed: a seed of the run; None for the first seed.
-
-    Raises:
-        UsageError: if the run has no such defense or seed.
-        RunFolderError: if `run` is not a run folder, or the model was not trained in it.
     """
     run, folder = root(run), root(folder)
     manifest = read_manifest(run)

@@ -70,8 +70,7 @@ class Leader:
         return self._lost[cell]
 
     def open(self, *, again: bool = False) -> None:
-        """Begin or continue a run: repair its folder, and compare the stored provenance (data, code, versions, device)
-        with the current one.
+        """Begin or continue a run: repair its folder, and compare the stored provenance with the current one.
 
         If the provenance of models or results changed, they are computed anew if `again` is true; otherwise a
         `RunFolderError` is raised.
@@ -149,8 +148,7 @@ class Leader:
 
 
 class Dispatch:
-    """Computes the cells (one defense, attack and seed each) of a run on the workers of an engine, at most `ahead` at
-    once.
+    """Computes the cells of a run on the workers of an engine, at most `ahead` at once.
 
     If a worker is lost (its future raises an exception), another worker continues its cell from the saved state. A cell
     that lost `LIVES` workers ends as an error.

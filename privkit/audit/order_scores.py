@@ -68,32 +68,14 @@ def arrangement_scores(
             counted in a message (a batch of B images in one round), and each occurs once in it.
         truth: the true places, int64 [N, T], counted in the same way (from `true_arrangement`).
         batch: B, the number of images per message; it divides N.
-        kinds: numbers that are equal for equal tokens, int64 [N, T], from `privkit.attacks.scores.order.equal_tokens`.
-            Equal tokens count as interchangeable. With None, all tokens count as different.
+        kinds: int64 [N, T], equal for equal tokens (`equal_tokens`), which are interchangeable; None if all differ.
         confidence: confidence of all limits, in (0, 1).
-        most_bits: an upper bound, in bits, on the entropy of one secret order before the release, if it is below the
-            entropy of a uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
-
-    Returns:
-        The share of correct places with its limits (`direct.share`), and bounds on the order's entropy in bits, before
-        the attack and after it (`bits_before`, `bits_left`).
-
-    Raises:
-        ValueError: if shapes differ, an order is not a permutation, or N is not a multiple of B.
+        most_bits: an upper bound on the entropy of one secret order before the release, if it is below that of a
+            uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
 
     Source: Clopper and Pearson 1934; Hoeffding 1963, Eq. 2.1 (`accuracy_lower_limit`); maximum entropy with rencontres
     numbers (`patch_entropy_bits`). The entropy bound holds for any distribution of the order, any guess, and equal
     tokens, because at most (T − j)! distinguishable orders agree with a guess on j given places.
-
-    >>> truth = torch.arange(16).repeat(40, 1)
-    >>> guess = truth.clone()
-    >>> guess[:, :2] = truth[:, :2].flip(1)
-    >>> scores = arrangement_scores(guess, truth, batch=1)
-    >>> direct = scores.direct
-    >>> direct.share.value, round(direct.share.low, 3), round(direct.sound_low, 3), scores.units
-    (0.875, 0.798, 0.713, 40)
-    >>> round(scores.bits_before, 1), round(scores.bits_left, 1)
-    (44.3, 19.1)
     """
     n, t = truth.shape
     if batch < 1 or n % batch:
@@ -145,11 +127,8 @@ def _bits_before(kinds: Tensor | None, orders: int, tokens: int) -> float:
 
 
 def true_arrangement(receipt: Receipt) -> Tensor | None:
-    """The true order of shuffled tokens: the original place of each of T released tokens in M batches of B images,
-    int64 [M·B, T].
-
-    Places are counted from 0 in each batch. None if the receipt (the shuffle's private record of what it did) holds no
-    order.
+    """The original place of each of T shuffled tokens in M batches of B images, int64 [M·B, T], counted from 0 in each
+    batch; None if the receipt holds no order.
 
     >>> from privkit.defenses.receipts import Permuted
     >>> true_arrangement(Permuted(source=torch.tensor([[[1, 2], [0, 3]], [[6, 7], [5, 4]]]))).tolist()

@@ -24,14 +24,8 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
 def placed(run: Path) -> tuple[list[Place], list[str]]:
     """Rank a run's defenses among the defenses in privkit's registry of measured results.
 
-    Returns:
-        A rank for each defense setting and adversary; and a sentence for each respect in which this run differs from
-        the registered runs.
-
-    Raises:
-        RunFolderError: if `run` is not a run folder.
-        UnfinishedRun: if no result of the run is finished.
-        UsageError: if no defended model was attacked, or no comparable run is registered.
+    Returns a rank for each defense setting and adversary; and a sentence for each respect in which this run differs
+    from the registered runs.
     """
     _, rows = finished_rows(run)
     if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):

@@ -49,14 +49,11 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
 def training_step(
     config: AuditConfig, defense: Component, pools: Pools, device: torch.device
 ) -> tuple[Rehearsal, float]:
-    """Measure the time of one training step on a small batch, and scale it to the whole batch.
+    """Measure one training step on a small batch: the untrained model with its batch size, and the seconds for a whole
+    batch.
 
     The first step uses the smallest batch; it shows that shapes fit, and warms up. Later steps use more records, until
-    a step is long enough to be timed, or uses the whole batch. If a step of the whole batch is still short, several
-    steps are timed.
-
-    Returns:
-        The untrained model with the timed batch size; and the seconds of one step on the whole batch.
+    a step is long enough to be timed, or uses the whole batch. If such a step is still short, several are timed.
     """
     whole, seconds = config.training.batch_size, 0.0
     domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain

@@ -54,10 +54,8 @@ class _RecordedContext(AttackContext):
     declared: Declared  # whether the recording's data agree with its declarations
 
     def refuse(self) -> None:
-        """Raise `NotApplicable` if the attack cannot be run on this recording.
-
-        Reasons are the attack's goal, a server's loss that the attack does not know, or too few recorded passes (how
-        often all records were sent).
+        """Raise `NotApplicable` if the attack's goal, the server's loss or the number of recorded passes rules the
+        attack out.
         """
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
@@ -72,10 +70,8 @@ class _RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """A check whether the recorded data contradict what the recording declares about itself, such as its defense or
-        noise.
-
-        Empty if only a defense is declared and nothing contradicts it.
+        """A check whether the data contradict the declared defense or noise; empty if only a defense is declared and
+        nothing does.
         """
         compared = self.declared.compared
         if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
@@ -226,10 +222,7 @@ class _RecordedContext(AttackContext):
 
 
 def recorded_context(start: AttackContext) -> _RecordedContext:
-    """What an attack on a recording gets, for one cell (one defense, attack and seed).
-
-    It also holds an unfinished result, with all fields that do not depend on the attack's outcome.
-    """
+    """The context of one cell on a recording, with the result's fields that do not depend on the attack's outcome."""
     config, cell, folder, source = start.config, start.cell, start.folder, start.config.recording
     assert source is not None
     device, passes = start.seed_data.auxiliary.x.device, cell.attack.spec.mounting.passes

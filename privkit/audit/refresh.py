@@ -28,14 +28,10 @@ def refresh(
     *,
     again: bool,
 ) -> str:
-    """Compare the stored provenance (data, code, versions, device) of a run's models and results with the current
-    provenance.
+    """Compare the stored provenance (data, code, versions, device) of a run's models and results with the current one.
 
-    If `again`, models and results with a changed provenance are moved to RUN/superseded, so that they are computed
-    anew. Otherwise a change raises a `RunFolderError`.
-
-    Returns:
-        A sentence on the moved models and results; empty if nothing changed.
+    If `again`, what changed is moved to RUN/superseded, so that it is computed anew; otherwise a change raises a
+    `RunFolderError`. Returns a sentence on what was moved; empty if nothing changed.
     """
     begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
     seeds = {cell.seed for cell, _ in begun}

@@ -43,11 +43,6 @@ def build(
         gates: the user's pass/fail conditions; None for the conditions of the last command on this run.
         pictures: whether the page shows the first private records and their guesses. If not, RUN/report shows no
             record, but RUN/cells still holds them.
-
-    Raises:
-        RunFolderError: if `run` is not a run folder.
-        UnfinishedRun: if no result of the run is finished.
-        DamagedFile: if a file of the folder is damaged.
     """
     run = root(run)
     manifest, stored = finished_rows(run)
@@ -140,22 +135,10 @@ def _arrays(
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
-    """The command line that computes one result of a run alone, with its undefended baseline; empty if the run was
-    started from Python.
+    """The command line that computes one result of a run alone, with its undefended baseline; empty for a run from
+    Python.
 
-    Args:
-        argv: the command line that started the run.
-        row: the result.
-
-    >>> from privkit.reports.schema import Row
-    >>> shared = dict(status="done", dataset="d", model="m", protocol="sl", partition="iid", auxiliary="disjoint")
-    >>> row = Row(cell="c", defense="mixup", attack="sdar", seed=1, attacked="private", batch_size=5, **shared)
-    >>> cell_command(["bin/privkit", "audit", "--seed", "0", "--seed=1", "--budget", "smoke", "--quiet"], row)
-    'privkit audit --budget smoke --defense mixup --attack sdar --seed 1'
-    >>> cell_command(["privkit", "audit", "--grid=grid.toml", "--workers", "2"], row)
-    'privkit audit --dataset d --model m --config=grid.toml --defense mixup --attack sdar --seed 1'
-    >>> cell_command(["privkit", "audit", "--recorded", "their", "--attack", "all"], row)
-    'privkit audit --recorded their --attack sdar --seed 1'
+    `argv` is the command line that started the run.
     """
     if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
         return ""

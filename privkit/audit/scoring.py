@@ -39,10 +39,9 @@ Scores = dict[str, Values]
 
 
 def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
-    """Raise `Misbehaved` if an attack's N guesses, [N, *domain.shape], are not valid records of the domain (images,
-    tokens or tables of a given shape).
+    """Raise `Misbehaved` if an attack's N guesses, [N, *domain.shape], are not valid records of the domain.
 
-    Guesses on a wrong scale, such as pixels in 0..255, would otherwise look like a failed attack.
+    Guesses on a wrong scale would otherwise look like a failed attack.
 
     >>> import torch
     >>> from privkit.domains.images.domain import Images
@@ -76,19 +75,12 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Score an attack's N guesses against the N attacked records, as they are ("unaligned") and after matching
-    ("matched").
+    """Score N guesses against the N attacked records, as they are ("unaligned") and after matching ("matched").
 
-    Matching assigns the guesses of each round to its records in the best way, which undoes a wrong order.
+    Matching assigns the guesses of each round of `batch_size` records to its records in the best way, which undoes a
+    wrong order. `perception` adds perceptual metrics; a classifier among its networks needs the records' `labels`.
 
-    Args:
-        truth: the attacked records, [N, ...], shaped like `guess`.
-        batch_size: number of records in a round, within which guesses are matched.
-        perception: feature networks, which add perceptual metrics; None for none.
-        labels: labels of the attacked records, needed if a feature network is a classifier.
-
-    Returns:
-        Alignment ("unaligned" or "matched") -> metric -> one value per record.
+    Returns alignment -> metric -> one value per record.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
@@ -110,15 +102,11 @@ def scored(
 
 
 def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> NDArray[np.int64]:
-    """Assign the guesses of each round to its records in the best way; return the number of each record's guess, int64
-    [N].
+    """The number of each record's guess, int64 [N], if the guesses of each round are assigned to its records in the
+    best way.
 
-    The assignment minimizes the total distance in the first metric for the kind of data (images, tokens or tables). It
-    uses the true records, so scores after it are an upper bound on the attack's success.
-
-    Args:
-        truth: the N attacked records.
-        batch_size: number of records in a round.
+    The assignment minimizes the total distance in the domain's first metric. It uses the true records, so scores after
+    it are an upper bound on the attack's success.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """
@@ -131,17 +119,10 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
     """Baseline for matched guesses: how close random records of the adversary are to the N attacked records after
-    matching, [N].
+    matching, [N], by the domain's first metric.
 
-    Closeness is measured by the first metric for the kind of data (images, tokens or tables). Matching assigns the
-    random records of a round to its attacked records in the best way. By chance, a small record resembles some record
-    of a round, so even unrelated records look like good guesses after matching.
-
-    Args:
-        truth: the attacked records, [N, *shape].
-        own: the adversary's M ≥ 1 own records, [M, *shape].
-        batch_size: number of records in a round.
-        seed: seed for the choice of random records.
+    By chance, a small record resembles some record of a round, so even unrelated records look like good guesses after
+    matching. `own` holds M ≥ 1 records.
     """
     places = np.random.default_rng(derive(seed, "matched own")).integers(0, len(own), len(truth))
     drawn = own[places.tolist()].to(truth.device)
@@ -161,8 +142,7 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """A sentence that says how many attacked records equal, or nearly equal, another attacked record; empty if none
-    does.
+    """A sentence if some attacked records equal, or nearly equal, another attacked record.
 
     No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k. Two
     images are nearly equal if their distance is below a hundredth of the mean distance; a good guess of one may then be
@@ -199,16 +179,10 @@ def _chunks(records: int) -> list[slice]:
 
 
 def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
-    """Whether each of N guesses correlates most with its own image among all images: probabilities [N] (below 1 for
-    ties).
+    """Probability [N] that each of N guesses correlates most with its own image among all images (below 1 for ties).
 
     Unlike a distance, a correlation also recognizes a pale or inverted guess. All guesses are compared with the same
-    sign, the sign that identifies more images.
-
-    Args:
-        truth: the attacked images, [N, C, H, W].
-        guess: the guesses, [N, C, H, W].
-        middle: a public mean image, [C, H, W], which is subtracted from images and guesses first.
+    sign, the sign that identifies more images. `middle` is a public mean image, [C, H, W], which is subtracted first.
 
     >>> import torch
     >>> images = torch.eye(4).view(4, 1, 2, 2)
@@ -223,21 +197,11 @@ def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 
 
 def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
-    """Whether each of N guesses, mirrored, rotated or shifted, correlates most with its own image: probabilities [N].
+    """Probability [N] that each of N guesses, mirrored, rotated or shifted, correlates most with its own image.
 
     Each guess is compared with each image in the position in which they are most alike. The positions are the
     symmetries of a square (or rectangle) and shifts by at most three pixels. Images of more than 32 pixels per side are
     first shrunk. Unlike in `identified_by_pattern`, inverted guesses are not recognized.
-
-    Args:
-        truth: the attacked images, [N, C, H, W].
-        guess: the guesses, [N, C, H, W].
-        middle: a public mean image, [C, H, W], which is subtracted first.
-
-    >>> import torch
-    >>> images = torch.rand(9, 1, 12, 12, generator=torch.Generator().manual_seed(0))
-    >>> float(identified_when_moved(images, images.roll(2, 3), images.mean(0)).mean())
-    1.0
     """
     from torch.nn.functional import adaptive_avg_pool2d, normalize
 
@@ -259,11 +223,9 @@ def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 
 
 def share(chances: Values) -> Metric:
-    """The share of identified records, in [0, 1], with its binomial interval.
+    """The share of identified records, with its binomial interval, from the probability of each, [N].
 
-    Args:
-        chances: for each record the probability that its guess identifies it: 1, 0, or a fraction for a tie (1/2 for
-            two records). The interval rounds their sum outwards.
+    A tie of two records counts 1/2 for each; the interval rounds the sum outwards.
 
     >>> found = share(np.array([1.0, 0.5, 0.0, 0.0]))
     >>> found.value, round(found.low, 3), round(found.high, 3)
@@ -276,12 +238,7 @@ def share(chances: Values) -> Metric:
 def mean_over(
     values: Values, *, higher_is_closer: bool, within: tuple[float, float] = UNBOUNDED, confidence: float = 0.95
 ) -> Metric:
-    """Mean of a metric over records, with its interval (`over_records`) and the value of the closest guess.
-
-    Args:
-        values: the metric's values for N ≥ 1 records, [N].
-        within: the range (low, high) of the values.
-        confidence: confidence of the interval, in (0, 1).
+    """Mean of N ≥ 1 values [N] with its interval (`over_records`), and the value of the closest guess.
 
     >>> found = mean_over(np.array([0.5, 0.7]), higher_is_closer=True, within=(0.0, 1.0))
     >>> round(found.low, 2), found.worst
@@ -293,13 +250,7 @@ def mean_over(
 
 
 def few(records: int) -> tuple[str, ...]:
-    """A warning if few records were attacked; empty otherwise.
-
-    With few records, intervals cover the mean of skewed values less often than their confidence says.
-
-    >>> few(50), few(5)[0][:38]
-    ((), 'the intervals rest on 5 attacked recor')
-    """
+    """A warning if few records were attacked: intervals cover the mean of skewed values less often than they say."""
     if records >= FEW:
         return ()
     return (
@@ -323,19 +274,10 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """How much closer an attack's guesses are to the records than constant guesses (the mean image, for example).
+    """How much closer an attack's guesses are to the records than each constant guess (the mean image, for example).
 
-    Returns, for each constant guess and metric, the mean difference, positive if the attack is closer. Intervals have
-    99 % confidence, since a run makes many comparisons: for every attack, seed and budget.
-
-    Args:
-        guesses: name of a constant guess -> its scores for the same records.
-        scores: the attack's scores, metric -> one value per record.
-        closer: metric -> whether higher values are closer.
-
-    >>> guess = {"mean_image": {"mse": np.array([0.5, 0.25])}}
-    >>> ahead({"mse": np.array([0.25, 0.125])}, guess, directions())["mean_image"]["mse"].value
-    0.1875
+    Returns the mean difference for each constant guess and metric, positive if the attack is closer. Intervals have 99
+    % confidence, since a run makes many comparisons: for every attack, seed and budget.
     """
     return {
         guess: {

@@ -136,13 +136,7 @@ def _wished(config: AuditConfig) -> dict[str, int]:
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
-    """Prepare what all defenses and attacks of one seed share: the data splits, the attacked records and the baseline
-    guesses.
-
-    Raises:
-        UsageError: if a part of the data is too small for the batch size.
-        DataError: if files are missing, damaged or too few.
-    """
+    """Prepare what all defenses and attacks of one seed share: the data, the attacked records and the baseline guesses."""
     records = read_records(config, seed, device)
     splits, victims = records.splits, records.victims
     batch = config.protocol.spec.active * config.training.batch_size
@@ -170,12 +164,9 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
     """Baseline guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked
     records.
 
-    Constant guesses come first; if the adversary has no own records, these are only mid-grey images. The class mean is
-    a guess that knows each record's true label. It is the mean of the adversary's own records with this label (for
-    tokens and categories the most frequent value), or of all own records if none has this label.
-
-    Args:
-        classes: whether the adversary's own records and the attacked records have labels of the same classes.
+    Constant guesses come first; if the adversary has no own records, these are only mid-grey images. With `classes`,
+    the class mean follows, which knows each record's true label: the mean of the adversary's own records with this
+    label (for tokens and categories the most frequent value), or of all own records if none has this label.
     """
     domain, count = victims.domain, len(victims)
     if not count:
@@ -217,13 +208,10 @@ def _without(own: Batch, victims: Batch) -> str:
 
 
 def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, dict[str, Metrics]]:
-    """Replace the upper limits of the share of identified records, for baseline guesses that do not use the release.
+    """Replace the upper limits of the share of identified records, in place, for guesses that do not use the release.
 
     The new limits hold for any such guess: of N records, a constant guess identifies one on average, and a guess for
     each class identifies one per class, since ties are broken at random.
-
-    Args:
-        floors: baseline guess -> alignment -> metric; it is changed in place and returned.
     """
     for name, found in floors.items():
         if (own := found["unaligned"].get(IDENTIFIED.name)) is not None:
@@ -267,17 +255,10 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
 
 def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, Pool | None, dict[str, int]]:
     """Open an audit's data: the private dataset, a separate dataset of the adversary's own images (or None), and the
-    parts' sizes.
+    number of records of each part. Pictures are not decoded yet.
 
-    The sizes are numbers of private, auxiliary (the adversary's) and test records, and of validation records if there
-    are any. Pictures are not decoded yet.
-
-    Args:
-        stand_ins: whether random records replace an official dataset if no data root is given.
-
-    Raises:
-        UsageError: if a part is too small for the batch size, or the training augments colors of gray images.
-        DataError: if files are missing or damaged, or the dataset has one class only.
+    With `stand_ins`, random records replace an official dataset if no data root is given. A part that is too small for
+    the batch size, and colors of gray images to augment, raise a `UsageError`.
     """
     budget, other = config.budget, None
     wished = budget.private + budget.auxiliary + budget.validation
@@ -339,8 +320,8 @@ def _auxiliary(
 ) -> tuple[Batch, int, str]:
     """The adversary's own records, how many records were left out of them, and a sentence on this.
 
-    Records that are private or attacked are left out. If too few are left for the control experiments (in which the
-    attack must win on known data), other records of the dataset are added.
+    Records that are private or attacked are left out. If too few are left for the control experiments, other records of
+    the dataset are added.
     """
     if config.auxiliary == "training":
         return splits.private, 0, ""

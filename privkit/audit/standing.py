@@ -40,21 +40,14 @@ _OF_NETWORK = {
 def held_against_its_releases(
     certificate: Certificate, edge: Clients, records: Tensor, *, batch: int, own_network: bool = False
 ) -> Certificate:
-    """Test a run's privacy certificate by measurements of its defense stages and of the clients' lower segment.
+    """Test a certificate by measurements of its defense stages and of the clients' lower segment on `records`.
 
     A claim that relies on a user's own stage is called declared, not proven, because measurements can refute what the
     stage says but not prove it. Some claims also rely on the lower segment: noise on smashed data protects one record
     only if the segment keeps records separate, and a shuffle hides an order only if tokens do not show their places.
     For a user's own network these two properties are only measured, so the claim is called declared, too.
 
-    Args:
-        batch: number of records in each batch.
-        own_network: whether the model is a user's own.
-        records: some records on which the segment is measured.
-
-    Returns:
-        The same certificate; or the certificate, called declared; or, if refuted, a certificate without a claim that
-        states the measurement.
+    Returns the certificate, perhaps called declared; or, if refuted, one without a claim that states the measurement.
     """
     if certificate.kind == "nothing":
         return certificate
@@ -78,10 +71,8 @@ def held_against_its_releases(
 
 
 def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
-    """Whether a privacy claim requires that each record's smashed data depend on this record alone.
-
-    This is required if noise on smashed data protects single records. It is not required for a claim about a whole
-    client, about labels, or about noise on the records themselves.
+    """Whether a claim requires that each record's smashed data depend on this record alone: noise on smashed data
+    protects single records. A claim about a client, labels, or noise on the records themselves does not require it.
     """
     if (certificate.kind, certificate.unit, certificate.covers) != ("differential_privacy", "record", "release"):
         return False
@@ -112,9 +103,7 @@ def fewest_orders(receipts: Sequence[Receipt]) -> Receipt:
 def certified(
     config: AuditConfig, edge: Clients, seed_data: SeedData, receipt: Receipt, passes: int
 ) -> tuple[ReleaseCount, Certificate]:
-    """Count how often a run released data of one record, and compute the run's privacy certificate.
-
-    The certificate is compared with the run's releases, which may refute it.
+    """Count how often a run released data of one record, and compute its certificate, which the releases may refute.
 
     Args:
         passes: how often the attacked records are sent after training.
@@ -176,21 +165,14 @@ def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
 
 @torch.no_grad()
 def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
-    """Number of records in a batch whose smashed data change if other records of the batch are replaced.
+    """Number of records in a batch of B whose smashed data change if other records of the batch are replaced.
 
     Two batches are combined once for each binary digit of the record numbers 0..B−1: the digit of a record says from
     which batch it comes. Any two numbers differ in some digit, so for each pair of records there is a combination in
     which one is kept and the other is replaced. This takes 3 + log₂ B evaluations. Each output number is compared on
-    the scale of its range.
+    the scale of its range. Only the first client's segment is measured, in evaluation mode, for which claims are made.
 
-    Args:
-        edge: the clients. Only the first client's segment is measured, in evaluation mode; this is the mode for which
-            claims about one record are made.
-        records: N records, [N, ...]; they are repeated if B > N.
-        batch: B, the number of records in a batch.
-
-    Returns:
-        The number, 0 to B; None if there are fewer than two different records.
+    Returns 0 to B; None if the records, which are repeated if there are fewer than B, are not two different ones.
     """
     if batch == 1:
         return 0
@@ -215,10 +197,9 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
 
 @torch.no_grad()
 def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> list[str]:
-    """Remarks for a result if a user's own lower segment draws random numbers, or moves or mixes the records of a
-    batch.
+    """A remark if a user's own lower segment draws random numbers, or moves or mixes the records of a batch.
 
-    Such a segment acts like a defense, but it is part of the undefended model, too. So no comparison shows what it
+    Such a segment acts like a defense, but it is part of the undefended model, too, so no comparison shows what it
     protects.
     """
     if not is_own_part(config.model.spec):

@@ -40,13 +40,8 @@ from privkit.wire.queries import Queries
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
     """Choose the attack's parameters that work best on the adversary's own records.
 
-    Returns the context (what the attack may use) with the chosen parameters, and a sentence on the choice.
-
-    The given parameters are tried first, so the chosen ones are never worse on these records.
-
-    Raises:
-        NotApplicable: if the attack cannot be run with the given parameters, the adversary has too few records, or the
-            queries that the threat model allows are used up.
+    Returns the context with the chosen parameters, and a sentence on the choice. The given parameters are tried first,
+    so the chosen ones are never worse on these records.
     """
     plan, attack = context.config.tune, context.cell.attack
     if plan is None:
@@ -201,11 +196,7 @@ def _read(path: Path, cell: str) -> list[Trial]:
 
 
 def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]:
-    """The attack parameters to try next.
-
-    Args:
-        space: parameter -> the values to search.
-        past: all trials so far; values outside `space` are ignored.
+    """The attack parameters to try next, after `past` trials, of which values outside `space` are ignored.
 
     Source: the tree-structured Parzen estimator of Bergstra et al. 2011, by optuna.
     """

@@ -76,10 +76,7 @@ class CellWorker:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """A context in which torch uses the run's number of threads, and a user's code cannot end the process.
-
-        The protection stops at the end of the context, even for threads that the user's code left running.
-        """
+        """A context in which torch uses the run's number of threads, and a user's code cannot end the process."""
         threads = torch.get_num_threads()
         torch.set_num_threads(self.threads)  # on resume, the manifest's number: other numbers round differently
         try:
@@ -170,7 +167,7 @@ _opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:
-    """Compute one task of a run (one defense, attack and seed) in a folder of its own, and return its result.
+    """Compute one task of a run in a folder of its own, and return its result.
 
     A process computes one task at a time, since threads share random generators. Errors in the task are part of the
     returned result; an exception that is raised here comes from the engine that distributes tasks.
@@ -218,10 +215,9 @@ def _computed(job: Job, task: Task) -> TaskResult:
 
 @contextmanager
 def _folder(wanted: Path | None) -> Iterator[Path]:
-    """A context that yields a folder for one task: `wanted`, or a new temporary folder if `wanted` is None or in use.
+    """A context that yields a folder for one task: `wanted`, or a temporary folder if `wanted` is None or in use.
 
-    The folder is removed at the end. But if the task fails in `wanted`, the folder stays, so that its files can be used
-    to continue.
+    The folder is removed at the end; but if the task fails in `wanted`, it stays, so that another worker can continue.
     """
     lock = None
     if wanted is not None:
@@ -266,14 +262,7 @@ def _open(job: Job) -> CellWorker:
 
 
 def pick_device(name: str) -> torch.device:
-    """Choose the torch device of a worker from its name, such as "cpu", "cuda", "cuda:1" or "auto" (a GPU if there is
-    one).
-
-    "cuda:1" also makes the second GPU torch's current GPU.
-
-    Raises:
-        UsageError: if the device does not exist.
-    """
+    """Choose the torch device from its name: "cpu", "cuda", "cuda:1" (which becomes the current GPU) or "auto"."""
     kind, _, number = as_device(name).partition(":")
     if kind == "cuda" and not torch.cuda.is_available():
         raise UsageError(f"--device {name}, but torch sees no CUDA device; use --device cpu or auto")
@@ -296,12 +285,8 @@ def check_precision(config: AuditConfig, device: torch.device) -> None:
 
 
 def devices(kind: str, workers: int) -> Sequence[str]:
-    """Device names for `workers` worker processes of the given kind, "cpu" or "cuda".
-
-    If there are fewer GPUs than workers, several workers share a GPU.
-
-    >>> devices("cpu", 2)
-    ['cpu', 'cpu']
+    """Names of the devices of `workers` processes of one kind, "cpu" or "cuda"; several share a GPU if there are too
+    few.
     """
     if kind == "cpu":
         return ["cpu"] * workers

@@ -109,10 +109,7 @@ class AuditConfig(ExecutionSettings):
 
     @property
     def parts(self) -> tuple[AuditConfig, ...]:
-        """This run as several configurations, one for each protocol.
-
-        The run's own `defenses`, `protocol` and `training` equal those of the first configuration.
-        """
+        """This run as one configuration for each protocol; the first is the run's own."""
         return (self, *self.also)
 
     @property

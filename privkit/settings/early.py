@@ -47,12 +47,7 @@ _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "is
 def check_parts(settings: Mapping[str, Any]) -> None:
     """Refuse unknown names, options and values of parts (defenses, attacks, …) early, without importing the parts.
 
-    `registry.parse` later checks plug-ins' options and rules between options, too. A `UsageError` gives the nearest
-    existing name.
-
-    >>> check_parts({"defense": ["none", "batch_shuffle:kep=0.5"]})
-    Traceback (most recent call last):
-    privkit.errors.UsageError: unknown option of defense batch_shuffle 'kep'; did you mean 'keep'? (allowed: ...)
+    `registry.parse` later checks plug-ins' options and rules between options, too.
     """
     for setting, kind in PART_SETTINGS.items():
         given = settings.get(setting)

@@ -14,14 +14,10 @@ Part = tuple[Component, tuple[Component, ...]]
 
 
 def _split_protocol(given: Any) -> tuple[Any, Any]:
-    """Split a user's defense into the defense itself and the protocol that it names, or None.
-
-    In a chain of several defenses, any of them may name the protocol of the chain.
+    """Split a user's defense, or chain of defenses, into the defense itself and the protocol that it names, or None.
 
     >>> _split_protocol("dp_cutmixsl:sigma=2,protocol=cutmixsl:clients=20")
     ({'name': 'dp_cutmixsl', 'sigma': 2}, 'cutmixsl:clients=20')
-    >>> _split_protocol(["clip", "patch_shuffle"])
-    ([{'name': 'clip'}, {'name': 'patch_shuffle'}], None)
     """
     stages, own = [], []
     for stage in (chain := stages_given(given)) or [given]:
@@ -45,16 +41,11 @@ def _with_protocol(label: str, protocol: str) -> str:
 
 
 def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
-    """Group defenses by the protocol under which they run: a list of (protocol, defenses), in the order of first
-    occurrence.
+    """Group defenses by the protocol under which they run, in the order of first occurrence.
 
-    A defense's protocol is the protocol that it names, or else the run's protocol. Without both, it is `cutmixsl` for a
-    defense that mixes several clients, and otherwise `sl`. Every protocol gets an undefended baseline, since results
-    under different protocols cannot be compared. A baseline that names no protocol gets the first defense's protocol. A
-    `UsageError` is raised for an unknown name, or if a protocol has too few clients for a mixing group.
-
-    Args:
-        protocol: the run's protocol as the user names it, or None.
+    A defense's protocol is the protocol that it names, or else the run's. Without both, it is `cutmixsl` for a defense
+    that mixes several clients, and otherwise `sl`. Every protocol gets an undefended baseline, since results under
+    different protocols cannot be compared. A baseline that names no protocol gets the first defense's protocol.
 
     >>> [(p.label, [d.label for d in part]) for p, part in defense_pairs(["patch_shuffle", "mixup"], None)]
     [('sl', ['none', 'patch_shuffle']), ('cutmixsl', ['none:protocol=cutmixsl', 'mixup'])]

@@ -38,22 +38,12 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     A table lists the strongest attacks on single defenses, mostly with default options. For other options, the registry
     of measured defenses gives the attacks that identified the most records, and the table's attacks on the defense
     follow. For a chain of defenses, or if neither table nor registry has the options, the table's attacks on each
-    defense of the chain come first, and a general list follows.
-
-    Args:
-        shared: whether several clients share an averaged or frozen lower segment, which the server then knows.
+    defense of the chain come first, and a general list follows. `shared` says whether several clients share an averaged
+    or frozen lower segment, which the server then knows.
 
     >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks
     ('jigsaw', 'jigsaw_white_box')
-    >>> choose(parse("defenses", "patch_shuffle:positions=keep"), "images").remark
-    'auto has not measured patch_shuffle:positions=keep: its general list of attacks is mounted'
-    >>> choose(parse("defenses", "gaussian_noise:sigma=3"), "images").remark  # the registry has it
-    ''
-    >>> choose(parse("defenses", "patch_shuffle"), "tables").attacks[:4]
-    ('black_box', 'ridge', 'nearest_record', 'field_order')
-    >>> choose(parse("defenses", "mixup"), "images", shared=True).attacks
-    ('mixture_posterior', 'mixture_posterior:passes=8', 'white_box', 'white_box:passes=8')
     """
     if defense.name == "none":
         return Chosen(attacks=(KINDS[domain].baseline,))

@@ -65,11 +65,7 @@ def _recorded_source(recording: Recording) -> Source:
 
 
 def sufficient_attacks(recording: Recording) -> Chosen:
-    """The attacks of `--attack auto` on the recorded defense that need only the recorded data.
-
-    Raises:
-        UsageError: if every attack needs more data.
-    """
+    """The attacks of `--attack auto` that need only the recorded data; a `UsageError` if every attack needs more."""
     described, own, kind = recording.description, len(recording.own) > 0, recording.domain.kind
     with only(recording.trust):
         known = choose(parse("defenses", described.defense), kind.name).attacks if described.defense else ()
@@ -97,12 +93,7 @@ def sufficient_attacks(recording: Recording) -> Chosen:
 
 
 def recorded_parts(settings: Mapping[str, Any], budget: Budget) -> Source:
-    """Read the recording that the user named, which replaces dataset, model and training.
-
-    Raises:
-        UsageError: if features need labels that were not recorded.
-        DataError: if the recording contradicts itself.
-    """
+    """Read the recording that the user named, which replaces dataset, model and training."""
     recording = read_recording(Path(settings["recorded"]).expanduser(), as_trust(settings.get("trust")))
     features = settings.get("features") or []
     named = [features] if isinstance(features, str) else list(features)

@@ -116,10 +116,9 @@ def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """The settings that a run's manifest stores for its workers.
+    """The settings that a run's manifest stores for its workers: of a recording those of the user, otherwise all.
 
-    They include the data root, since it may be missing from a worker's environment. For an audit of a recording they
-    are the user's settings, otherwise all settings with defaults (`given`).
+    They include the data root, since it may be missing from a worker's environment.
     """
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
@@ -299,10 +298,9 @@ def _tuning(plan: Tuning | None, attacks: Sequence[Component]) -> Tuning | None:
 
 
 def _attacks(asked: AuditSettings) -> tuple[Component, ...]:
-    """The attacks that the user named.
+    """The attacks that the user named, without `auto`, whose attacks depend on the defense.
 
-    `all` means every attack except constant guesses, which every result includes anyway. `auto` is skipped here, since
-    its attacks depend on the defense.
+    `all` means every attack except constant guesses, which every result includes anyway.
     """
     every = [name for name in part_table("attacks") if name not in CONSTANT_ATTACKS]
     named = [name for entry in asked.attack if entry != AUTO for name in (every if entry == "all" else [entry])]
@@ -356,11 +354,7 @@ def _place(dataset: Component) -> Path | None:
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
-    """Check what an attack declares, and set its epochs from the budget unless the user named epochs.
-
-    Raises:
-        UsageError: if the attack of a plug-in breaks the contract of `privkit.attacks.base`.
-    """
+    """Check what an attack declares, and set its epochs from the budget unless the user named epochs."""
     from privkit.attacks.declaration import check_declared
 
     spec: AnyAttack = attack.spec

@@ -11,13 +11,7 @@ from privkit.shared.measures import KINDS
 
 
 def domain_of(dataset: Component) -> str:
-    """The domain of a dataset: "images", "tokens" or "tables".
-
-    A `UsageError` is raised if a plug-in's dataset names another domain.
-
-    >>> domain_of(parse("datasets", "digits"))
-    'images'
-    """
+    """The domain of a dataset: "images", "tokens" or "tables"; a plug-in's dataset may name a wrong one."""
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
     if domain not in KINDS:
         raise UsageError(
@@ -27,13 +21,9 @@ def domain_of(dataset: Component) -> str:
 
 
 def model_for(dataset: Component, given: Any) -> Component:
-    """The model that the user named (`given`), or the default model for the dataset's domain (images, texts or tables).
+    """The model that the user named (`given`), or the default model for the dataset's domain.
 
-    Raises:
-        UsageError: if the model reads records of another domain; the error names the models that fit.
-
-    >>> model_for(parse("datasets", "breast_cancer"), None).name
-    'table_mlp'
+    >>> from privkit.parts.registry import parse
     >>> model_for(parse("datasets", "breast_cancer"), "lenet5")
     Traceback (most recent call last):
     privkit.errors.UsageError: lenet5 reads images, and breast_cancer holds table rows; models for them: difm, table_mlp
@@ -48,11 +38,7 @@ def model_for(dataset: Component, given: Any) -> Component:
 
 
 def reads_another(model: str, read: str, dataset: str, domain: str, fitting: Iterable[str]) -> UsageError:
-    """The error for a model that reads records of another domain (images, texts or tables) than the dataset's.
-
-    Args:
-        fitting: names of models that read the dataset's records.
-    """
+    """The error for a model that reads another domain than the dataset's; `fitting` names models that would do."""
     return UsageError(
         f"{model} reads {KINDS[read].noun}, and {dataset} holds {KINDS[domain].noun}; models for them: "
         f"{', '.join(sorted(fitting))}"

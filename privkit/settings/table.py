@@ -297,9 +297,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(declared: type[_Class], settings: Mapping[str, Any]) -> _Class:
-    """Create an instance of a class of settings from the user's values, each of which is checked.
-
-    A `UsageError` names the first value that is not allowed.
+    """An instance of a class of settings from the user's values, each of which is checked.
 
     >>> checked(ExecutionSettings, {"cell_memory": "4GiB"}).cell_memory
     4294967296

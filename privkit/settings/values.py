@@ -22,13 +22,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 
 
 def of_type(name: str, kinds: type | tuple[type, ...], what: str) -> Callable[[Any], Any]:
-    """Create a function that checks the type of a setting's value and returns the value; `what` describes allowed
-    values.
-
-    >>> of_type("download", bool, "true or false")("no")
-    Traceback (most recent call last):
-    privkit.errors.UsageError: download must be true or false, got 'no'
-    """
+    """A function that checks the type of a setting's value and returns the value; `what` describes allowed values."""
 
     def checked(given: Any) -> Any:
         if not isinstance(given, kinds):
@@ -77,7 +71,7 @@ def as_seconds(given: Any) -> float:
 
 
 def as_memory(given: Any) -> int:
-    """Parse an amount of memory such as "4GiB" into bytes.
+    """Bytes of an amount of memory.
 
     >>> as_memory("500MiB"), as_memory("2G")
     (524288000, 2147483648)
@@ -100,11 +94,7 @@ def as_count(name: str, most: int = 1024, least: int = 1) -> Callable[[Any], int
 
 
 def as_trust(given: Any) -> tuple[str, ...]:
-    """Parse the modules from which a recording may build its segments: a tuple of names, each once.
-
-    >>> as_trust("mynets"), as_trust(["mynets.small", "torch.nn"]), as_trust(None)
-    (('mynets',), ('mynets.small', 'torch.nn'), ())
-    """
+    """The modules from which a recording may build its segments: names, each once."""
     names = [] if given is None else as_many(given)
     for name in names:
         known = isinstance(name, str) and _MODULE.fullmatch(name)
@@ -114,11 +104,7 @@ def as_trust(given: Any) -> tuple[str, ...]:
 
 
 def as_device(given: Any) -> str:
-    """Check the name of a computing device: auto, cpu, cuda, or one of several GPUs by its number, such as cuda:1.
-
-    >>> as_device("cuda:1")
-    'cuda:1'
-    """
+    """A computing device: auto, cpu, cuda, or one of several GPUs by its number, such as cuda:1."""
     device: str = of_type("device", str, "auto, cpu, cuda, or cuda:0, cuda:1, …")(given)
     if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,4})?", device):
         raise UsageError(f"a device is auto, cpu, cuda, or cuda:0, cuda:1, …; got {shortened(device)}")

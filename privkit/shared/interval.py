@@ -28,11 +28,8 @@ class Interval:
 def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Interval:
     """The share of hits among independent trials, with its exact confidence interval.
 
-    Args:
-        hits: number of hits, 0..trials. A trial with several dependent parts may count with its share of hits; the
-            number is then rounded down for the lower limit and up for the upper limit.
-        trials: number of trials, n ≥ 1.
-        confidence: probability in (0, 1) that both limits hold.
+    A trial with several dependent parts may count with its share of hits; `hits` is then rounded down for the lower
+    limit and up for the upper limit.
 
     Source: Clopper and Pearson 1934, computed by scipy `binomtest`.
     """

@@ -274,8 +274,7 @@ CONSTANT_ATTACKS = frozenset(floor.name for floor in FLOORS.values() if floor.mo
 
 
 def measure(name: str) -> Measure:
-    """Look up a measure of closeness by its name. A name outside the table, such as a plug-in's measure, serves as its
-    own title.
+    """A measure by its name; a name outside the table, such as a plug-in's measure, serves as its own title.
 
     >>> measure("ssim").title, measure("matched_ssim").within, measure("sharpness").heading
     ('SSIM', (-1.0, 1.0), 'sharpness')
@@ -285,9 +284,7 @@ def measure(name: str) -> Measure:
 
 
 def floor_title(name: str, protocol: str = "") -> str:
-    """The title in tables of a guess that uses no release (a floor for attacks), such as mid-grey.
-
-    The protocol is added if given; a guess that is not in privkit's list keeps its name.
+    """The title of a floor in tables, with the protocol if given.
 
     >>> floor_title("mid_grey"), floor_title("loudest", "sl")
     ('mid-grey', 'loudest (sl)')
@@ -296,11 +293,7 @@ def floor_title(name: str, protocol: str = "") -> str:
 
 
 def differs(values: Mapping[str, float | None]) -> bool:
-    """Whether a guess that uses no release has different scores under different protocols, to three decimals.
-
-    `values` holds the score under each protocol.
-
-    Protocols form different batches, so different records may be attacked.
+    """Whether a floor's scores under the protocols differ, to three decimals: their batches attack different records.
 
     >>> differs({"sl": 0.1841, "cutmixsl": 0.1732}), differs({"sl": 0.1841, "cutmixsl": 0.1839}), differs({})
     (True, False, False)
@@ -309,18 +302,12 @@ def differs(values: Mapping[str, float | None]) -> bool:
 
 
 def records_called(noun: str) -> Records | None:
-    """The kind of records (images, texts or table rows) that a noun in results names; None for an unknown noun.
-
-    >>> records_called("table rows").likeness
-    'cells'
-    """
+    """The kind of records that a noun in results names; None for an unknown noun."""
     return next((kind for kind in KINDS.values() if kind.noun == noun), None)
 
 
 def deciding(names: list[str]) -> str:
-    """Which of a result's measures compares attacks: its name, or "" if there are no measures.
-
-    It is the first in the table of measures or, if the table has none of them, the first in `names`.
+    """Which of a result's measures compares attacks: the first in the table of measures, else the first name, else "".
 
     >>> deciding(["psnr", "mse"]), deciding(["sharpness"]), deciding([])
     ('mse', 'sharpness', '')
@@ -330,9 +317,5 @@ def deciding(names: list[str]) -> str:
 
 
 def likeness(names: list[str]) -> str:
-    """Which of a result's measures shows how similar guesses look to the records: its name, or "" if it is missing.
-
-    >>> likeness(["mse", "psnr", "ssim"]), likeness(["mse", "psnr"])
-    ('ssim', '')
-    """
+    """Which of a result's measures shows how similar guesses look to the records, or ""."""
     return next((kind.likeness for kind in KINDS.values() if kind.likeness in names), "")

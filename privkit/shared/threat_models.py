@@ -29,9 +29,5 @@ nest."""
 
 
 def threat_name(model: str) -> str:
-    """The readable name of a threat model, for tables and sentences.
-
-    >>> threat_name("many_passes")
-    'many passes'
-    """
+    """The readable name of a threat model."""
     return model.replace("_", " ")

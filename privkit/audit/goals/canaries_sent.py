@@ -95,38 +95,25 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
 
 
 def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
-    """Why the releases of different canary images depend on each other, in words; empty if they are independent.
-
-    This follows from the receipt (what the defense states about its release) and from how the lower segment is trained.
-
-    >>> from privkit.defenses.base import ONE_RELEASE
-    >>> from privkit.defenses.receipts import Nothing
-    >>> _shared(Nothing(reason="it is a test"), ONE_RELEASE)
-    'nothing is known of how the rows of this release depend on each other'
-    """
+    """Why the releases of different canaries depend on each other, in words; empty if they are independent."""
     if receipt.shared:
         return receipt.shared
     return "" if release_count.lower_model == "frozen" else "the lower segment learns from the canaries"
 
 
 def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:
-    """For each canary, its own or its counterpart's content, chosen by the canary's coin, [K, ...]."""
+    """For each canary, its own or its counterpart's content, by its coin, [K, ...]."""
     return torch.where(coins.view(-1, *[1] * (present.ndim - 1)).to(present.device), present, absent)
 
 
 def farthest(look: Look, present: Tensor, candidates: Tensor, clients: int, batch: int) -> Tensor:
-    """Choose a counterpart for each of K canary images: the candidate image whose release by the same client differs
-    most.
+    """For each of K canaries, the number of the candidate whose release by the same client differs most, int64 [K].
 
     Args:
         present: releases of the canaries, [K, ...], ordered by round, and within a round by client.
-        look: maps images to their releases.
-        candidates: N candidate images, [N, C, H, W]; every client tries all of them.
+        candidates: N images, [N, C, H, W]; every client tries all of them.
         clients: number of clients, or 1 if all have the same lower segment.
         batch: number of images per client and round.
-
-    Returns:
-        The numbers of the chosen candidates, int64 [K].
     """
     rounds = -(-len(candidates) // batch)
     order = (torch.arange(rounds * batch, device=candidates.device) % len(candidates)).view(rounds, batch)

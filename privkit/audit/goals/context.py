@@ -46,9 +46,8 @@ _REVERSED = "of the reversed scores, since the whole interval of the AUC lies be
 class AttackContext:
     """What one attack of an audit may use: what crossed the cut, and the parts of the model that its adversary knows.
 
-    It belongs to one cell (one defense, attack and seed). Subclasses override the methods that give access to the
-    model; here these return None. The subclass for a trained model can give an adversary everything, the subclass for a
-    recording only recorded data.
+    It belongs to one cell. Subclasses override the methods that give access to the model, which here return None: for a
+    trained model, they can give an adversary everything, for a recording only recorded data.
     """
 
     config: AuditConfig  # the run's configuration
@@ -153,11 +152,8 @@ class AttackContext:
         """Run the attack's control experiments, in which it must succeed on easy data and fail on noise; return their
         checks.
 
-        The checks are stored in the run folder, so `mount`, which runs the experiments, is called once for each attack,
-        shape of a release and value of `of`.
-
-        Args:
-            of: further JSON values on which the experiments depend.
+        They are stored in the run folder, so `mount` is called once for each attack, shape of a release and value of
+        `of`.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})
@@ -212,16 +208,11 @@ def must_have_one_label(context: AttackContext) -> None:
 
 
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
-    """How well an attack's scores separate positive from negative examples: AUC, advantage and true positive rate, in
-    [0, 1].
+    """AUC, advantage and true positive rate at 1 % false positives of scores that separate `positive`, bool [N].
 
-    The true positive rate is taken at 1 % false positives. If the AUC's whole interval lies below 1/2, the rate and the
-    advantage use the negated scores, and `method` says so. Otherwise the sign is kept, because the better of two signs
-    would suggest a leak where there is none. Random scores are negated in one of forty runs.
-
-    Args:
-        positive: which of the N examples are positive, bool [N].
-        batches: the round of each example, int [N], to add the mean AUC within rounds; None without rounds.
+    If the AUC's whole interval lies below 1/2, the rate and the advantage use the negated scores, and `method` says so.
+    Otherwise the sign is kept, because the better of two signs would suggest a leak where there is none. Random scores
+    are negated in one of forty runs. `batches`, the round of each example, adds the mean AUC within rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)
@@ -237,9 +228,6 @@ def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) 
 
 
 def better_than_chance(answers: Mapping[str, Interval]) -> tuple[bool, float]:
-    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and its error 1 − AUC, in [0, 1].
-
-    The audit reads the error to decide whether the attack is run again with a larger budget.
-    """
+    """Whether an attack's AUC (from `told_apart`) is significantly above 1/2; and its error 1 − AUC, for escalation."""
     auc = answers["auc"]
     return auc.low > 0.5, 1 - auc.value

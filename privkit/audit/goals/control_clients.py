@@ -65,11 +65,8 @@ def _unknown(stage: Defense) -> str:
 
 
 def _within_bounds(defense: Defense, white: Tensor) -> float:
-    """The largest power of 1/2 by which a white image must be scaled so that the defense's clamp or norm bound leaves
-    it unchanged.
-
-    Control experiments send images through the defense; a clamp that changes the images would make them meaningless.
-    The factor is 1 if the defense does not change a white image, or no factor suffices.
+    """The largest power of 1/2 by which a white image must be scaled so that a clamp or norm bound leaves it unchanged,
+    since control experiments send images through the defense; 1 if none suffices.
     """
     factors = [0.5**halvings for halvings in range(_HALVINGS)]
     return next((f for f in factors if torch.equal(defense.public_transform(f * white), f * white)), 1.0)
@@ -93,16 +90,12 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Build clients for a control experiment: their smashed data are the records themselves, which pass the run's
-        defense without noise.
+        """Clients for a control experiment: their smashed data are the records themselves, which pass the defense
+        without noise.
 
         Args:
             shape: shape of the records; images may be smaller than the run's images.
-            marked: whether a mark in each token reveals its record (`Marked`), for a defense that moves or drops
-                tokens.
-
-        Raises:
-            NotApplicable: if the defense cannot take such records.
+            marked: whether a mark in each token reveals its record (`Marked`), if tokens are moved or dropped.
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device
@@ -165,12 +158,10 @@ class HonestClients:
         return torch.stack(parts).flatten(0, 2)
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All numbers that the server sees if n clients send their B images `passes` times, as one vector,
-        differentiable in the images.
+        """All numbers that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable
+        vector.
 
-        Args:
-            rounds: number of rounds from one sending of these images to the next.
-            images: float [n, B, C, H, W].
+        `rounds` is the number of rounds from one sending of these images to the next.
         """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)

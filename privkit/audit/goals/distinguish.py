@@ -27,11 +27,9 @@ _STANDS = "claim_stands"
 
 
 def ask(context: TrainedContext) -> Row:
-    """Run a canary attack: for each attacked image, send either the image or its counterpart, at random, and let the
-    attack guess which.
+    """Run a canary attack: send each attacked image or its counterpart, at random, and let the attack guess which.
 
-    The chosen image is sent as often as the run sends a record. Returns the result, with a lower bound on ε that
-    follows from the guesses.
+    The chosen image is sent as often as the run sends a record. The result has a lower bound on ε.
     """
     attack: CanaryAttack = context.cell.attack.spec
     seed = context.cell.seed
@@ -77,10 +75,9 @@ def ask(context: TrainedContext) -> Row:
 
 
 def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
-    """Check that an attack's lower bound on ε does not exceed the claimed ε.
+    """Check that an attack's lower bound on ε does not exceed the claimed ε; empty if nothing is claimed.
 
-    The check is undecided if the bound could not exceed the claim even for a perfect attack. Empty if nothing is
-    claimed.
+    The check is undecided if the bound could not exceed the claim even for a perfect attack.
     """
     if audit.claimed == inf:
         return ()

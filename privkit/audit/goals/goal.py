@@ -41,8 +41,7 @@ class Cost(NamedTuple):
 
 
 class AuditGoal:
-    """How an audit runs attacks with one goal, such as reconstruction. A new goal must define `ask`; all other methods
-    have defaults.
+    """How an audit runs attacks with one goal, such as reconstruction. A new goal must define `ask`.
 
     `escalates` says whether attacks with this goal are run again with a doubled budget if they fail.
     """
@@ -50,13 +49,8 @@ class AuditGoal:
     escalates: ClassVar[bool] = False
 
     def ask(self, context: Any) -> Row:
-        """Run the attack on a defended model, score its output, and return the result.
-
-        Args:
-            context: the attack and what it may use (an `AttackContext`).
-
-        Raises:
-            NotApplicable: if the attack cannot be run; the message says why.
+        """Run the attack of a context (an `AttackContext`), score its output, and return the result; may raise
+        `NotApplicable`.
         """
         raise NotImplementedError
 
@@ -68,19 +62,15 @@ class AuditGoal:
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """The attack's input for a dry run that measures its time; None if the time is negligible. Errors as in `ask`.
-
-        Args:
-            held: names of the fields of the input that are given to the attack.
+        """The attack's input, with the fields `held`, for a dry run that measures its time; None if the time is
+        negligible.
         """
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Estimate the cost of an attack in a run.
+        """Estimate the cost of an attack in a run from its measured time on random records.
 
-        Args:
-            timed: the attack's measured time on random records.
-            sizes: numbers of private, auxiliary, test and attacked ("victims") records; "a_round", the number of
-                records that all clients send in a round; and "rounds", the number of rounds of the training.
+        `sizes` has the numbers of private, auxiliary, test and attacked ("victims") records; "a_round", the number of
+        records that all clients send in a round; and "rounds", the number of rounds of the training.
         """
         return Cost()
 

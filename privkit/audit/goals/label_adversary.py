@@ -81,9 +81,8 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
     """Split the texts in recorded rounds into one example for each place; its label is the next token, or −1 for
     padding.
 
-    The texts are recorded at the second cut of a U-shaped model. The scores of all `words` words at all places may not
-    fit into memory, so only the first rounds are used, up to `_MOST_SCORES` scores. The returned sentence says if
-    rounds are left out.
+    The scores of all `words` words at all places may not fit into memory, so only the first rounds are used, up to
+    `_MOST_SCORES` scores. The returned sentence says if rounds are left out.
     """
     made, left = Transcript(), _MOST_SCORES // words
     for kept in transcript.rounds:
@@ -136,11 +135,7 @@ def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> Label
 def known_rows(attack: LabelAttack, own: Tensor, rounds: Tensor) -> Tensor:
     """Numbers of the examples whose labels the adversary knows, int64; empty if the attack uses no known labels.
 
-    These are a few examples of each label, or the first positive example of each round.
-
-    Args:
-        own: labels of N examples, [N].
-        rounds: the round of each example, [N].
+    These are a few examples of each label in `own` [N], or the first positive example of each of the `rounds` [N].
     """
     if "known_rows" not in known_to(attack):
         return own[:0]
@@ -180,12 +175,9 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
     """For each of N records that a client sends, the label of the other client's record in the same mixture, [clients,
-    N].
+    N]; −1 without one.
 
-    It is −1 if there is no other record.
-
-    Either the defense mixes the records of two clients, or two clients get the mean of their gradients. An attack by
-    one client then looks for the label of the other client's record.
+    Either the defense mixes the records of two clients, or two clients get the mean of their gradients.
     """
     group, averaged = transcript.rounds[0].view.mixed, context.config.protocol.spec.gradient == "average"
     if group != 2 and not (group == 1 and clients == 2 and averaged):
@@ -208,11 +200,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 def one_of(labels: Tensor, positive: int) -> Tensor:
     """One label for each of N records, [N].
 
-    Records with several of L labels, bool or int [N, L], become binary: `positive` if the record has this label,
-    otherwise `positive + 1`.
-
-    >>> one_of(torch.tensor([[0, 1, 0], [1, 0, 1]]), positive=1).tolist()
-    [1, 2]
+    Records with several of L labels, [N, L], become `positive` if they have this label, otherwise `positive + 1`.
     """
     if not several(labels):
         return labels

@@ -134,11 +134,7 @@ def _mountable(context: AttackContext) -> tuple[tuple[Cut, ...], int]:
 
 @dataclass(frozen=True)
 class _Answered:
-    """A label attack's scores in each epoch, the true labels of the scored records, and how well the scores predict
-    them.
-
-    `auc` holds the AUC at each cut of the model; `answers` holds all metrics at the best cut.
-    """
+    """The answer of a label attack."""
 
     by_epoch: list[Asked]
     truth: Tensor
@@ -148,7 +144,7 @@ class _Answered:
 
 
 def _both_cuts(auc: Mapping[Cut, float]) -> str:
-    """A sentence with the AUC at each cut of a U-shaped model, whose server infers the clients' labels.
+    """A sentence with the AUC at each cut of a U-shape.
 
     >>> _both_cuts({"second": 0.98, "first": 0.5}).partition(": ")[2]
     'AUC 0.980 at the second cut, 0.500 at the first one; the row has the clearer'
@@ -160,13 +156,10 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
 
 
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
-    """The share of correctly inferred labels; empty if the attack scores one label only.
+    """The share of correctly inferred labels [N]; empty if the attack scores one label only.
 
-    If `clusters` is true, also the share after the best renaming of labels. It is left out for texts, whose labels are
-    too many words.
-
-    Args:
-        labels: the true labels of the N scored records, int64 [N].
+    If `clusters`, also the share after the best renaming of labels, left out for texts, whose labels are too many
+    words.
     """
     if scores.of_labels is None:
         return {}
@@ -204,14 +197,12 @@ def asked(
     of_epoch: tuple[Tensor, Remembered] | None = None,
     cut: Cut = "own",
 ) -> Asked:
-    """Run a label attack on every client (or on the server); return the score, true label and round of every attacked
+    """Run a label attack on every client (or the server of a U-shape); return the score, label and round of each
     record.
 
     Args:
         of_epoch: the ids of the N records that each client sent in this epoch, [clients, N]; and which records' labels
             are known since the first epoch. None if only one epoch is attacked.
-        cut: where gradients are read: "own" at a client, or the "first" or "second" cut at the server of a U-shaped
-            model.
     """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []
@@ -275,8 +266,8 @@ def _each_epoch(
 ) -> tuple[list[dict[Cut, Asked]], list[Tensor]]:
     """Repeat the training and run a label attack after each epoch, so that only one epoch's rounds are in memory.
 
-    Returns, for each epoch, the attack's results at each cut, and the ids of the scored records. A client knows these
-    ids for its own records, even if they are augmented.
+    Returns, for each epoch, the attack's results at each cut, and the ids of the scored records, which a client knows
+    for its own records, even if they are augmented.
     """
     transcript, steps = _transcript(attack), context.steps
     found: list[dict[Cut, Asked]] = []
@@ -298,12 +289,8 @@ def _each_epoch(
 
 
 def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) -> Tensor:
-    """Find a client's records with known labels again in a later epoch: their numbers in this epoch's order.
-
-    Args:
-        known: the numbers of these records in the first epoch.
-        records: ids of the client's N records in this epoch, [N].
-        remembered: client -> ids of its records with known labels; the first epoch fills it.
+    """The numbers, in a later epoch's order of `records` [N], of a client's records with known labels; the first call,
+    with the numbers of the first epoch, fills `remembered`.
 
     >>> before: Remembered = {}
     >>> sent = torch.tensor([5, 8]), torch.tensor([8, 5])
@@ -314,10 +301,7 @@ def _again(known: Tensor, records: Tensor, remembered: Remembered, client: int) 
 
 
 class _Labels(AuditGoal):
-    """How an audit runs label inference attacks.
-
-    These attacks need the gradients of training rounds, so the training is repeated if gradients were not recorded.
-    """
+    """Label inference needs the gradients of training rounds; the training is repeated if they were not recorded."""
 
     escalates: ClassVar[bool] = True
 
@@ -354,11 +338,10 @@ class _Labels(AuditGoal):
         return observed(attack, transcript, context, 0, owned[0], known_rows(attack, owned[0], rounds), cut)
 
     def cost(self, attack: LabelAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Estimate the cost of repeating the training and attacking each client, in one epoch or all, at both cuts of a
-        U-shaped model.
+        """The cost of repeating the training and attacking each client, in one epoch or all, at both cuts of a U-shape.
 
         An attack that reads gradients learns from all records; any other attack learns from the few records with known
-        labels. The two control experiments (on easy data and on noise) use few records.
+        labels. The two control experiments use few records.
         """
         protocol, epochs = config.protocol.spec, config.budget.epochs
         times = protocol.active * (2 if protocol.labels == "kept" else 1)

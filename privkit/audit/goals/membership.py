@@ -29,8 +29,7 @@ from privkit.training.round import answered
 def ask(context: TrainedContext) -> Row:
     """Run a membership inference attack: it must tell private images that training released from as many test images.
 
-    Both kinds go through the model in one random order, so a defense that mixes a batch mixes both kinds. Returns the
-    result.
+    Both go through the model in one random order, so a defense that mixes a batch mixes both kinds.
     """
     attack: MembershipAttack = context.cell.attack.spec
     splits, size = context.seed_data.splits, context.round_size
@@ -74,8 +73,8 @@ def ask(context: TrainedContext) -> Row:
 def released(context: TrainedContext) -> Tensor:
     """Numbers of the private images that training released at least once, ascending, int64 on the images' device.
 
-    The orders of all epochs are drawn again from the seed. Images are never released if they are left over at the end
-    of every epoch, if no client holds them, or if their client never reaches them.
+    The orders of all epochs are drawn again from the seed. An image is never released if it is left over at the end of
+    every epoch, or if its client never reaches it.
     """
     private = context.seed_data.splits.private
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)

@@ -207,12 +207,9 @@ def _by_column(table: Tables, truth: Tensor, guess: Tensor) -> str:
 
 
 def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interval], str]:
-    """Score the order of tokens that an attack found for a defense that shuffles tokens; empty if no defense shuffles.
+    """Score the order of tokens that an attack found (`guess`); empty if no defense shuffles.
 
     Returns metrics with intervals; and a sentence with the scores that result if all tokens are left as they came.
-
-    Args:
-        guess: the guessed original place of each token.
     """
     receipts = context.recording.receipts[: len(context.recording.receipts) // context.attack.mounting.passes]
     orders = [true_arrangement(receipt) for receipt in receipts]
@@ -251,10 +248,8 @@ def order(context: AttackContext, guess: Permutation) -> tuple[dict[str, Interva
 
 
 def noticed(context: AttackContext, clients: LiveClients) -> str:
-    """A sentence that says in which round a client with the detector SplitGuard would have noticed that the server
-    hijacked the training.
-
-    It also says whether the client would raise a false alarm in honest training.
+    """In which round a client with the detector SplitGuard would have noticed that the server hijacked the training,
+    and whether it would raise a false alarm in honest training.
     """
     guard = clients.guard
     if guard is None or not guard.scores:
@@ -368,8 +363,8 @@ class _Reconstruct(AuditGoal):
         return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """Estimate an attack's cost from its measured time, scaled by the numbers of the adversary's own and of
-        attacked records.
+        """An attack's cost from its measured time, scaled by the numbers of the adversary's own and of attacked
+        records.
 
         The two control experiments are a short run on few records and a shorter run on noise. An attack that reads the
         history of the server's segment needs the training to be repeated, which adds training steps.
@@ -386,11 +381,9 @@ class _Reconstruct(AuditGoal):
 
 
 def _scaled(attack: ImageAttack, timed: Timed, own: float, victims: float, a_round: int) -> float:
-    """Seconds of an attack with `own` records of the adversary and `victims` attacked records, scaled from a timed
-    trial.
+    """Seconds of an attack with `own` records of the adversary and `victims` attacked ones, scaled from a timed trial.
 
-    The time of a hijacking attack scales only with the `a_round` records of a round, since its number of rounds is
-    fixed.
+    A hijack has a fixed number of rounds, so its time scales only with the `a_round` records of a round.
     """
     larger = max(own / timed.records, victims / timed.victims)
     return timed.seconds * (a_round / timed.victims if "clients" in attack.needs else larger)

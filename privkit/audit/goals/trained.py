@@ -99,9 +99,8 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment of the network, which the adversary knows.
-
-        None if the adversary holds only parts of each release, or if the clients hold the last layer.
+        """The server's segment; None if the adversary holds only parts of each release, or if clients hold the last
+        layer.
         """
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
@@ -117,11 +116,7 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """A sentence that warns if the server received other data on the texts that this attack ignores; otherwise
-        empty.
-
-        In a U-shaped model for texts, the server also gets gradients that depend on the next token at each place.
-        """
+        """A warning that the server of a U-shape also received gradients that depend on the next token at each place."""
         if not texts_return(self.config, self.model.edge):
             return ""
         return (
@@ -164,11 +159,10 @@ class TrainedContext(AttackContext):
         )
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """A new certificate and its limits on attacks, if a hijacking attack trained the clients for more rounds than
-        the run.
+        """The certificate and limits of the rounds of a hijack, if it trained the clients for longer than the run; else
+        empty.
 
-        Returns fields of the result. Empty if the honest training has at least `rounds` rounds, or if nothing is
-        claimed for the release. ε is computed for whole epochs.
+        ε is computed for whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"
