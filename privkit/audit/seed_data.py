@@ -136,7 +136,7 @@ def _wished(config: AuditConfig) -> dict[str, int]:
 
 
 def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Perception | None = None) -> SeedData:
-    """Prepare what all defenses and attacks of one seed share: the data, the attacked records and the baseline guesses."""
+    """Prepare what all defenses and attacks of one seed share: data, attacked records and baseline guesses."""
     records = read_records(config, seed, device)
     splits, victims = records.splits, records.victims
     batch = config.protocol.spec.active * config.training.batch_size

@@ -31,7 +31,7 @@ from privkit.settings.table import (
     with_defaults,
 )
 from privkit.settings.values import as_options
-from privkit.shared.measures import CONSTANT_ATTACKS, IDENTIFIED, KINDS, OF_RECORDS
+from privkit.shared.measures import CONSTANT_ATTACKS
 from privkit.shared.own_records import OF_THE_DATASET
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
         recording=source.recording,
     )
     config = replace(config, tune=_tuning(asked.tune, config.every_attack), settings=_kept(settings, given, config))
-    _check_domain(config)
+    check_same_domain(config)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
 
 
@@ -206,26 +206,6 @@ def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) ->
     training: TrainingSpec = specify("training", TrainingSpec, options)
     training.check_epochs(budget.epochs)
     return training
-
-
-def _check_domain(config: AuditConfig) -> None:
-    dataset, auxiliary = config.dataset, config.auxiliary
-    domain = domain_of(dataset)
-    other = domain if auxiliary in OF_THE_DATASET else domain_of(parse("datasets", auxiliary))
-    augment = config.training.augment
-    check_same_domain(dataset.name, domain, auxiliary=auxiliary, other=other, augment=augment, features=config.features)
-    if config.metrics and not KINDS[domain].pictures:
-        raise UsageError(
-            f"metric={config.metrics[0].label} looks at images, and {dataset.name} holds none; leave it out"
-        )
-    kind = KINDS[domain]
-    measured = {one.name: None for one in (*kind.measures, *kind.perceived, IDENTIFIED)}
-    for gate in config.gates:
-        if gate.measure in OF_RECORDS and gate.measure not in measured:
-            raise UsageError(
-                f"the gate {gate} cannot be judged: {dataset.name} holds {kind.noun}, whose guesses have "
-                f"{', '.join(measured)}; name one of these"
-            )
 
 
 def _skipping(dataset: Component) -> Component:

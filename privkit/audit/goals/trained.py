@@ -116,7 +116,7 @@ class TrainedContext(AttackContext):
         return self.model.edge.predicts == "texts"
 
     def beside_the_release(self) -> str:
-        """A warning that the server of a U-shape also received gradients that depend on the next token at each place."""
+        """A warning that the server of a U-shape also received gradients that depend on next tokens."""
         if not texts_return(self.config, self.model.edge):
             return ""
         return (
