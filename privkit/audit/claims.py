@@ -100,9 +100,7 @@ def audit_one_run(
 def _bounded_below(certificate: Certificate, family: Family) -> bool:
     """Whether the ε of a trade-off curve in the family is also a lower bound on the ε of a mechanism with this curve.
 
-    For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε. For
-    other families it suffices that the certificate has a lower bound (`Family.lower`), which it lacks if releases were
-    processed further.
+    For the Gaussian family, the certificate's ε must equal its lower bound, because μ is computed from this ε.
     """
     if certificate.lower is None or not isinstance(family, Gaussian):
         return certificate.lower is not None
@@ -175,10 +173,8 @@ def _claims_a_curve(certificate: Certificate) -> bool:
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
-    """A sentence on knowledge of the adversary that the privacy claim does not cover; empty if all of it is covered.
-
-    If a client's lower segment is trained on raw data, the claim covers only adversaries who see nothing but releases;
-    neither the segment itself nor its answers to queries.
+    """What the adversary knows beyond the claim, in a sentence: if the lower segment is trained on raw data, the claim
+    covers only adversaries who see nothing but releases.
     """
     if certificate.kind != "differential_privacy" or lower_model != "trained":
         return ()

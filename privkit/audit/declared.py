@@ -253,14 +253,12 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
 
 
 def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
-    """A sentence if a recording declares a shuffle of tokens, and too many tokens stayed; empty if the test finds
-    nothing.
+    """A sentence if a recording declares a shuffle of tokens, and too many tokens stayed in place; else empty.
 
     A released token is in place if the nearest output of the lower segment for its record is the output at the token's
-    own place. A shuffle moves each of T tokens to a given place with probability 1/T, so on average one token of a
-    record is in place. Their number is tested by a Poisson bound, so a correct recording is refuted with probability at
-    most 10⁻⁶ (`residual.LEVEL`). Recordings in which half of the tokens moved are never refuted, since class tokens may
-    stay.
+    own place. A shuffle leaves one of T tokens in place on average. Their number is tested by a Poisson bound, so a
+    correct recording is refuted with probability at most 10⁻⁶ (`residual.LEVEL`). Recordings in which half of the
+    tokens moved are never refuted, since class tokens may stay.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:
@@ -287,8 +285,7 @@ def unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...])
 
 
 def in_place(clean: Tensor, released: Tensor) -> int:
-    """How many released tokens [N, T, D] are nearest to the lower segment's output at their own place, `clean` [N, T,
-    D].
+    """How many of N·T released tokens [N, T, D] are nearest to the clean token [N, T, D] at their own place.
 
     >>> tokens = torch.eye(4).repeat(2, 1, 1)
     >>> in_place(tokens, tokens), in_place(tokens, tokens.roll(1, 1))
@@ -299,9 +296,7 @@ def in_place(clean: Tensor, released: Tensor) -> int:
 
 
 def _left(shuffle: PatchShuffle | BatchShuffle, tokens: int) -> tuple[int, int]:
-    """For each record: how many tokens a shuffle leaves in place by design, and a bound on the mean of others that
-    stay.
-    """
+    """For each record: how many tokens a shuffle leaves in place by design, and at most how many others on average."""
     if isinstance(shuffle, PatchShuffle) or shuffle.variant == "final_shuffle":
         return 0, 1
     kept = kept_tokens(tokens, shuffle.keep)

@@ -133,12 +133,10 @@ def defended_model(
 
 
 def _accuracies(trained: Trained, test: Batch, *, batch_size: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Test accuracies with intervals after the last epoch and after the best one on validation images: name ->
-    interval.
+    """Test accuracies after the last epoch and after the best one on validation images: name -> interval.
 
-    The names are such as "accuracy_last_noisy": if the defense adds noise to test images, each accuracy is measured
-    with the noise and without it. Empty if there is neither noise nor a best epoch. The weights stay those of the last
-    epoch.
+    If the defense adds noise to test images, each is measured with it and without: "accuracy_last_noisy". Empty if
+    there is neither noise nor a best epoch. The weights stay those of the last epoch.
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))

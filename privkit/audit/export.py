@@ -38,13 +38,9 @@ _BUILDER = "privkit.audit.export"
 def export(
     run: Path, folder: Path, *, defense: str | None = None, seed: int | None = None, data_root: Path | None = None
 ) -> Recording:
-    """Make a recording of a finished run: send its attacked images through its model again, and store all data in a
-    folder: smashed data, weights and true images.
+    """Make a recording of a finished run: send its attacked images through its model again, and store all data.
 
-    Args:
-        folder: folder for the recording, new or empty.
-        defense: a defense of the run, written as in the run's table; None for the last defense.
-        seed: a seed of the run; None for the first seed.
+    `defense` is written as in the run's table, by default the last one; `seed` is by default the first.
     """
     run, folder = root(run), root(folder)
     manifest = read_manifest(run)

@@ -28,8 +28,7 @@ _BEATEN[START] = "the attack's own untrained start"
 
 
 def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> Check:
-    """Check that the model's accuracy is significantly higher than the share of the most frequent of the test `labels`
-    [N].
+    """Check that accuracy is significantly higher than the share of the most frequent of the test `labels` [N].
 
     If more than half of the records have the same label, a model that ranks records well may still predict this label
     for all records. So it also suffices that the AUC of its scores is significantly above 1/2.
@@ -58,11 +57,9 @@ def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
 
 
 def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Check, ...]:
-    """A finding if, after matching, guesses are not significantly closer to the truth than the adversary's own random
-    records.
+    """A finding if matched guesses are not significantly closer than the adversary's own random records, also matched.
 
-    `matched` holds the closeness of the matched guess to each of N attacked records, [N], and `own` that of own
-    records, drawn at random and matched, both by the first metric of the domain.
+    Both are [N], one value for each attacked record, by the first metric of the domain.
     """
     gains = (matched - own) * (1 if higher_is_closer else -1)
     if mean_over(gains, higher_is_closer=True, confidence=CLOSER).low > 0:
@@ -77,10 +74,8 @@ def own_match(matched: Values, own: Values, higher_is_closer: bool) -> tuple[Che
 def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast or sign") -> tuple[Check, ...]:
     """A finding if guesses identify more images by correlation than is possible from the images' labels alone.
 
-    Args:
-        chances: probability [N] that each guess identifies its image.
-        labels: number of different labels of the attacked images; 0 if they are unknown; then there is no finding.
-        how: how the guesses show the images.
+    `chances` [N] are the probabilities that each guess identifies its image, `labels` is the number of different labels
+    of the attacked images (0 if unknown: no finding), and `how` says how the guesses show the images.
     """
     if not labels or share(chances).low <= labels / len(chances):
         return ()

@@ -34,8 +34,7 @@ _CURE = "so attacks on what is sent after training say nothing about training; l
 
 
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
-    """Refuse a user's own defense stage or network that sends different data in training (with gradients, in training
-    mode).
+    """Refuse a user's own stage or network that sends different data in training (with gradients, in training mode).
 
     Attacks read data that are sent after training, so their results would not hold for different data sent in training.
     The test sends the first round of `records` in both ways with the same random draws.
@@ -128,9 +127,7 @@ def _released(trial: TrialRounds, seed: int) -> Tensor:
 
 @torch.no_grad()
 def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor | None]:
-    """The release of each of the user's own stages for fixed artificial records and draws; None if it does not accept
-    them.
-    """
+    """The release of each of a user's own stages for fixed artificial records; None if it does not accept them."""
     made: list[Tensor | None] = []
     for stage in filter(is_own, stages):
         with seeded(torch.device("cpu"), 0):
@@ -140,11 +137,9 @@ def made_by(stages: tuple[Defense, ...], image: tuple[int, ...]) -> list[Tensor 
 
 
 def must_keep_no_state(stages: tuple[Defense, ...], image: tuple[int, ...], before: list[Tensor | None]) -> None:
-    """Refuse a user's own stage whose release changed since `made_by` gave `before`, for example because it counts
-    calls.
+    """Refuse a user's own stage whose release changed since `made_by` gave `before`, for example by counting calls.
 
-    Attacks and measurements use the stage after training, so their results would not hold for the data sent in
-    training.
+    Attacks and measurements use the stage after training, so they would say nothing about the training.
     """
     for stage, first, after in zip(filter(is_own, stages), before, made_by(stages, image), strict=True):
         if first is None or after is None:

@@ -22,10 +22,8 @@ def entries_of(rows: Sequence[Row]) -> list[Entry]:
 
 
 def placed(run: Path) -> tuple[list[Place], list[str]]:
-    """Rank a run's defenses among the defenses in privkit's registry of measured results.
-
-    Returns a rank for each defense setting and adversary; and a sentence for each respect in which this run differs
-    from the registered runs.
+    """Rank a run's defenses among privkit's registered results: a rank for each defense setting and adversary; and a
+    sentence for each respect in which this run differs from the registered ones.
     """
     _, rows = finished_rows(run)
     if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):

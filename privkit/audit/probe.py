@@ -49,8 +49,7 @@ def check_shapes(config: AuditConfig, pools: Pools) -> None:
 def training_step(
     config: AuditConfig, defense: Component, pools: Pools, device: torch.device
 ) -> tuple[Rehearsal, float]:
-    """Measure one training step on a small batch: the untrained model with its batch size, and the seconds for a whole
-    batch.
+    """Measure one training step: the untrained model with the timed batch size, and seconds for a whole batch.
 
     The first step uses the smallest batch; it shows that shapes fit, and warms up. Later steps use more records, until
     a step is long enough to be timed, or uses the whole batch. If such a step is still short, several are timed.

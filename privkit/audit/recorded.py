@@ -54,9 +54,7 @@ class _RecordedContext(AttackContext):
     declared: Declared  # whether the recording's data agree with its declarations
 
     def refuse(self) -> None:
-        """Raise `NotApplicable` if the attack's goal, the server's loss or the number of recorded passes rules the
-        attack out.
-        """
+        """Raise `NotApplicable` if the attack's goal, the server's loss or the recorded passes rule the attack out."""
         attack, described, nouns = self.attack, self.source.description, self.source.domain.records
         audit_goal(attack).refuse_recording(attack, self.source)
         if self.source.several and "upper" in known_to(attack):
@@ -70,9 +68,7 @@ class _RecordedContext(AttackContext):
             )
 
     def checks(self) -> tuple[Check, ...]:
-        """A check whether the data contradict the declared defense or noise; empty if only a defense is declared and
-        nothing does.
-        """
+        """A check whether the data contradict the declared defense or noise; empty if a mere defense is not refuted."""
         compared = self.declared.compared
         if (self.source.mechanism is None or self.source.left_out) and not compared.refuted:
             return ()

@@ -38,11 +38,8 @@ def build(
 ) -> Path:
     """Write a run's report (RUN/report) and verdict (RUN/verdict.json); return the path of the report's page.
 
-    Args:
-        rows: the results in the order to show; None for all results in `results.jsonl`.
-        gates: the user's pass/fail conditions; None for the conditions of the last command on this run.
-        pictures: whether the page shows the first private records and their guesses. If not, RUN/report shows no
-            record, but RUN/cells still holds them.
+    `rows` and `gates` are by default those of `results.jsonl` and of the last command. Without `pictures`, RUN/report
+    shows no private record, but RUN/cells still holds them.
     """
     run = root(run)
     manifest, stored = finished_rows(run)
@@ -135,11 +132,7 @@ def _arrays(
 
 
 def cell_command(argv: Sequence[str], row: Row) -> str:
-    """The command line that computes one result of a run alone, with its undefended baseline; empty for a run from
-    Python.
-
-    `argv` is the command line that started the run.
-    """
+    """The command line that computes one result alone, with its baseline; empty for a run from Python."""
     if len(argv) < 2 or argv[1] not in ("audit", "frontier") or Path(argv[0]).name not in ("privkit", "__main__.py"):
         return ""
     kept, words = [], iter(argv[2:])

@@ -102,11 +102,10 @@ def scored(
 
 
 def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> NDArray[np.int64]:
-    """The number of each record's guess, int64 [N], if the guesses of each round are assigned to its records in the
-    best way.
+    """The number of each record's guess, int64 [N], after the best assignment in each round.
 
-    The assignment minimizes the total distance in the domain's first metric. It uses the true records, so scores after
-    it are an upper bound on the attack's success.
+    It minimizes the total distance in the domain's first metric. It uses the true records, so scores after it are an
+    upper bound on the attack's success.
 
     Source: Kuhn 1955, computed by scipy `linear_sum_assignment`.
     """
@@ -118,11 +117,9 @@ def assigned(domain: Domain, truth: Tensor, guess: Tensor, batch_size: int) -> N
 
 
 def matched_own(domain: Domain, truth: Tensor, own: Tensor, batch_size: int, seed: int) -> Values:
-    """Baseline for matched guesses: how close random records of the adversary are to the N attacked records after
-    matching, [N], by the domain's first metric.
+    """How close random records of the adversary are to the N attacked ones after matching, [N], by the first metric.
 
-    By chance, a small record resembles some record of a round, so even unrelated records look like good guesses after
-    matching. `own` holds M ≥ 1 records.
+    By chance, a small record resembles some record of a round, so even unrelated records look like good guesses then.
     """
     places = np.random.default_rng(derive(seed, "matched own")).integers(0, len(own), len(truth))
     drawn = own[places.tolist()].to(truth.device)

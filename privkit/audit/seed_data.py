@@ -161,8 +161,7 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
 
 
 def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
-    """Baseline guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked
-    records.
+    """Guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked records.
 
     Constant guesses come first; if the adversary has no own records, these are only mid-grey images. With `classes`,
     the class mean follows, which knows each record's true label: the mean of the adversary's own records with this
@@ -254,11 +253,9 @@ def _victims(config: AuditConfig, splits: Splits, shares: ClientPartition) -> Ba
 
 
 def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, Pool | None, dict[str, int]]:
-    """Open an audit's data: the private dataset, a separate dataset of the adversary's own images (or None), and the
-    number of records of each part. Pictures are not decoded yet.
+    """The private dataset, another dataset of the adversary's own images (or None), and the size of each part.
 
-    With `stand_ins`, random records replace an official dataset if no data root is given. A part that is too small for
-    the batch size, and colors of gray images to augment, raise a `UsageError`.
+    Pictures are not decoded yet. With `stand_ins`, random records replace an official dataset if no data root is given.
     """
     budget, other = config.budget, None
     wished = budget.private + budget.auxiliary + budget.validation

@@ -105,13 +105,7 @@ def certified(
 ) -> tuple[ReleaseCount, Certificate]:
     """Count how often a run released data of one record, and compute its certificate, which the releases may refute.
 
-    Args:
-        passes: how often the attacked records are sent after training.
-        receipt: what the defense states about one round.
-
-    Raises:
-        Misbehaved: if a user's own stage or network sends other data in training than afterwards, or if a stage adds
-            the same noise in each round.
+    `passes` is how often the attacked records are sent after training, and `receipt` describes one round.
     """
     must_send_alike(config, edge, seed_data.victims)
     records = seed_data.auxiliary.x
@@ -199,8 +193,7 @@ def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
 def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> list[str]:
     """A remark if a user's own lower segment draws random numbers, or moves or mixes the records of a batch.
 
-    Such a segment acts like a defense, but it is part of the undefended model, too, so no comparison shows what it
-    protects.
+    Such a segment acts like a defense, but the undefended model has it, too, so no comparison shows what it protects.
     """
     if not is_own_part(config.model.spec):
         return []

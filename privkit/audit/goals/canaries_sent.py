@@ -168,21 +168,12 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected release of the mixture that contains each of K canaries, with the canary and without it.
+    """The expected release of the mixture that contains each of K canaries, with the canary and without it, [P, K,
+    ...].
 
-    Each canary has a counterpart, a record that is sent if the canary is not. The other places of the mixture are
-    assumed to hold the mean of their canary and its counterpart.
-
-    Args:
-        views: the adversary's view of each round, with public mixing weights; in each of P passes, all canaries (or
-            counterparts) are sent once.
-        members: number of the canary at each place, int64 [P, places in a pass]; −1 for an empty place.
-            `views[0].mixed` successive places form one mixture.
-        present: the release of each canary alone, [K, ...].
-        absent: the release of each counterpart alone, [K, ...].
-
-    Returns:
-        Two tensors [P, K, ...]: in each pass, the releases with each canary, and the releases without it.
+    The other places of the mixture are assumed to hold the mean of their canary and its counterpart. `present` and
+    `absent` [K, ...] are the releases of each alone. `members`, int64 [P, places in a pass], is the canary at each
+    place in each of P passes, −1 for an empty one; `views[0].mixed` successive places form one mixture.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)

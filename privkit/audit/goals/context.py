@@ -149,11 +149,9 @@ class AttackContext:
         self.progress.stage(f"attack {self.cell.attack.label} on {self.cell.defense.label}, seed {self.cell.seed}")
 
     def controls(self, mount: Callable[[], tuple[Control, ...]], **of: Any) -> tuple[Check, ...]:
-        """Run the attack's control experiments, in which it must succeed on easy data and fail on noise; return their
-        checks.
+        """Run the attack's control experiments, in which it must succeed on easy data and fail on noise.
 
-        They are stored in the run folder, so `mount` is called once for each attack, shape of a release and value of
-        `of`.
+        Their checks are stored, so `mount` is called once for each attack, shape of a release and value of `of`.
         """
         form = [list(view.smashed.shape[1:]) for view in self.recording.views[:1]]
         path = self.folder.control({**self.cell.attack.to_json(), "form": form, **of})

@@ -90,12 +90,10 @@ class HonestClients:
     def of(
         cls, edge: Clients, domain: Domain, shape: tuple[int, ...], batch_size: int, seed: int, *, marked: bool
     ) -> HonestClients:
-        """Clients for a control experiment: their smashed data are the records themselves, which pass the defense
-        without noise.
+        """Clients of a control experiment: they send the records themselves through the defense, without noise.
 
-        Args:
-            shape: shape of the records; images may be smaller than the run's images.
-            marked: whether a mark in each token reveals its record (`Marked`), if tokens are moved or dropped.
+        `shape` is that of the records; images may be smaller than the run's. `marked` puts a mark into each token that
+        reveals its record (`Marked`), if tokens are moved or dropped.
         """
         own = Images(shape=(shape[0], shape[1], shape[2])) if isinstance(domain, Images) else domain
         device = next(iter(edge.parameters()), torch.zeros(())).device
@@ -158,8 +156,7 @@ class HonestClients:
         return torch.stack(parts).flatten(0, 2)
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
-        """All numbers that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable
-        vector.
+        """All that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable vector.
 
         `rounds` is the number of rounds from one sending of these images to the next.
         """

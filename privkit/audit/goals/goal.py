@@ -31,9 +31,7 @@ class Timed:
 
 
 class Cost(NamedTuple):
-    """Estimated cost of an attack on one defense: its `seconds`, the seconds of its control experiments, and added
-    training `steps`.
-    """
+    """Estimated seconds of an attack on one defense and of its control experiments, and added training steps."""
 
     seconds: float = 0.0
     controls: float = 0.0
@@ -49,9 +47,7 @@ class AuditGoal:
     escalates: ClassVar[bool] = False
 
     def ask(self, context: Any) -> Row:
-        """Run the attack of a context (an `AttackContext`), score its output, and return the result; may raise
-        `NotApplicable`.
-        """
+        """Run the attack of an `AttackContext`, score its output, and return the result; may raise `NotApplicable`."""
         raise NotImplementedError
 
     def refuse_recording(self, attack: Any, source: Recording) -> None:
@@ -62,9 +58,7 @@ class AuditGoal:
         )
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> Observation | None:
-        """The attack's input, with the fields `held`, for a dry run that measures its time; None if the time is
-        negligible.
-        """
+        """The attack's input, with the fields `held`, for a dry run that measures its time; None if it takes none."""
 
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """Estimate the cost of an attack in a run from its measured time on random records.

@@ -78,8 +78,7 @@ def observed(
 
 
 def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
-    """Split the texts in recorded rounds into one example for each place; its label is the next token, or −1 for
-    padding.
+    """Split texts in recorded rounds into one example for each place; its label is the next token, −1 for padding.
 
     The scores of all `words` words at all places may not fit into memory, so only the first rounds are used, up to
     `_MOST_SCORES` scores. The returned sentence says if rounds are left out.
@@ -174,8 +173,7 @@ def own_labels(attack: LabelAttack, transcript: Transcript, cut: Cut) -> tuple[T
 
 
 def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackContext, clients: int) -> Tensor:
-    """For each of N records that a client sends, the label of the other client's record in the same mixture, [clients,
-    N]; −1 without one.
+    """The label of the other client's record in the same mixture as each record, [clients, N]; −1 without one.
 
     Either the defense mixes the records of two clients, or two clients get the mean of their gradients.
     """
@@ -198,10 +196,7 @@ def other_labels(attack: LabelAttack, transcript: Transcript, context: AttackCon
 
 
 def one_of(labels: Tensor, positive: int) -> Tensor:
-    """One label for each of N records, [N].
-
-    Records with several of L labels, [N, L], become `positive` if they have this label, otherwise `positive + 1`.
-    """
+    """One label for each record: of several [N, L], `positive` if the record has it, otherwise `positive + 1`."""
     if not several(labels):
         return labels
     return torch.where(labels[:, positive] == 1, positive, positive + 1)

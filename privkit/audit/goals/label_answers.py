@@ -21,15 +21,12 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """Choose the cut of a U-shape at which a label attack works best, from its scores at each cut in each epoch
-    (`found`).
+    """Choose the cut of a U-shape at which a label attack works best: with the largest AUC of the scores, averaged over
+    epochs, or the AUC farthest from 1/2 if only one label is scored, since such scores may have either sign.
 
-    The best cut has the largest AUC of the scores averaged over epochs. If the attack scores one label only, it has the
-    AUC farthest from 1/2, because such scores may have either sign. `records` holds the ids of each epoch's records, by
-    which scores are averaged; None uses the last epoch only.
-
-    Returns the AUC at each cut that has scores in all epochs; the scores of each epoch at the best cut; and the scores
-    at the best cut, averaged over epochs.
+    `found` has each epoch's scores at each cut. `records` holds the ids of each epoch's records, by which scores are
+    averaged; None uses the last epoch only. Returns the AUC at each cut, and at the best one the scores of each epoch
+    and their average.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:

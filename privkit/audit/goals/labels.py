@@ -158,8 +158,7 @@ def _both_cuts(auc: Mapping[Cut, float]) -> str:
 def named_accuracy(scores: Scores, labels: Tensor, *, clusters: bool = True) -> dict[str, Interval]:
     """The share of correctly inferred labels [N]; empty if the attack scores one label only.
 
-    If `clusters`, also the share after the best renaming of labels, left out for texts, whose labels are too many
-    words.
+    If `clusters`, also the share after the best renaming of labels; texts have too many.
     """
     if scores.of_labels is None:
         return {}
@@ -197,12 +196,10 @@ def asked(
     of_epoch: tuple[Tensor, Remembered] | None = None,
     cut: Cut = "own",
 ) -> Asked:
-    """Run a label attack on every client (or the server of a U-shape); return the score, label and round of each
-    record.
+    """Run a label attack on every client or on a U-shape's server: score, label and round of each record.
 
-    Args:
-        of_epoch: the ids of the N records that each client sent in this epoch, [clients, N]; and which records' labels
-            are known since the first epoch. None if only one epoch is attacked.
+    `of_epoch` has the ids of the N records that each client sent in this epoch, [clients, N], and which records' labels
+    are known since the first epoch; None if only one epoch is attacked.
     """
     parts: list[tuple[Tensor, ...]] = []
     of_labels: list[Tensor] = []

@@ -363,8 +363,7 @@ class _Reconstruct(AuditGoal):
         return observation_for(context, held)
 
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
-        """An attack's cost from its measured time, scaled by the numbers of the adversary's own and of attacked
-        records.
+        """An attack's cost from its measured time, scaled by the numbers of own and of attacked records.
 
         The two control experiments are a short run on few records and a shorter run on noise. An attack that reads the
         history of the server's segment needs the training to be repeated, which adds training steps.

@@ -99,9 +99,7 @@ class TrainedContext(AttackContext):
         return shared_lower(self.model.edge)
 
     def upper(self) -> nn.Module | None:
-        """The server's segment; None if the adversary holds only parts of each release, or if clients hold the last
-        layer.
-        """
+        """The server's segment; None if the adversary holds parts of a release, or clients hold the last layer."""
         return self.model.upper if holds_all(self.model.edge) and not self.keeps_labels() else None
 
     def keeps_labels(self) -> bool:
@@ -159,10 +157,8 @@ class TrainedContext(AttackContext):
         )
 
     def led(self, rounds: int) -> dict[str, Any]:
-        """The certificate and limits of the rounds of a hijack, if it trained the clients for longer than the run; else
+        """The certificate and limits if a hijack trained the clients for longer than the run, in whole epochs; else
         empty.
-
-        ε is computed for whole epochs.
         """
         epochs, claim = ceil(rounds / self.steps), self.certificate
         covered = claim.kind == "differential_privacy" and claim.covers == "release"
