@@ -59,37 +59,21 @@ def audit_one_run(
         independent: whether each score depends only on its own coin and its own noise. The bound is then much tighter,
             and canaries with scores ≥ 0 are guessed "inserted".
 
-    Raises:
-        ValueError: if shapes differ, if all or no canaries were inserted, if `delta` differs from the certificate's δ,
-            or if `family` is Gaussian but the certificate claims no Gaussian curve.
-
     Source: `epsilon_independent` if `independent`; otherwise Steinke, Nasr and Jagielski 2023, Theorem 5.2;
     Mahloujifar, Melis and Chaudhuri 2025. Their proofs flip one coin at a time, so they hold for every pair of
     neighboring inputs.
     """
     values, coins = np.asarray(scores, dtype=np.float64), np.asarray(inserted)
-    if values.ndim != 1 or coins.shape != values.shape or coins.dtype != bool:
-        raise ValueError(
-            f"scores and inserted must be [K] and bool [K], got shapes {list(values.shape)} and {list(coins.shape)} "
-            f"({coins.dtype})"
-        )
-    if certificate.delta is not None and delta not in (None, certificate.delta):
-        raise ValueError(
-            f"the certificate is for delta={certificate.delta:g}, so it cannot be compared at delta={delta}"
-        )
-    if isinstance(family, Gaussian) and not _claims_a_curve(certificate):
-        method = certificate.method or "none"
-        raise ValueError(
-            "family tests a claimed Gaussian trade-off curve of known μ, and this certificate claims no such curve "
-            f"(its method: {method}); leave family out"
-        )
-    at = certificate.delta if certificate.delta is not None else delta if delta is not None else 0.0
+    assert values.shape == coins.shape
+    assert coins.dtype == bool
+    assert certificate.delta is None or delta in (None, certificate.delta)
+    assert _claims_a_curve(certificate) or not isinstance(family, Gaussian)
+    at = certificate.delta if certificate.delta is not None else delta or 0.0
     test = partial(_bound, values, coins, {"confidence": confidence, "delta": at}, independent)
     planned = guesses
     if family is not None and not independent and guesses is None:
-        planned = planned_guesses(
-            len(coins), family.strength(certificate.epsilon, at), confidence=confidence, family=family
-        )
+        strength = family.strength(certificate.epsilon, at)
+        planned = planned_guesses(len(coins), strength, confidence=confidence, family=family)
     bound, ceiling = test(planned, family)
     if family is not None and not _bounded_below(certificate, family):
         bound = replace(test(guesses, None)[0], curve_epsilon=bound.held)
@@ -133,10 +117,8 @@ def _statement(bound: EmpiricalBound, family: Family | None) -> str:
     """The outcome in words. A bound below the claimed ε is no evidence for the claim."""
     delta, sure = bound.delta, f"({100 * bound.confidence:g} % confidence, for this row alone)"
     charged = family is not None and not bound.assumed
-    most = (
-        f"{bound.canaries} canaries could have shown {'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g} "
-        "at most"
-    )
+    shown = f"{'a charge of ' if charged else ''}ε >= {bound.ceiling:.4g}"
+    most = f"{bound.canaries} canaries could have shown {shown} at most"
     found = f"ε >= {rounded_down(bound.epsilon, 4)}" + (f" (assumed: {bound.assumed})" if bound.assumed else "")
     if bound.claimed == inf:
         return f"nothing is claimed; this attack shows {found} at δ = {delta:g}; {most} {sure}"
@@ -154,22 +136,25 @@ def claimed_family(certificate: Certificate, mechanism: SplitMechanism | None) -
     """The family of trade-off curves that contains the certificate's curve; None if it claims no whole curve."""
     if _claims_a_curve(certificate):
         return GAUSSIAN
-    proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
-    if not proven or mechanism is None or mechanism.noise.distribution.answers:
+    testable = _proven(certificate) and certificate.epsilon < _CURVE_BELOW
+    if not testable or mechanism is None or mechanism.noise.distribution.answers:
         return None
     return ScaledNoise(mechanism=mechanism)
 
 
 def limits_of(certificate: Certificate, mechanism: SplitMechanism | None) -> Limits | None:
     """Limits on any attack, from the mechanism's trade-off curve; None if no whole curve is claimed."""
-    proven = certificate.kind == "differential_privacy" and certificate.sound and certificate.epsilon < _CURVE_BELOW
-    return region(mechanism).limits() if proven and mechanism is not None else None
+    testable = _proven(certificate) and certificate.epsilon < _CURVE_BELOW
+    return region(mechanism).limits() if testable and mechanism is not None else None
+
+
+def _proven(certificate: Certificate) -> bool:
+    return certificate.kind == "differential_privacy" and certificate.sound
 
 
 def _claims_a_curve(certificate: Certificate) -> bool:
     """Whether the whole curve of a Gaussian mechanism is claimed; then ε and δ determine its μ."""
-    proven = certificate.kind == "differential_privacy" and certificate.sound
-    return proven and certificate.method.startswith(_EXACT_GAUSSIAN)
+    return _proven(certificate) and certificate.method.startswith(_EXACT_GAUSSIAN)
 
 
 def uncovered(certificate: Certificate, lower_model: object, known: frozenset[str]) -> tuple[str, ...]:
@@ -180,9 +165,8 @@ def uncovered(certificate: Certificate, lower_model: object, known: frozenset[st
         return ()
     more = {"lower": "the lower segment itself", "query": "answers of the lower segment to the adversary's own inputs"}
     held = " and ".join(text for field, text in more.items() if field in known)
-    if not held:
-        return ()
-    return (
+    told = (
         f"the claim is for an adversary who sees only releases of the clients' records; this one also has {held}, "
-        "which was trained on raw records: ε does not cover what it learns from that",
+        "which was trained on raw records: ε does not cover what it learns from that"
     )
+    return (told,) if held else ()

@@ -22,9 +22,9 @@ from privkit.settings.values import (
     as_queries,
     as_seconds,
     as_seeds,
+    as_switch,
     as_trust,
     as_victims,
-    of_type,
 )
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def settings_of(declared: type) -> tuple[Setting, ...]:
 def _check_of(declared: Field[Any]) -> Callable[[Any], Any]:
     """The default check of a setting, from its type."""
     if declared.metadata.get("kind") is bool:
-        return of_type(declared.name, bool, "true or false")
+        return as_switch(declared.name)
     return as_many if declared.metadata.get("many") else lambda given: given
 
 
