@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,16 +70,18 @@ def run_cell(
     )
     home = folder.cell(cell.id)
     spec = {"cell": cell.id, "defense": cell.defense.to_json(), "attack": cell.attack.to_json(), "seed": cell.seed}
-    log = partial(_logged, home / LOG)
+
+    def log(text: str) -> None:
+        append_line(home / LOG, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")
+
     log(BEGUN)
     write_record(home / "spec.json", spec)
     context: AttackContext | None = None
     now, memory = clock(device), seed_data.memory
     memory.begin()
-    spent, tuning = Spent(clock=lambda: now() + memory.spared), ""
-    own, shared = has_own_part(config, cell), seed_data
+    spent, tuning, shared = Spent(clock=lambda: now() + memory.spared), "", seed_data
     try:
-        if own:
+        if own := has_own_part(config, cell):
             seed_data = shared.copied()
         with contained() if own else nullcontext(), limited(config.cell_seconds, config.cell_memory):
             start = AttackContext(
@@ -132,14 +133,17 @@ def run_cell(
             ) from None
         log(traceback.format_exc())
         row = _ended(base, "error", f"{one_line(error, None)} (trace in {home / LOG})")
-    row = row.model_copy(update={"provenance": folder.note(cell, made_of), "seconds": spent.seconds})
-    told = () if context is None else (*filter(None, [tuning]), *context.notes())
-    storages = cell.defense.spec.storages
-    held = (f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}",) if row.parts != storages else ()
-    remark = tuple(filter(None, [config.remarks.get(cell.defense.label)]))
-    checks = () if context is None else context.checks()
+    seconds, storages, remark = spent.seconds, cell.defense.spec.storages, config.remarks.get(cell.defense.label, "")
+    told, checks = ((), ()) if context is None else (context.notes(), context.checks())
+    held = f"the adversary holds {', '.join(row.parts)} of {', '.join(storages)}" if row.parts != storages else ""
+    notes = (*seed_data.warnings, remark, tuning, *told, held, *row.notes)
     row = row.model_copy(
-        update={"notes": (*seed_data.warnings, *remark, *told, *held, *row.notes), "checks": (*row.checks, *checks)}
+        update={
+            "provenance": folder.note(cell, made_of),
+            "seconds": seconds,
+            "notes": tuple(filter(None, notes)),
+            "checks": (*row.checks, *checks),
+        }
     )
     log(terminal(f"{row.status} {row.reason}".strip()))
     return row
@@ -171,8 +175,8 @@ def arrangement(config: AuditConfig, cell: Cell, edge: Clients | None = None) ->
     model, passes = config.model.spec, cell.attack.spec.mounting.passes
     cut, overlap = getattr(model, "cut", ""), getattr(model, "overlapping", False)
     block = "" if edge is None else _block(edge, getattr(model, "cuts", ()), cut)
-    told = (f"cut after {cut}" if cut else "", "overlapping patches" if overlap else "", block)
-    return (*filter(None, told), "one pass" if passes == 1 else f"{passes} passes")
+    often = "one pass" if passes == 1 else f"{passes} passes"
+    return tuple(filter(None, (f"cut after {cut}" * bool(cut), "overlapping patches" * overlap, block, often)))
 
 
 def _block(edge: Clients, cuts: tuple[str, ...], cut: str) -> str:
@@ -255,7 +259,3 @@ def _trained(start: AttackContext) -> TrainedContext:
 
 def _ended(row: Row, status: str, reason: str) -> Row:
     return row.model_copy(update={"status": status, "reason": reason})
-
-
-def _logged(path: Path, text: str) -> None:
-    append_line(path, f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {text}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from privkit.audit.run import AuditRun
 
 _DATA = ("private", "test")  # parts of the data that two runs must share; other auxiliary records are another adversary
-_SCALARS = (
-    *(measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared),
-    *("epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"),
-    *("empirical_epsilon", "bytes_up"),
-)
+_SCALARS = [measure.name for measure in (*TASK, *ANSWERS.values()) if measure.compared]
+_SCALARS += ["epsilon", "epsilon_of_labels", "declared_epsilon", "declared_epsilon_of_labels"]
+_SCALARS += ["empirical_epsilon", "bytes_up"]
 """Columns of a row that are compared as they are."""
 _CALLED = ("in A", "in B")
 
@@ -54,9 +52,8 @@ class _Run:
 
     def values(self, row: Row, names: Sequence[str]) -> tuple[list[int], dict[str, Values]]:
         path = inside(self.path, "cells", row.cell) / PICTURES
-        arrays = read_arrays(
-            path, checked_bytes(path, row.files.get(PICTURES)), {"ids": ("i", 1), **dict.fromkeys(names, ("f", 1))}
-        )
+        wanted = {"ids": ("i", 1), **dict.fromkeys(names, ("f", 1))}
+        arrays = read_arrays(path, checked_bytes(path, row.files.get(PICTURES)), wanted)
         return arrays["ids"].tolist(), {name: arrays[name] for name in names}
 
 
@@ -162,9 +159,7 @@ def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
     kept = {name: getattr(mine, name).keys() & getattr(its, name).keys() for name in Provenance.model_fields}
 
     def shared(made: Provenance) -> Provenance:
-        return Provenance(
-            **{name: {key: getattr(made, name)[key] for key in sorted(keys)} for name, keys in kept.items()}
-        )
+        return Provenance(**{name: {key: getattr(made, name)[key] for key in sorted(kept[name])} for name in kept})
 
     return shared(mine), shared(its)
 
@@ -210,7 +205,7 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
             values[name][1].append(second[name][there])
     found = []
     for name, (one, other) in values.items():
-        if not all(bool(np.isfinite(part).all()) for part in (*one, *other)):
+        if not all(np.isfinite(part).all() for part in (*one, *other)):
             continue
         result = paired(one, other, paired_ids)
         found.append(
@@ -218,10 +213,8 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
                 "quantity": name.removeprefix("unaligned_"),
                 "first": float(np.mean([part.mean() for part in one])),
                 "second": float(np.mean([part.mean() for part in other])),
-                "difference": result.difference,
                 "records": len({record for seed in paired_ids for record in seed}),
-                "p_value": result.p_value,
-                "effect": result.effect,
+                **result._asdict(),
             }
         )
     return found
@@ -252,15 +245,10 @@ def _as_interval(value: Interval | float) -> Interval:
     return Interval(value=float(value), low=float(value), high=float(value), n=1, method="exact")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Paired:
-    """How the second measurement differs from the first."""
-
+class _Paired(NamedTuple):
     difference: Interval  # mean of second minus first, with its interval over seeds; of one seed, over records
-    p_value: float  # p-value of Wilcoxon's signed-rank test, two-sided: differences of records are symmetric around 0
-    # matched-pairs rank-biserial correlation in [-1, 1]: the rank sum of positive differences less that of negative
-    # ones, as a share of both
-    effect: float
+    p_value: float  # two-sided: differences of records are symmetric around 0
+    effect: float  # matched-pairs rank-biserial correlation in [-1, 1]
 
 
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
@@ -285,17 +273,12 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
         together = np.bincount(record, together) / np.bincount(record)
     ranks = rankdata(np.abs(together))
     up, down = float(ranks[together > 0].sum()), float(ranks[together < 0].sum())
-    return _Paired(
-        difference=_over(changes, together),
-        p_value=float(wilcoxon(together, zero_method="pratt").pvalue) if up + down else 1.0,
-        effect=(up - down) / (up + down) if up + down else 0.0,
-    )
-
-
-def _over(changes: Sequence[Values], together: Values) -> Interval:
-    if len(changes) > 1:
-        return over_values([float(change.mean()) for change in changes], 0.95)
-    return over_values(together.tolist(), 0.95)
+    means = [float(change.mean()) for change in changes]
+    difference = over_values(means if len(means) > 1 else together.tolist(), 0.95)
+    if not up + down:
+        return _Paired(difference, 1.0, 0.0)
+    p_value = float(wilcoxon(together, zero_method="pratt").pvalue)
+    return _Paired(difference, p_value, (up - down) / (up + down))
 
 
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
