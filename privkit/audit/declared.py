@@ -93,8 +93,8 @@ class Declared:
         mode = "eval" if described.replay is None else described.replay.mode
         return (
             f"the recorded lower segment does not reproduce the release: {which}, sent again in {mode} mode, differs "
-            f"by {read[far] if cure else last:.2f} of its size (more than {FAR:g}), and no declared noise explains this; "
-            f"record the segment with its defense, in the mode and with the weights of that round{cure}"
+            f"by {read[far] if cure else last:.2f} of its size (more than {FAR:g}), and no declared noise explains "
+            f"this; record the segment with its defense, in the mode and with the weights of that round{cure}"
         )
 
 

@@ -41,9 +41,7 @@ class Leader:
     rows: dict[str, Row] = field(default_factory=dict)  # rows of the finished cells, by their id
     _files: dict[str, str] = field(init=False, default_factory=dict)
     _lost: dict[str, bool] = field(init=False, default_factory=dict)
-    _judged: tuple[float, float] = field(
-        init=False, default=(0.0, 0.0)
-    )  # when the last verdict was written, and the seconds that it took
+    _judged: tuple[float, float] = (0.0, 0.0)  # when the last verdict was written, and the seconds that it took
 
     @property
     def ordered(self) -> list[Row]:
@@ -54,15 +52,14 @@ class Leader:
     def planned(self) -> int:
         """Number of results to compute so far. Controls without a defense count once their attack failed."""
         cells = self.worker.cells
-        return len(cells) - sum(cell.id not in self.rows and self._unneeded(cell) for cell in cells if cell.twin_of)
+        waiting = [cell for cell in cells if cell.twin_of and cell.id not in self.rows]
+        needed = sum(any(self._failed(one) for one in cell.twin_of if one in self.rows) for cell in waiting)
+        return len(cells) - len(waiting) + needed
 
     @property
     def left(self) -> int:
         """Number of planned cells (defense, attack, seed) that have no result row yet."""
         return self.planned - len(self.rows)
-
-    def _unneeded(self, cell: Cell) -> bool:
-        return not any(self._failed(one) for one in cell.twin_of if one in self.rows)
 
     def _failed(self, cell: str) -> bool:
         if cell not in self._lost:
@@ -97,11 +94,12 @@ class Leader:
 
     def schedule(self) -> Schedule:
         """The schedule of the remaining cells (defense, attack, seed)."""
-        known = {row.attack for row in self.rows.values()}
-        return Schedule(self.worker.cells, self.rows.keys(), known, self._trained, self._failed)
 
-    def _trained(self, model: str) -> bool:
-        return (self.ledger.model(model) / TRAINED).exists()
+        def trained(model: str) -> bool:
+            return (self.ledger.model(model) / TRAINED).exists()
+
+        known = {row.attack for row in self.rows.values()}
+        return Schedule(self.worker.cells, self.rows.keys(), known, trained, self._failed)
 
     def work_here(self) -> None:
         """Compute all remaining results in this process."""
@@ -180,29 +178,31 @@ class Dispatch:
     def work(self) -> None:
         """Compute all remaining results on the workers; raises `WorkersEnded` if no worker returns a result."""
         try:
-            self._work()
+            while self._submitted():
+                now = [cell.in_words for cell, _ in self._futures.values()]
+                self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
+                self._progress.step(len(self._leader.rows), self._leader.planned)
+                future = self._ended.get()
+                cell, task = self._futures.pop(future)
+                try:
+                    answer = future.result()
+                except (Exception, CancelledError) as error:
+                    self._leader.ledger.recover(f"{self._job.token}-{task.number}")
+                    self._lose(cell, one_line(error))
+                else:
+                    self._heard = True
+                    self._take(cell, answer)
+                    self._give_up()
+            self._give_up()
         finally:
             for future in self._futures:
                 future.cancel()
 
-    def _work(self) -> None:
-        while True:
-            while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
-                self._submit(cell)
-            if not self._futures:
-                break
-            self._show()
-            future = self._ended.get()
-            cell, task = self._futures.pop(future)
-            try:
-                answer = future.result()
-            except (Exception, CancelledError) as error:
-                self._gone(cell, task, error)
-            else:
-                self._heard = True
-                self._take(cell, answer)
-                self._give_up()
-        self._give_up()
+    def _submitted(self) -> bool:
+        """Submit cells up to the limit; return whether any is in work."""
+        while len(self._futures) < self._ahead and (cell := self._schedule.take()) is not None:
+            self._submit(cell)
+        return bool(self._futures)
 
     def _submit(self, cell: Cell) -> None:
         names, self._number = self._leader.ledger.names(cell), self._number + 1
@@ -215,11 +215,6 @@ class Dispatch:
             future.set_exception(error)
         self._futures[future] = cell, task
         future.add_done_callback(self._ended.put)
-
-    def _show(self) -> None:
-        now = [cell.in_words for cell, _ in self._futures.values()]
-        self._progress.stage("; ".join(now) if len(now) <= _SHOWN else f"{len(now)} cells", unit="cells")
-        self._progress.step(len(self._leader.rows), self._leader.planned)
 
     def _take(self, cell: Cell, answer: TaskResult) -> None:
         if answer.error is not None:
@@ -239,10 +234,6 @@ class Dispatch:
                 self._progress.note(text)
         self._leader.ledger.store(answer.files, answer.gone)
         self._finish(cell, row, f" in {duration(answer.seconds)}")
-
-    def _gone(self, cell: Cell, task: Task, error: BaseException) -> None:
-        self._leader.ledger.recover(f"{self._job.token}-{task.number}")
-        self._lose(cell, one_line(error))
 
     def _lose(self, cell: Cell, why: str) -> None:
         """Compute a missing result again, or let it end as an error if workers still return other results."""
@@ -266,11 +257,13 @@ class Dispatch:
         worker = self._leader.worker
         while self._given_up:
             cell, why = self._given_up.pop()
-            reason = (
-                f"it lost {LIVES} workers ({why}); the same command tries it once more; --workers 1 computes it alone"
+            cure = "the same command tries it once more; --workers 1 computes it alone"
+            row = Row(
+                **planned_row(worker.part(cell), cell),
+                status="error",
+                reason=f"it lost {LIVES} workers ({why}); {cure}",
+                provenance=worker.made_of[cell.id].cell,
             )
-            fields = planned_row(worker.part(cell), cell)
-            row = Row(**fields, status="error", reason=reason, provenance=worker.made_of[cell.id].cell)
             self._finish(cell, row, "")
 
     def _finish(self, cell: Cell, row: Row, took: str) -> None:

@@ -36,15 +36,15 @@ def refresh(
     begun = [(cell, origin) for cell in cells if (origin := _stored(folder, cell, rows))]
     seeds = {cell.seed for cell, _ in begun}
     images = {seed: read_records(config, seed, torch.device("cpu")).hashes for seed in seeds}
-    changed: dict[str, None] = {}
-    flags: dict[str, None] = {}
-    touched: dict[Path, None] = {}
+    changed, flags, touched = dict[str, None](), dict[str, None](), dict[Path, None]()
     for cell, stored in begun:
         now = made_of[cell.id].on(images[cell.seed])
         for home, there in stored.items():
             here = now.model if home == folder.model(cell.model_id) else now.cell
+            unknown = ["unknown provenance, since its record is missing"]
             here = here if there is None else as_it_is_now(there, here)
-            if differs := _changes(there, here, cell.seed):
+            differs = unknown if there is None or not there.packages else differences(there, here, seed=cell.seed)
+            if differs:
                 touched[home] = None
                 changed |= dict.fromkeys(differs)
                 flags |= dict.fromkeys(_flags(there, here))
@@ -73,19 +73,10 @@ def _stored(folder: RunLedger, cell: Cell, rows: Mapping[str, Row]) -> dict[Path
     return recorded
 
 
-def _changes(there: Provenance | None, here: Provenance, seed: int) -> list[str]:
-    if there is None or not there.packages:
-        return ["unknown provenance, since its record is missing"]
-    return differences(there, here, seed=seed)
-
-
 def _flags(there: Provenance | None, here: Provenance) -> list[str]:
     """Flags that restore the earlier device, threads and processes."""
-    before = there.machine if there is not None else {}
-    flags = {key: value.partition(",")[0] for key, value in before.items()}  # no flag chooses between two kinds of GPU
-    now = {key: value.partition(",")[0] for key, value in here.machine.items()}
-    return [f"{_FLAGS.get(key, f'--{key}')} {value}" for key, value in flags.items() if value != now.get(key)]
-
-
-_FLAGS = {"processes": "torchrun --nproc-per-node"}
-"""Key of the machine -> what sets it, if this is no flag of `privkit audit`."""
+    machines = ({} if there is None else there.machine), here.machine
+    # no flag chooses between two kinds of GPU
+    before, now = ({key: value.partition(",")[0] for key, value in machine.items()} for machine in machines)
+    named = {"processes": "torchrun --nproc-per-node"}  # set by no flag of `privkit audit`
+    return [f"{named.get(key, f'--{key}')} {value}" for key, value in before.items() if value != now.get(key)]

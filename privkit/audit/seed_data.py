@@ -33,8 +33,8 @@ from privkit.torch_utils.clock import clock
 
 
 @dataclass(frozen=True, kw_only=True)
-class _SeedRecords:
-    """The records of one seed: which client holds them, and which are attacked."""
+class SeedData:
+    """Everything that all defenses and attacks with one seed share."""
 
     splits: Splits  # private, auxiliary and test records, on the device
     shares: ClientPartition  # the private records of each client
@@ -44,15 +44,10 @@ class _SeedRecords:
     hashes: dict[str, str]  # part -> SHA-256 of its records
     warnings: tuple[str, ...] = ()  # one sentence each on images that look clipped, and on left-out records
     labeled: bool = True  # whether the adversary's records have labels; a recording may lack them
-
-
-@dataclass(frozen=True, kw_only=True)
-class SeedData(_SeedRecords):
-    """Everything that all defenses and attacks with one seed share."""
-
-    guesses: dict[str, dict[str, Scores]]  # scores of the constant guesses, record by record, as `scored` gives them
-    floors: dict[str, dict[str, Metrics]]  # metrics of the constant guesses
-    perception: Perception  # networks and metrics that score reconstructions, beside pixels
+    # what `prepare` adds: scores of the constant guesses, record by record, as `scored` gives them, and their metrics
+    guesses: dict[str, dict[str, Scores]] = field(default_factory=dict)
+    floors: dict[str, dict[str, Metrics]] = field(default_factory=dict)
+    perception: Perception = field(default_factory=Perception)  # networks and metrics beside pixels
     memory: Memory = field(default_factory=Memory)  # what attacks learned from the auxiliary records
 
     @property
@@ -91,7 +86,7 @@ class SeedData(_SeedRecords):
         return parts | own | ({"victim_labels": len(self.victims.y.unique(dim=0))} if unmet else {})
 
 
-def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedRecords:
+def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedData:
     """Open the data, split them, and choose the attacked records and the adversary's auxiliary records."""
     if config.recording is not None:
         return _recorded(config.recording, device)
@@ -115,7 +110,7 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> _SeedR
     others = config.auxiliary not in OF_THE_DATASET
     if others or config.auxiliary == "candidates" or len(auxiliary) + dropped > len(splits.auxiliary):
         hashes[config.auxiliary if others else "auxiliary"] = auxiliary.sha256()
-    return _SeedRecords(
+    return SeedData(
         splits=splits,
         shares=shares,
         victims=victims,
@@ -151,8 +146,9 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
     }
     uncounted = unidentified(splits.domain, victims.x) or repeated(splits.domain, victims.x)
     remarks = (uncounted, missing or _without(records.auxiliary, victims))
-    return SeedData(
-        **{**vars(records), "warnings": (*records.warnings, *filter(None, remarks))},
+    return replace(
+        records,
+        warnings=(*records.warnings, *filter(None, remarks)),
         guesses=guesses,
         floors=chances({name: summarise(scores, perception) for name, scores in guesses.items()}, victims),
         perception=perception,
@@ -221,14 +217,14 @@ def chances(floors: dict[str, dict[str, Metrics]], victims: Batch) -> dict[str, 
     return floors
 
 
-def _recorded(recording: Recording, device: torch.device) -> _SeedRecords:
+def _recorded(recording: Recording, device: torch.device) -> SeedData:
     """The known true images of a recording, and the adversary's own images without them; other parts are empty."""
     own = without(recording.own, recording.whole.truth)  # a budget attacks the last rounds; the others are private, too
     left = left_out(dropped := len(recording.own) - len(own), recording.domain.records)
     none = recording.truth[:0]
     nobody = ClientPartition(rows=torch.zeros(1, 1, dtype=torch.int64), sizes=torch.ones(1, dtype=torch.int64))
     empty, clipped = none.to(device), recording.domain.warning(recording.truth.x)
-    return _SeedRecords(
+    return SeedData(
         splits=Splits(private=empty, auxiliary=own.to(device), test=empty, classes=recording.classes),
         shares=nobody,
         victims=recording.truth.to(device),

@@ -207,25 +207,17 @@ def suggested(space: _Space, past: Sequence[Trial], seed: int) -> dict[str, Any]
     laws: dict[str, BaseDistribution] = {
         name: FloatDistribution(found.low, found.high, log=found.log)
         if isinstance(found, Range)
-        else CategoricalDistribution(range(len(found.values)))
+        else CategoricalDistribution(found.values)
         for name, found in space.items()
     }
     sampler = optuna.samplers.TPESampler(seed=derive(seed, "trial", len(past)) % _SEEDS, n_startup_trials=_RANDOM)
     study = optuna.create_study(sampler=sampler)
     for trial in past:
-        coded = {name: _coded(space[name], value) for name, value in trial.values.items() if value in space[name]}
-        held = {name: laws[name] for name in coded}
-        study.add_trial(optuna.trial.create_trial(params=coded, distributions=held, value=trial.objective))
+        params = {name: value for name, value in trial.values.items() if value in space[name]}
+        held = {name: laws[name] for name in params}
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=held, value=trial.objective))
     drawn = study.ask(laws).params
-    return {name: _decoded(found, drawn[name]) for name, found in space.items()}
-
-
-def _coded(found: Range | Choice, value: Any) -> Any:
-    """A value as the sampler encodes it: its index if the parameter has a list of choices."""
-    return found.values.index(value) if isinstance(found, Choice) else value
-
-
-def _decoded(found: Range | Choice, drawn: Any) -> Any:
-    if isinstance(found, Choice):
-        return found.values[drawn]
-    return min(max(float(f"{drawn:.{_DIGITS}g}"), found.low), found.high)
+    for name, found in space.items():
+        if isinstance(found, Range):
+            drawn[name] = min(max(float(f"{drawn[name]:.{_DIGITS}g}"), found.low), found.high)
+    return drawn

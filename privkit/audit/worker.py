@@ -286,6 +286,4 @@ def check_precision(config: AuditConfig, device: torch.device) -> None:
 
 def devices(kind: str, workers: int) -> Sequence[str]:
     """Names of the devices of `workers` processes of one kind, "cpu" or "cuda"; several may share a GPU."""
-    if kind == "cpu":
-        return ["cpu"] * workers
-    return [f"cuda:{number % torch.cuda.device_count()}" for number in range(workers)]
+    return ["cpu" if kind == "cpu" else f"cuda:{number % torch.cuda.device_count()}" for number in range(workers)]

@@ -18,7 +18,7 @@ from privkit.settings import early
 from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, Source, distinct
 from privkit.settings.pairing import defense_pairs
-from privkit.settings.quick_attacks import AMONG_CANDIDATES, AUTO, Chosen, choose
+from privkit.settings.quick_attacks import AMONG_CANDIDATES, AUTO, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
 from privkit.settings.table import (
     DATA_ROOT_VARIABLE,
@@ -78,28 +78,28 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     if settings.get("trust") and settings.get("recorded") is None:
         raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
     given = with_defaults(settings)
-    asked, execution = checked(AuditSettings, given), _rooted(checked(ExecutionSettings, given))
+    asked, execution = checked(AuditSettings, given), checked(ExecutionSettings, given)
+    if (root := os.environ.get(DATA_ROOT_VARIABLE)) and not execution.data_root:
+        execution = replace(execution, data_root=Path(root).expanduser())
     _check_early(settings, given, asked)  # what follows imports torch
     source = _source(settings, asked)
-    dataset, pairs = source.dataset, source.pairs
-    defenses = [defense for _, several in pairs for defense in several]
     attacks = _attacks(asked)
-    protocols = [_under(protocol, several, asked, source) for protocol, several in pairs]
+    protocols = [_under(protocol, defenses, asked, source) for protocol, defenses in source.pairs]
     config = AuditConfig(
         **vars(execution),
         **protocols[0],
         attacks=attacks,
-        dataset=dataset,
+        dataset=source.dataset,
         model=source.model,
         partition=parse("partitions", asked.partition),
         delta=asked.delta,
         seeds=asked.seed,
         budget=asked.budget[1],
-        auxiliary=_auxiliary(asked.auxiliary, dataset),
+        auxiliary=_auxiliary(asked.auxiliary, source.dataset),
         victims=asked.victims,
         queries=asked.queries,
         escalate=as_escalation(asked.escalate, asked.budget[1]),
-        held=_held(asked.parts, defenses),
+        held=_held(asked.parts, [defense for _, defenses in source.pairs for defense in defenses]),
         features=asked.features,
         metrics=_metrics(asked.metric, asked.gate),
         gates=asked.gate,
@@ -108,11 +108,6 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     config = replace(config, tune=_tuning(asked.tune, config.every_attack), settings=_kept(settings, given, config))
     check_same_domain(config)
     return replace(config, also=tuple(replace(config, **others) for others in protocols[1:]))
-
-
-def _rooted(execution: ExecutionSettings) -> ExecutionSettings:
-    root = os.environ.get(DATA_ROOT_VARIABLE)
-    return replace(execution, data_root=Path(root).expanduser()) if root and not execution.data_root else execution
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
@@ -184,18 +179,26 @@ def _check_recorded(settings: Mapping[str, Any]) -> None:
 
 
 def _under(protocol: Component, defenses: Sequence[Component], asked: AuditSettings, source: Source) -> dict[str, Any]:
-    """The fields of a configuration that depend on the protocol."""
-    training = _training(protocol, asked.budget[1], source.training)
+    """The fields of a configuration that depend on the protocol, with the attacks of `auto` on each defense."""
+    budget, domain = asked.budget[1], domain_of(source.dataset)
+    training = _training(protocol, budget, source.training)
     fields = {"protocol": protocol, "defenses": defenses, "training": training}
-    if AUTO in asked.attack:
-        shared = training.freeze_lower or protocol.spec.average != "never"
-        instead = source.chosen() if source.chosen else None
-        beside = _beside(protocol, source.model, domain_of(source.dataset))
-        beside += AMONG_CANDIDATES if asked.auxiliary == "candidates" else ()
-        return {**fields, **_automatic(defenses, source.dataset, asked.budget[1], instead, shared, beside)}
     if not asked.attack:
         raise UsageError("name at least one defense and one attack")
-    return fields
+    if AUTO not in asked.attack:
+        return fields
+    shared = training.freeze_lower or protocol.spec.average != "never"
+    chosen = {
+        defense.label: source.chosen() if source.chosen else choose(defense, domain, shared=shared)
+        for defense in defenses
+    }
+    beside = _beside(protocol, source.model, domain) + AMONG_CANDIDATES * (asked.auxiliary == "candidates")
+    mounted = {
+        label: distinct(budgeted(parse("attacks", attack), budget) for attack in (*one.attacks, *beside))
+        for label, one in chosen.items()
+    }
+    remarks = {label: one.remark for label, one in chosen.items() if one.remark}
+    return {**fields, "automatic": mounted, "remarks": remarks}
 
 
 def _training(protocol: Component, budget: Budget, wished: Mapping[str, Any]) -> TrainingSpec:
@@ -294,24 +297,6 @@ def _beside(protocol: Component, model: Component, domain: str) -> tuple[str, ..
     named = getattr(model.spec, "quick_attacks", ()) or getattr(protocol.spec, "quick_attacks", ())
     reads = {attack: threat(attack.partition(":")[0])[1] for attack in named}
     return tuple(attack for attack, domains in reads.items() if not domains or {domain, "any"} & {*domains})
-
-
-def _automatic(
-    defenses: Sequence[Component],
-    dataset: Component,
-    budget: Budget,
-    instead: Chosen | None,
-    shared: bool,
-    beside: Sequence[str],
-) -> dict[str, Any]:
-    """The configuration's fields for the attacks that `auto` chooses for each defense or recording."""
-    domain = domain_of(dataset)
-    chosen = {defense.label: instead or choose(defense, domain, shared=shared) for defense in defenses}
-    mounted = {
-        label: distinct(budgeted(parse("attacks", attack), budget) for attack in (*one.attacks, *beside))
-        for label, one in chosen.items()
-    }
-    return {"automatic": mounted, "remarks": {label: one.remark for label, one in chosen.items() if one.remark}}
 
 
 def _auxiliary(given: Any, dataset: Component) -> str:

@@ -108,13 +108,11 @@ def ask(context: AttackContext) -> Row:
     outcome, went = escalated(mounted, _judged, checkpoint, most=most)
     result, observation = outcome.result, outcome.observation
     row = outcome.row or context.row
+    _keep(context, victims, result, outcome.scores)
     if len(victims):
-        _keep(context, victims, result, outcome.scores)
         checks += cell_findings(result.converged, row, went)
         checks += _matched_by_chance(context, victims, outcome.scores.get("matched", {}))
         checks += _by_pattern(context, victims, result.images, row)
-    else:
-        _keep_unscored(context, result.images)
     told, moved = ({}, "") if result.permutation is None else order(context, result.permutation)
     clients = observation.clients
     caught, charged = noticed(context, clients) if isinstance(clients, LiveClients) else "", {}
@@ -312,16 +310,15 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
 
 
 def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
-    """Store the metrics of every record, and the first records with their guesses."""
+    """Store every record's metrics, and the first records with their guesses; all guesses if the truth is unknown."""
+    home = context.folder.cell(context.cell.id)
+    if not len(victims):
+        guesses = result.images.cpu().numpy()
+        write_arrays(home / GUESSES, guess=_to_uint8(guesses) if isinstance(victims.domain, Images) else guesses)
+        return
     values = {f"{alignment}_{name}": array for alignment, metrics in scores.items() for name, array in metrics.items()}
-    path, shown = context.folder.cell(context.cell.id) / PICTURES, _shown(victims, result.images, context)
-    write_arrays(path, ids=victims.ids.cpu().numpy(), **values, **shown)
-
-
-def _keep_unscored(context: AttackContext, records: Tensor) -> None:
-    """Store all guesses if the truth is unknown: images as pictures, other records as numbers."""
-    guesses, pictures = records.cpu().numpy(), isinstance(context.seed_data.splits.domain, Images)
-    write_arrays(context.folder.cell(context.cell.id) / GUESSES, guess=_to_uint8(guesses) if pictures else guesses)
+    shown = _shown(victims, result.images, context)
+    write_arrays(home / PICTURES, ids=victims.ids.cpu().numpy(), **values, **shown)
 
 
 def _shown(victims: Batch, guess: Tensor, context: AttackContext) -> dict[str, NDArray[np.generic]]:
