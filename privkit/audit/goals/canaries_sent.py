@@ -15,7 +15,6 @@ from privkit.attacks.base import Query, View
 from privkit.attacks.inversion.known_lower import mixed_release
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.standing import rests_on_rows
-from privkit.defenses.base import Receipt, ReleaseCount
 from privkit.defenses.charge import nothing
 from privkit.defenses.split_parts import held_parts
 from privkit.shared.certificate import Certificate
@@ -49,13 +48,8 @@ class Sending:
 
 def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending:
     """Canaries are images. The counterpart of each is the image whose release by the same client differs most."""
-    edge, victims, size, passes = (
-        context.model.edge,
-        context.seed_data.victims,
-        context.round_size,
-        context.release_count.epochs,
-    )
-    silent = noiseless(edge)
+    edge, victims = context.model.edge, context.seed_data.victims
+    size, passes, silent = context.round_size, context.release_count.epochs, noiseless(edge)
     located = tells_where(silent, victims.x[:size])
     look = seen_alone(silent, size) if located else _seen_through(black_box_query(silent), size, draws)
     present = look(victims.x)
@@ -65,15 +59,11 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
     counterparts = candidates[farthest(look, present, candidates, clients, size // clients)]
     absent = look(counterparts)
     images = _drawn(coins, victims.x, counterparts)
-    sent = record_rounds(
-        edge,
-        replace(victims, x=images),
-        batch_size=context.config.training.batch_size,
-        seed=derive(context.cell.seed, "canaries", "sent"),
-        passes=passes,
-    )
-    members = sent.members.view(passes, -1)
-    why = _shared(sent.receipts[0], context.release_count)
+    batch, seed = context.config.training.batch_size, derive(context.cell.seed, "canaries", "sent")
+    sent = record_rounds(edge, replace(victims, x=images), batch_size=batch, seed=seed, passes=passes)
+    members, why = sent.members.view(passes, -1), sent.receipts[0].shared
+    if not why and context.release_count.lower_model != "frozen":
+        why = "the lower segment learns from the canaries"
     if not why:  # each row must be the same in any other batch, up to far less than a canary and its counterpart differ
         together, alone = look(images).double(), _drawn(coins, present, absent).double()
         if not torch.allclose(together, alone, rtol=1e-5, atol=1e-3 * float((present - absent).abs().max())):
@@ -92,13 +82,6 @@ def smashed(context: TrainedContext, coins: Tensor, draws: Generator) -> Sending
         shared=why,
         refuted=refuted,
     )
-
-
-def _shared(receipt: Receipt, release_count: ReleaseCount) -> str:
-    """Why the releases of different canaries depend on each other, in words; empty if they are independent."""
-    if receipt.shared:
-        return receipt.shared
-    return "" if release_count.lower_model == "frozen" else "the lower segment learns from the canaries"
 
 
 def _drawn(coins: Tensor, present: Tensor, absent: Tensor) -> Tensor:

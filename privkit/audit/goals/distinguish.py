@@ -61,14 +61,14 @@ def ask(context: TrainedContext) -> Row:
         family=claimed_family(claim, sending.mechanism),
         independent=not sending.shared,
     )
-    audit = because(audit, sending.shared)
+    audit = remarked(audit, claim, sending.shared)
     refuted = (Check(name=_STANDS, passed=False, detail=claim.statement, decisive=True),) if sending.refuted else ()
     return context.row.model_copy(
         update={
             "certificate": claim if refuted else context.certificate,
             "answers": context.told(scores, coins),
             "limits": limits_of(claim, sending.mechanism),
-            "empirical_bound": of_one_record(audit, claim),
+            "empirical_bound": audit,
             "checks": (*checks, *bound_check(audit), *refuted),
         }
     )
@@ -85,18 +85,14 @@ def bound_check(audit: EmpiricalBound) -> tuple[Check, ...]:
     return (Check(name=_STANDS, passed=passed, detail=audit.statement, decisive=not audit.idle),)
 
 
-def because(found: EmpiricalBound, shared: str) -> EmpiricalBound:
-    """The bound with a sentence on why canaries depend on each other, if they do and there is a claim."""
-    if not shared or found.claimed == inf:
-        return found
-    weaker = f"; canaries are not independent trials ({shared}), so this is the weaker bound from one run"
-    return replace(found, statement=found.statement + weaker)
-
-
-def of_one_record(found: EmpiricalBound, claim: Certificate) -> EmpiricalBound:
-    """The bound for canaries that are single records; a sentence notes it if the claim protects a whole client."""
-    whole = "; one record is exchanged, but the claim is about a whole client" if claim.unit == "client" else ""
-    return replace(found, statement=found.statement + whole)
+def remarked(found: EmpiricalBound, claim: Certificate, shared: str) -> EmpiricalBound:
+    """The bound, which says if canaries depend on each other, and if a claim protects more than such a record."""
+    said = found.statement
+    if shared and found.claimed < inf:
+        said += f"; canaries are not independent trials ({shared}), so this is the weaker bound from one run"
+    if claim.unit == "client":
+        said += "; one record is exchanged, but the claim is about a whole client"
+    return replace(found, statement=said)
 
 
 class _Distinguish(AuditGoal):
