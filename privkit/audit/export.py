@@ -49,10 +49,10 @@ def export(
     planned = [cell for cell in manifest.cells if seed in (None, cell.seed)]
     if not planned:
         raise UsageError(f"this run has no seed {seed}; it has {', '.join(map(str, manifest.seeds))}")
-    names = list(dict.fromkeys(cell.defense for cell in planned))
-    wanted = names[-1] if defense is None else defense
+    names = [cell.defense for cell in planned]
+    wanted = list(dict.fromkeys(names))[-1] if defense is None else defense
     if wanted not in names:
-        raise unknown("defense of this run", wanted, names)
+        raise unknown("defense of this run", wanted, dict.fromkeys(names))
     own = [cell for cell in planned if cell.defense == wanted]
     own = [cell for cell in own if cell.model == own[0].model]
     home = RunFolder(run)

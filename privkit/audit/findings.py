@@ -34,17 +34,18 @@ def learned(accuracy: Interval, labels: Tensor, auc: Interval | None = None) -> 
     for all records. So it also suffices that the AUC of its scores is significantly above 1/2.
     """
     most = labels.bincount().max().item() / len(labels)
-    passed = accuracy.low > most
+    passed, than = accuracy.low > most, f"better than the most frequent label's share {most:.3f}"
+    detail = f"accuracy {accuracy.value:.3f} is {than}"
     if not passed and most > 0.5 and auc is not None and auc.low > 0.5:
         detail = f"AUC {auc.value:.3f} [{auc.low:.3f}, {auc.high:.3f}] of the model's scores is better than chance"
-        return Check(name=LEARNED, passed=True, detail=detail, decisive=False)
-    than = f"better than the most frequent label's share {most:.3f}"
-    cure = "train longer, or weaken the defense"
-    if accuracy.value > most:
-        cure = f"train longer, weaken the defense, or test on more than {len(labels)} records"
-    doubt = f"so it is not shown that the model learned its task; {cure}"
-    detail = f"accuracy {accuracy.value:.3f} is {'' if passed else 'not shown to be '}{than}"
-    return Check(name=LEARNED, passed=passed, detail=detail if passed else f"{detail}, {doubt}", decisive=False)
+        passed = True
+    elif not passed:
+        cure = "train longer, or weaken the defense"
+        if accuracy.value > most:
+            cure = f"train longer, weaken the defense, or test on more than {len(labels)} records"
+        doubt = f"so it is not shown that the model learned its task; {cure}"
+        detail = f"accuracy {accuracy.value:.3f} is not shown to be {than}, {doubt}"
+    return Check(name=LEARNED, passed=passed, detail=detail, decisive=False)
 
 
 def convergence(converged: bool | None, row: Row, went: Escalation) -> Check:
@@ -91,17 +92,10 @@ def cell_findings(converged: bool | None, row: Row, went: Escalation) -> tuple[C
     A failed check is a finding, not a fault of the run: this attack recovered nothing, but another may recover more.
     """
     checks, metric = [convergence(converged, row, went)], metric_of(row)
-    for name, what in _BEATEN.items():
-        if name in row.floors:
-            ours, floor = row.recovered["unaligned"][metric], row.floors[name]["unaligned"][metric]
-            passed = beats(row, name)
-            checks.append(
-                Check(
-                    name=f"beats_{name}",
-                    passed=passed,
-                    detail=f"{'' if passed else 'not shown to be '}better than {what}: "
-                    f"{measure(metric).spoken} {ours.value:.4f} against {floor.value:.4f}",
-                    decisive=False,
-                )
-            )
+    for name in [floor for floor in _BEATEN if floor in row.floors]:
+        ours, floor = row.recovered["unaligned"][metric], row.floors[name]["unaligned"][metric]
+        passed = beats(row, name)
+        than = f"{'' if passed else 'not shown to be '}better than {_BEATEN[name]}"
+        detail = f"{than}: {measure(metric).spoken} {ours.value:.4f} against {floor.value:.4f}"
+        checks.append(Check(name=f"beats_{name}", passed=passed, detail=detail, decisive=False))
     return tuple(checks)

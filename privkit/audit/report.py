@@ -23,7 +23,7 @@ from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict
 from privkit.run.records import PICTURES, SCORES, STRIP, finished_rows, stored_gates, verdict_of, write_verdict
 from privkit.settings.table import FLAGS
-from privkit.shared.measures import records_called
+from privkit.shared.measures import KINDS
 
 _OF_THE_RUN = {
     **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
@@ -97,8 +97,7 @@ def _pictures(cell: Path, row: Row) -> Pictures | None:
 
 
 def _pictured(row: Row) -> bool:
-    kind = records_called(row.records)
-    return kind is not None and kind.pictures
+    return any(kind.pictures for kind in KINDS.values() if kind.noun == row.records)
 
 
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:

@@ -301,11 +301,6 @@ def differs(values: Mapping[str, float | None]) -> bool:
     return len({round(value, 3) for value in values.values() if value is not None}) > 1
 
 
-def records_called(noun: str) -> Records | None:
-    """The kind of records that a noun in results names; None for an unknown noun."""
-    return next((kind for kind in KINDS.values() if kind.noun == noun), None)
-
-
 def deciding(names: list[str]) -> str:
     """Which of a result's measures compares attacks: the first in the table of measures, else the first name, else "".
 
