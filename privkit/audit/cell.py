@@ -17,13 +17,12 @@ from privkit.attacks.outputs import BadOutput
 from privkit.audit.claims import limits_of
 from privkit.audit.contained import contained, has_own_part, is_own_part
 from privkit.audit.defended import defended_model
-from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext
+from privkit.audit.goals.context import ATTACK_CHECKPOINT, AttackContext, Spent
 from privkit.audit.goals.goal import audit_goal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.own_behavior import made_by, must_keep_no_state
 from privkit.audit.recorded import recorded_context
 from privkit.audit.seed_data import SeedData
-from privkit.audit.spent import Spent
 from privkit.audit.standing import certified, fewest_orders
 from privkit.audit.tuning import tuned
 from privkit.defenses.base import stages_with

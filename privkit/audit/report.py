@@ -1,4 +1,4 @@
-"""The report of a run folder: reads the stored results and passes them to `privkit.reports`."""
+"""What is written of a finished run: its report, its evidence, and its place among the registered results."""
 
 from __future__ import annotations
 
@@ -8,22 +8,40 @@ from pathlib import Path
 from typing import Any
 
 from privkit.attacks.scores.leak import pooled_auc, roc_points
+from privkit.errors import DamagedFile, UsageError
 from privkit.files.arrays import read_arrays
-from privkit.files.paths import inside, root
+from privkit.files.paths import inside, read_bytes, root
 from privkit.files.sealed import checked_bytes, digest
-from privkit.files.storage import make_folder, write_bytes, writing
+from privkit.files.storage import make_folder, write_bytes, write_record, writing
 from privkit.parts.threats import threats_of
-from privkit.reports import gallery, page
+from privkit.reports import evidence_schema, gallery, page
+from privkit.reports.evidence import evidence
 from privkit.reports.gallery import Pictures
 from privkit.reports.gate import Gate
 from privkit.reports.page import Write
+from privkit.reports.registry import Entry, Place, entries, place, place_differences, read_registry, settings
 from privkit.reports.schema import Manifest, Row
 from privkit.reports.scores import Told
+from privkit.reports.strongest import counted
 from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict
-from privkit.run.records import PICTURES, SCORES, STRIP, finished_rows, stored_gates, verdict_of, write_verdict
+from privkit.run.records import (
+    EVIDENCE,
+    EVIDENCE_PAGE,
+    PICTURES,
+    SCORES,
+    STRIP,
+    VERDICT,
+    finished_rows,
+    last_verdict,
+    stored_gates,
+    verdict_of,
+    write_verdict,
+)
+from privkit.run.verify import examine
 from privkit.settings.table import FLAGS
 from privkit.shared.measures import KINDS
+from privkit.shared.own_records import hold_attacked
 
 _OF_THE_RUN = {
     **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
@@ -146,3 +164,59 @@ def cell_command(argv: Sequence[str], row: Row) -> str:
     recorded = any(word.partition("=")[0] == "--recorded" for word in argv)  # which brings its defense
     defense = () if recorded else ("--defense", row.defense)
     return shlex.join(["privkit", "audit", *kept, *defense, "--attack", row.attack, "--seed", str(row.seed)])
+
+
+def write_evidence(run: Path) -> evidence_schema.Evidence:
+    """Summarize a finished audit for security reviews: write RUN/evidence.json and RUN/evidence.html.
+
+    The same run folder always gives the same bytes. A damaged or missing file raises `DamagedFile`, a run without
+    results `UnfinishedRun`.
+    """
+    home = root(run)
+    faults = [fault for fault in examine(run).faults if fault[0] not in (EVIDENCE, EVIDENCE_PAGE)]
+    if faults:
+        raise DamagedFile(
+            f"{run} is not whole, so there is no evidence: {': '.join(faults[0])}"
+            f"{f'; privkit verify {run} names all {len(faults)} faults' if len(faults) > 1 else ''}"
+        )
+    manifest, rows = finished_rows(run)
+    rows = [counted(row) for row in rows]
+    names = ["manifest.json", "results.jsonl", VERDICT, *(f"cells/{row.cell}/result.json" for row in rows)]
+    records = {name: digest(read_bytes(home / name)) for name in names}
+    made = evidence(rows, threats_of(rows), manifest, last_verdict(run), records)
+    fields = made.model_dump_json()
+    text = evidence_schema.page(evidence_schema.Evidence.model_validate_json(fields)).encode()
+    write_bytes(home / EVIDENCE_PAGE, text)
+    write_record(home / EVIDENCE, {**made.model_dump(mode="json"), "files": {EVIDENCE_PAGE: digest(text)}})
+    return made
+
+
+def entries_of(rows: Sequence[Row]) -> list[Entry]:
+    """The results of a run for each defended setting and adversary, seed by seed."""
+    seeds = dict.fromkeys(row.seed for row in rows)
+    each = [[counted(row) for row in rows if row.seed == seed] for seed in seeds]
+    return [found for own in each for found in entries(own, threats_of(own))]
+
+
+def placed(run: Path) -> tuple[list[Place], list[str]]:
+    """Rank a run's defenses among privkit's registered results: a rank for each defense setting and adversary; and a
+    sentence for each respect in which this run differs from the registered ones.
+    """
+    _, rows = finished_rows(run)
+    if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):
+        raise UsageError(
+            f"in {run} the adversary holds the attacked records among its own, but the registry has no such run; "
+            f"audit with --auxiliary disjoint"
+        )
+    own, registered = settings(entries_of(rows)), settings(read_registry())
+    if not own:
+        if all(row.accuracy is None for row in rows):
+            raise UsageError(f"{run} has no accuracy, which a place needs; record one: save(accuracy=...)")
+        raise UsageError(f"{run} has no defense whose records were attacked; audit one with --attack auto")
+    if not (places := place(own, registered, rows)):
+        mine, had = (
+            ", ".join(sorted({f"{one.dataset} with {one.victims} attacked records" for one in found}))
+            for found in (own, registered)
+        )
+        raise UsageError(f"nothing comparable to {run} is registered: it attacks {mine}, the registry {had}")
+    return places, place_differences(places, registered)

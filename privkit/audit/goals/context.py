@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,11 @@ from privkit.attacks.goals.control import Control
 from privkit.attacks.goals.control_clients import Defended
 from privkit.attacks.scores.leak import advantage, per_batch_auc, pooled_auc, tpr_at
 from privkit.audit.seed_data import SeedData
-from privkit.audit.spent import Spent
 from privkit.domains.base import several
 from privkit.domains.domain import Domain
 from privkit.errors import DamagedFile
 from privkit.files.arrays import write_arrays
-from privkit.reports.schema import Check, Row
+from privkit.reports.schema import Check, Row, Seconds
 from privkit.run.folder import RunFolder
 from privkit.run.ingredients import Ingredients
 from privkit.run.plan import Cell
@@ -40,6 +39,55 @@ ATTACK_CHECKPOINT = "attack.ckpt"  # file in a cell's folder while its attack ru
 _FALSE_POSITIVES = 0.01  # the false positive rate at which true positives are counted
 _REVERSED = "of the reversed scores, since the whole interval of the AUC lies below 1/2"
 """End of a rate's method, if the scores leak in the other direction."""
+
+
+@dataclass(kw_only=True)
+class Spent:
+    """A stopwatch for one result of an audit: the seconds of training, attack and control experiments.
+
+    >>> times = iter([0.0, 5.0, 6.0, 8.0, 9.0])
+    >>> spent = Spent(clock=lambda: next(times))
+    >>> spent.trained(3.5)
+    >>> with spent.controlling():
+    ...     pass
+    >>> spent.seconds
+    Seconds(training=3.5, attack=2.0, controls=2.0)
+    """
+
+    clock: Callable[[], float]  # returns the time in seconds, as `privkit.torch_utils.clock`
+    training: float | None = None  # seconds of training the model, even for another result; None for a recording
+    controls: float = 0.0  # seconds of the attack's control experiments, even for another result
+    earlier: float = 0.0  # seconds of the attack before interruptions of the run
+    _since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since = self.clock()
+
+    def trained(self, seconds: float) -> None:
+        """Note that the model is trained; later seconds belong to the attack."""
+        self.training, self._since = seconds, self.clock()
+
+    @contextmanager
+    def controlling(self) -> Iterator[None]:
+        """Count the seconds of this block as time of control experiments."""
+        start = self.clock()
+        yield
+        seconds = self.clock() - start
+        self.controls += seconds
+        self._since += seconds
+
+    def attacked(self) -> float:
+        """Seconds of the attack in this process."""
+        return self.clock() - self._since
+
+    @property
+    def seconds(self) -> Seconds:
+        """The seconds of each stage, for the result row."""
+        return Seconds(
+            training=None if self.training is None else round(self.training, 3),
+            attack=round(self.earlier + self.attacked(), 3),
+            controls=round(self.controls, 3),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
