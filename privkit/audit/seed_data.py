@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -96,16 +95,13 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedDa
     if config.training.fraction < 1:
         kept = stratified(cpu.private.y, config.training.fraction, derive(seed, "fraction"))
         cpu = replace(cpu, private=cpu.private[kept])
-        sizes = {name: len(part) for name, part in cpu.parts.items() if name != "validation"}
-        _check_sizes(config, cpu.domain.records, **sizes)
     splits = Splits(**{name: part.to(device) for name, part in cpu.parts.items()}, classes=cpu.classes)
     protocol = config.protocol.spec
     shares = config.partition.spec.assign(cpu.private.y, protocol.clients, derive(seed, "partition"))
     victims = _victims(config, splits, shares)
     auxiliary, dropped, left = _auxiliary(config, splits, victims, pools, other, seed)
-    if dropped:
-        sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
-        _check_sizes(config, splits.domain.records, **sizes)
+    sizes = {"private": len(splits.private), "auxiliary": len(auxiliary), "test": len(splits.test)}
+    _check_sizes(config, splits.domain.records, **sizes)  # of what a fraction and the other records leave
     hashes = splits.hashes()
     others = config.auxiliary not in OF_THE_DATASET
     if others or config.auxiliary == "candidates" or len(auxiliary) + dropped > len(splits.auxiliary):
@@ -117,12 +113,8 @@ def read_records(config: AuditConfig, seed: int, device: torch.device) -> SeedDa
         auxiliary=auxiliary,
         dropped=dropped,
         hashes=hashes,
-        warnings=_warnings((*pools.notes, splits.domain.warning(splits.private.x), left), len(victims)),
+        warnings=(*filter(None, (*pools.notes, splits.domain.warning(splits.private.x), left)), *few(len(victims))),
     )
-
-
-def _warnings(notes: Iterable[str], victims: int) -> tuple[str, ...]:
-    return (*filter(None, notes), *few(victims))
 
 
 def _wished(config: AuditConfig) -> dict[str, int]:
@@ -163,8 +155,8 @@ def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Ten
     the class mean follows, which knows each record's true label: the mean of the adversary's own records with this
     label (for tokens and categories the most frequent value), or of all own records if none has this label.
     """
-    domain, count = victims.domain, len(victims)
-    if not count:
+    domain = victims.domain
+    if not len(victims):
         return {}
     constant = domain.guesses(own.x) if len(own) else domain.guesses(domain.zeros(1))
     found = {
@@ -231,7 +223,7 @@ def _recorded(recording: Recording, device: torch.device) -> SeedData:
         auxiliary=own.to(device),
         dropped=dropped,
         hashes=dict(recording.files),
-        warnings=_warnings((*recording.description.notes, clipped, left), len(recording.truth)),
+        warnings=(*filter(None, (*recording.description.notes, clipped, left)), *few(len(recording.truth))),
         labeled=recording.own_labels,
     )
 

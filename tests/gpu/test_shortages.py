@@ -8,7 +8,7 @@ from torch import Tensor
 
 from privkit.attacks.inversion.black_box import _decoded_rows
 from privkit.attacks.inversion.decoders import build_decoder
-from privkit.audit.refresh import _flags
+from privkit.audit.lead import _flags
 from privkit.audit.run import run_audit
 from privkit.cli.start import _told
 from privkit.errors import UsageError
