@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from privkit.attacks.base import NotApplicable, known_to
+from privkit.attacks.base import NotApplicable, View, known_to
 from privkit.attacks.goals.labels import LabelAttack, LabelObservation, first_of_each
 from privkit.attacks.scores.tokens import PADDING
 from privkit.audit.goals.context import AttackContext
@@ -41,8 +41,8 @@ def observed(
     cut: Cut,
 ) -> LabelObservation:
     """The observation of one client, or of the server of a U-shape, with only the fields that the attack declares."""
-    declared, rounds, clients = known_to(attack), transcript.rounds, len(transcript.rounds[0].received)
-    data, same_classes = context.seed_data, OF_THE_DATASET
+    declared, rounds, data = known_to(attack), transcript.rounds, context.seed_data
+    clients, same_classes = len(rounds[0].received), context.config.auxiliary in OF_THE_DATASET
     common = LabelObservation(
         image_shape=data.splits.domain.shape,
         batch_size=context.round_size,
@@ -50,9 +50,7 @@ def observed(
         known_labels=own[known] if len(known) else None,
         label_shares=context.label_shares() if "label_shares" in declared and not several(data.victims.y) else None,
         other_images=data.own_images if "other_images" in declared else None,
-        other_labels=data.own_labels
-        if "other_labels" in declared and context.config.auxiliary in same_classes
-        else None,
+        other_labels=data.own_labels if "other_labels" in declared and same_classes else None,
     )
     if cut != "own":
         views, sent = (transcript.of_server(client, at) for at in (cut, "first"))
@@ -87,10 +85,8 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
     for kept in transcript.rounds:
         following = next_tokens(kept.labels).flatten()
         if made.rounds and len(following) > left:
-            return (
-                made,
-                f"the first {len(made.rounds)} of {len(transcript.rounds)} rounds are read, by all {words} words",
-            )
+            read = f"the first {len(made.rounds)} of {len(transcript.rounds)} rounds are read"
+            return made, f"{read}, by all {words} words"
         left -= len(following)
         rows = [
             replace(view, smashed=view.smashed.flatten(0, 1), cut_gradient=view.cut_gradient.flatten(0, 1))
@@ -104,27 +100,21 @@ def of_places(transcript: Transcript, words: int) -> tuple[Transcript, str]:
 
 def to_parties(seen: LabelObservation, parties: Parties, edge: Clients) -> LabelObservation:
     """The observation of the adversary's parties in a vertical split: columns, outputs, and outputs' gradients."""
-    lower = seen.lower
+    lower, weights = seen.lower, seen.lower_weights
     numbers = [number for number, name in enumerate(edge.defense.storages) if name in edge.held]
 
-    def own(rows: Tensor | None) -> Tensor | None:
-        return None if rows is None else held_parts(rows, edge.defense, edge.held)
+    def own(view: View) -> View:
+        cut = view.cut_gradient if view.cut_gradient is None else held_parts(view.cut_gradient, edge.defense, edge.held)
+        return replace(view, smashed=held_parts(view.smashed, edge.defense, edge.held), cut_gradient=cut)
 
     def known(records: Tensor | None) -> Tensor | None:
         return None if records is None else parties.of(records, numbers)
 
     return replace(
         seen,
-        views=[
-            replace(
-                view, smashed=held_parts(view.smashed, edge.defense, edge.held), cut_gradient=own(view.cut_gradient)
-            )
-            for view in seen.views
-        ],
+        views=[own(view) for view in seen.views],
         lower=None if lower is None else nn.Sequential(lower, HeldParts(edge)),
-        lower_weights=None
-        if seen.lower_weights is None
-        else [{f"0.{name}": weight for name, weight in state.items()} for state in seen.lower_weights],
+        lower_weights=weights and [{f"0.{name}": weight for name, weight in state.items()} for state in weights],
         auxiliary=known(seen.auxiliary),
         other_images=known(seen.other_images),
         upper=None,

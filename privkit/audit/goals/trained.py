@@ -89,10 +89,10 @@ class TrainedContext(AttackContext):
             return ": the threat model forbids queries"
         if "lower" not in self.attack.needs or self.lower() is not None:
             return ""
-        clients, protocol = self.config.protocol.spec.clients, self.config.protocol.label
+        who = f"under {self.config.protocol.label} each of {self.config.protocol.spec.clients} clients"
         return (
-            f": under {protocol} each of {clients} clients keeps a lower segment of its own, so that nobody knows the "
-            "others'; use --protocol sl or splitfed, or --training freeze_lower=true"
+            f": {who} keeps a lower segment of its own, so that nobody knows the others'; use --protocol sl or "
+            "splitfed, or --training freeze_lower=true"
         )
 
     def lower(self) -> nn.Module | None:
