@@ -252,14 +252,10 @@ class _Paired(NamedTuple):
 
 
 def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequence[int]] | None = None) -> _Paired:
-    """Compare two measurements of the same N records, by Wilcoxon's signed-rank test.
+    """Compare two measurements [N] of the same records, one for each seed, by Wilcoxon's signed-rank test.
 
-    The test counts each record once; if a record was measured with several seeds, its mean change counts. So the
-    p-value holds for the given trained models; only an interval over seeds shows the variation between trainings.
-
-    Args:
-        first: for each seed, finite values [N]; `second` has values of the same records in the same order.
-        ids: for each seed, the ids of these records; None if all records differ.
+    A record with several seeds (by `ids`; None if all differ) counts once, by its mean change. So the p-value holds for
+    the given trained models; only an interval over seeds shows the variation between trainings.
 
     Source: Wilcoxon 1945, with zeros as in Pratt 1959; Kerby 2014 (rank-biserial correlation); Student 1908
     (intervals).
@@ -284,10 +280,8 @@ def paired(first: Sequence[Values], second: Sequence[Values], ids: Sequence[Sequ
 def unpaired(first: Sequence[Interval], second: Sequence[Interval]) -> Interval:
     """The difference (second − first) of two measurements with one value per seed and none per record.
 
-    With several seeds, the interval is Student's for the differences of each seed. With one seed, it combines the
-    limits of both measurements as if they were independent; it is too wide if both use the same records.
-
-    Source: Zou and Donner 2008 (limits of a difference from the limits of its two terms).
+    With several seeds, the interval is Student's. With one, it combines both limits as if they were independent, which
+    is too wide if both use the same records (Zou and Donner 2008).
     """
     changes = [0.0 if a.value == b.value else b.value - a.value for a, b in zip(first, second, strict=True)]
     if len(changes) > 1 and all(map(isfinite, changes)):

@@ -40,8 +40,7 @@ def runs_own_code(config: AuditConfig) -> bool:
 def contained() -> Iterator[None]:
     """A context in which a user's code can neither end the process nor disturb its settings (`undisturbed`).
 
-    An attempt to end the process raises `Misbehaved`, unless C code makes it. Threads that the code starts are daemons,
-    so they do not keep the process alive after the run.
+    An attempt to end the process raises `Misbehaved`, unless C code makes it. Threads of the code become daemons.
     """
     start = threading.Thread.start
 

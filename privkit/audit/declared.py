@@ -236,10 +236,9 @@ def _weaker(declared: SplitMechanism, receipt: Receipt, name: str, plain: bool) 
 def _unmoved(recording: Recording, lower: nn.Module, stages: tuple[Defense, ...]) -> str:
     """A sentence if a recording declares a shuffle of tokens, and too many tokens stayed in place; else empty.
 
-    A released token is in place if the nearest output of the lower segment for its record is the output at the token's
-    own place. A shuffle leaves one of T tokens in place on average. Their number is tested by a Poisson bound, so a
-    correct recording is refuted with probability at most 10⁻⁶ (`residual.LEVEL`). Recordings in which half of the
-    tokens moved are never refuted, since class tokens may stay.
+    A token is in place if the nearest output of the lower segment for its record is that of its own place. A shuffle
+    leaves one of T tokens in place on average; a Poisson bound refutes a correct recording with probability at most
+    10⁻⁶ (`residual.LEVEL`). If half of the tokens moved, nothing is refuted, since class tokens may stay.
     """
     shuffle = next((stage for stage in stages if isinstance(stage, PatchShuffle | BatchShuffle)), None)
     if shuffle is None or recording.description.mixed > 1 or recording.views[0].smashed.ndim != 3:

@@ -132,8 +132,7 @@ def _of_epochs(
     """Measure and store the last epoch and, if known, the best; afterwards the networks hold the epoch in `keep`.
 
     Returns test accuracies with intervals by their names, and the digests of the stored files. If the defense adds
-    noise to test images, each accuracy is measured with it and without: "accuracy_last_noisy". No accuracies if there
-    is neither noise nor a best epoch.
+    noise to test images, each accuracy is measured with it and without: "accuracy_last_noisy".
     """
     edge, upper = trained.edge, trained.upper
     noisy = any(stage.noise_fields and stage.at_inference for stage in stages_of(edge.defense))

@@ -67,9 +67,7 @@ def arrangement_scores(
         guess: the guessed original place of each of T released tokens in N images, int64 [N, T]. Places 0..B·T−1 are
             counted in a message (a batch of B images in one round), and each occurs once in it.
         truth: the true places, int64 [N, T], counted in the same way (from `true_arrangement`).
-        batch: B, the number of images per message; it divides N.
         kinds: int64 [N, T], equal for equal tokens (`equal_tokens`), which are interchangeable; None if all differ.
-        confidence: confidence of all limits, in (0, 1).
         most_bits: an upper bound on the entropy of one secret order before the release, if it is below that of a
             uniform order (batch shuffling: log2(10) times the certificate's `log10_outcomes`).
 

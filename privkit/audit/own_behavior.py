@@ -36,8 +36,7 @@ _CURE = "so attacks on what is sent after training say nothing about training; l
 def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
     """Refuse a user's own stage or network that sends different data in training (with gradients, in training mode).
 
-    Attacks read data that are sent after training, so their results would not hold for different data sent in training.
-    The test sends the first round of `records` in both ways with the same random draws.
+    Attacks read data that are sent after training. The test sends the first round of `records` in both ways.
     """
     names = [stage.name for stage in stages_of(edge.defense) if is_own(stage)]
     if is_own_part(config.model.spec):
@@ -70,9 +69,8 @@ def must_send_alike(config: AuditConfig, edge: Clients, records: Batch) -> None:
 def _must_keep_its_mode(name: str, lower: nn.Module, records: Tensor) -> None:
     """Refuse a user's own lower network that sends different data for a record in training mode.
 
-    torch's own layers, such as dropout, differ in training mode on purpose, so they stay in evaluation mode here.
-    Differences from random draws (a hand-written dropout) or from the other records of a batch (a hand-written batch
-    normalization) are allowed.
+    torch's own layers, such as dropout, differ on purpose, so they stay in evaluation mode here. Differences from
+    random draws or from the other records of a batch (as in a hand-written batch normalization) are allowed.
     """
 
     def sent(x: Tensor, seed: int = 0) -> Tensor:
@@ -103,8 +101,8 @@ def _computes(kind: type) -> bool:
 def must_draw_anew(stages: tuple[Defense, ...], shape: tuple[int, ...], image: tuple[int, ...]) -> None:
     """Refuse a user's own defense stage that adds the same noise in each round, for example from a fixed seed.
 
-    An adversary who has the code, or queries twice, can subtract such noise; privkit's attacks expect fresh noise.
-    `shape` is that of one record's smashed data, for stages that accept no other shape; `image` is (C, H, W).
+    An adversary who has the code, or queries twice, can subtract it; privkit's attacks expect fresh noise. `shape` is
+    that of a record's smashed data, `image` of an image.
     """
     for stage in stages:
         if not (is_own(stage) and stage.noise_fields):

@@ -51,8 +51,8 @@ def training_step(
 ) -> tuple[Rehearsal, float]:
     """Measure one training step: the untrained model with the timed batch size, and seconds for a whole batch.
 
-    The first step uses the smallest batch; it shows that shapes fit, and warms up. Later steps use more records, until
-    a step is long enough to be timed, or uses the whole batch. If such a step is still short, several are timed.
+    The first step shows that shapes fit, and warms up. Later ones use more records until they are long enough to be
+    timed.
     """
     whole, seconds = config.training.batch_size, 0.0
     domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
@@ -77,10 +77,9 @@ def seconds_of_training(cell: Rehearsal, steps: int = 1) -> float:
 
 
 def attack_time(cell: Rehearsal, attack: Component, limit: float) -> Timed:
-    """Estimate the time of an attack by running it on an untrained model.
+    """Estimate the time of an attack by running it on an untrained model for at most `limit` seconds.
 
-    The attack is stopped after `limit` seconds, and its total time is extrapolated from the finished epochs. If no
-    epoch finishes within the limit, the attack starts again with fewer records per round.
+    If no epoch finishes within the limit, the attack starts again with fewer records per round.
     """
     goal, smallest = audit_goal(attack.spec), max(2, cell.cell.defense.spec.smallest_batch)
     domain = cell.seed_data.splits.domain

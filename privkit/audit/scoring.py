@@ -75,12 +75,10 @@ def scored(
     perception: Perception | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Scores]:
-    """Score N guesses against the N attacked records, as they are ("unaligned") and after matching ("matched").
+    """Score N guesses against the N attacked records: alignment -> metric -> one value per record.
 
-    Matching assigns the guesses of each round of `batch_size` records to its records in the best way, which undoes a
-    wrong order. `perception` adds perceptual metrics; a classifier among its networks needs the records' `labels`.
-
-    Returns alignment -> metric -> one value per record.
+    They are scored as they are ("unaligned"), and after the guesses of each round of `batch_size` records were assigned
+    to its records in the best way ("matched"), which undoes a wrong order. A classifier in `perception` needs `labels`.
     """
     told = {} if unidentified(domain, truth) else {IDENTIFIED.name: identified(domain, truth, guess)}
     if domain.name != "images":
@@ -139,11 +137,9 @@ def unidentified(domain: Domain, truth: Tensor) -> str:
 
 
 def repeated(domain: Domain, truth: Tensor) -> str:
-    """A sentence if some attacked records equal, or nearly equal, another attacked record.
+    """A sentence if some attacked records equal, or nearly equal, another one, by less than 1/100 of the mean distance.
 
-    No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k. Two
-    images are nearly equal if their distance is below a hundredth of the mean distance; a good guess of one may then be
-    taken for the other.
+    No guess can distinguish equal records, so each of k equal records is identified with probability at most 1/k.
     """
     times = Counter(record.tobytes() for record in truth.cpu().numpy()).values()
     count, most = sum(number for number in times if number > 1), len(times) / max(1, len(truth))
@@ -196,9 +192,8 @@ def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
 def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Values:
     """Probability [N] that each of N guesses, mirrored, rotated or shifted, correlates most with its own image.
 
-    Each guess is compared with each image in the position in which they are most alike. The positions are the
-    symmetries of a square (or rectangle) and shifts by at most three pixels. Images of more than 32 pixels per side are
-    first shrunk. Unlike in `identified_by_pattern`, inverted guesses are not recognized.
+    Each guess is compared with each image in the position in which they are most alike: the symmetries of a square (or
+    rectangle) and shifts by at most three pixels, after images of more than 32 pixels per side are shrunk.
     """
     from torch.nn.functional import adaptive_avg_pool2d, normalize
 
@@ -271,10 +266,10 @@ def summarise(scores: Mapping[str, Scores], perception: Perception | None = None
 
 
 def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bool]) -> dict[str, Metrics]:
-    """How much closer an attack's guesses are to the records than each constant guess (the mean image, for example).
+    """Mean difference by which guesses are closer than each constant guess, for each metric; positive if they are
+    closer.
 
-    Returns the mean difference for each constant guess and metric, positive if the attack is closer. Intervals have 99
-    % confidence, since a run makes many comparisons: for every attack, seed and budget.
+    Intervals have 99 % confidence, since a run makes many comparisons: for every attack, seed and budget.
     """
     return {
         guess: {

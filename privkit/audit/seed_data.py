@@ -151,9 +151,9 @@ def prepare(config: AuditConfig, seed: int, device: torch.device, perception: Pe
 def floor_guesses(own: Batch, victims: Batch, *, classes: bool) -> dict[str, Tensor]:
     """Guesses that need no release, such as the mean image: name -> guesses [N, *shape] for N attacked records.
 
-    Constant guesses come first; if the adversary has no own records, these are only mid-grey images. With `classes`,
-    the class mean follows, which knows each record's true label: the mean of the adversary's own records with this
-    label (for tokens and categories the most frequent value), or of all own records if none has this label.
+    Without own records, these are only mid-grey images. With `classes`, the class mean follows, which knows each true
+    label: the mean of own records with this label (for tokens and categories the most frequent value), if there are
+    any.
     """
     domain = victims.domain
     if not len(victims):

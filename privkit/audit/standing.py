@@ -43,9 +43,8 @@ def held_against_its_releases(
     """Test a certificate by measurements of its defense stages and of the clients' lower segment on `records`.
 
     A claim that relies on a user's own stage is called declared, not proven, because measurements can refute what the
-    stage says but not prove it. Some claims also rely on the lower segment: noise on smashed data protects one record
-    only if the segment keeps records separate, and a shuffle hides an order only if tokens do not show their places.
-    For a user's own network these two properties are only measured, so the claim is called declared, too.
+    stage says but not prove it. So is a claim that relies on a user's own network: noise protects one record only if
+    the segment keeps records separate, and a shuffle hides an order only if tokens do not show their places.
 
     Returns the certificate, perhaps called declared; or, if refuted, one without a claim that states the measurement.
     """
@@ -159,14 +158,12 @@ def _shape(edge: Clients, records: Tensor) -> tuple[int, ...]:
 
 @torch.no_grad()
 def rows_that_meet(edge: Clients, records: Tensor, batch: int) -> int | None:
-    """Number of records in a batch of B whose smashed data change if other records of the batch are replaced.
+    """Number of records in a batch of B whose smashed data change if other records of the batch are replaced, 0 to B.
 
-    Two batches are combined once for each binary digit of the record numbers 0..B−1: the digit of a record says from
-    which batch it comes. Any two numbers differ in some digit, so for each pair of records there is a combination in
-    which one is kept and the other is replaced. This takes 3 + log₂ B evaluations. Each output number is compared on
-    the scale of its range. Only the first client's segment is measured, in evaluation mode, for which claims are made.
-
-    Returns 0 to B; None if the records, which are repeated if there are fewer than B, are not two different ones.
+    Two batches are combined once for each binary digit of the record numbers 0..B−1, which says from which batch a
+    record comes. Any two numbers differ in some digit, so for each pair of records there is a combination in which one
+    is kept and the other is replaced. Only the first client's segment is measured, in evaluation mode, for which claims
+    are made. Each output number is compared on the scale of its range. None without two different records.
     """
     if batch == 1:
         return 0

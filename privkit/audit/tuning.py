@@ -38,10 +38,9 @@ from privkit.wire.queries import Queries
 
 
 def tuned(context: TrainedContext) -> tuple[TrainedContext, str]:
-    """Choose the attack's parameters that work best on the adversary's own records.
+    """The context with the attack's parameters that work best on the adversary's own records, and a sentence on them.
 
-    Returns the context with the chosen parameters, and a sentence on the choice. The given parameters are tried first,
-    so the chosen ones are never worse on these records.
+    The given parameters are tried first, so the chosen ones are never worse on these records.
     """
     plan, attack = context.config.tune, context.cell.attack
     if plan is None:

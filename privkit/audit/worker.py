@@ -167,10 +167,9 @@ _opened: tuple[str, CellWorker] | None = None
 
 
 def compute(job: Job, task: Task) -> TaskResult:
-    """Compute one task of a run in a folder of its own, and return its result.
+    """Compute one task of a run in a folder of its own, and return its result, or the error in it.
 
-    A process computes one task at a time, since threads share random generators. Errors in the task are part of the
-    returned result; an exception that is raised here comes from the engine that distributes tasks.
+    A process computes one task at a time, since threads share random generators.
     """
     with _one:
         try:

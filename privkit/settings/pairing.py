@@ -41,11 +41,10 @@ def _with_protocol(label: str, protocol: str) -> str:
 
 
 def defense_pairs(defenses: Iterable[Any], protocol: Any) -> list[Part]:
-    """Group defenses by the protocol under which they run, in the order of first occurrence.
+    """Group defenses by the protocol that they name, or else the run's; in the order of first occurrence.
 
-    A defense's protocol is the protocol that it names, or else the run's. Without both, it is `cutmixsl` for a defense
-    that mixes several clients, and otherwise `sl`. Every protocol gets an undefended baseline, since results under
-    different protocols cannot be compared. A baseline that names no protocol gets the first defense's protocol.
+    Without both, it is `cutmixsl` for a defense that mixes several clients, and otherwise `sl`. Every protocol gets an
+    undefended baseline, since results under different protocols cannot be compared.
 
     >>> [(p.label, [d.label for d in part]) for p, part in defense_pairs(["patch_shuffle", "mixup"], None)]
     [('sl', ['none', 'patch_shuffle']), ('cutmixsl', ['none:protocol=cutmixsl', 'mixup'])]

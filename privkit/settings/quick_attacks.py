@@ -35,11 +35,10 @@ class Chosen:
 def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
     """Choose the attacks of `--attack auto` for one defense.
 
-    A table lists the strongest attacks on single defenses, mostly with default options. For other options, the registry
-    of measured defenses gives the attacks that identified the most records, and the table's attacks on the defense
-    follow. For a chain of defenses, or if neither table nor registry has the options, the table's attacks on each
-    defense of the chain come first, and a general list follows. `shared` says whether several clients share an averaged
-    or frozen lower segment, which the server then knows.
+    A table lists the strongest attacks on single defenses. For other options, the registry of measured defenses gives
+    those that identified the most records, before the table's. For a chain, or if neither has the options, the table's
+    attacks on each stage come first, and a general list follows. `shared` says whether several clients share a lower
+    segment.
 
     >>> from privkit.parts.registry import parse
     >>> choose(parse("defenses", "patch_shuffle"), "images").attacks

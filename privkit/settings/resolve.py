@@ -111,10 +111,7 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
 
 
 def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditConfig) -> dict[str, Any]:
-    """The settings that a run's manifest stores for its workers: of a recording those of the user, otherwise all.
-
-    They include the data root, since it may be missing from a worker's environment.
-    """
+    """What a manifest stores: of a recording the user's settings, otherwise all; and always the data root."""
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
     return kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})

@@ -151,12 +151,11 @@ def _seen_through(query: Query, size: int, draws: Generator) -> Look:
 
 
 def in_their_rows(views: Sequence[View], members: Tensor, present: Tensor, absent: Tensor) -> tuple[Tensor, Tensor]:
-    """The expected release of the mixture that contains each of K canaries, with the canary and without it, [P, K,
-    ...].
+    """The expected mixtures that contain each of K canaries, with it and without it, [P, K, ...] in P passes.
 
-    The other places of the mixture are assumed to hold the mean of their canary and its counterpart. `present` and
-    `absent` [K, ...] are the releases of each alone. `members`, int64 [P, places in a pass], is the canary at each
-    place in each of P passes, −1 for an empty one; `views[0].mixed` successive places form one mixture.
+    The other places of a mixture are assumed to hold the mean of their canary and its counterpart, whose own releases
+    are `present` and `absent` [K, ...]. `members`, int64 [P, places in a pass], is the canary at each place, −1 for
+    none.
     """
     k, half, middle = views[0].mixed, (present - absent) / 2, (present + absent) / 2
     expected = present.new_zeros(2, len(members), *present.shape)

@@ -94,8 +94,8 @@ class Spent:
 class AttackContext:
     """What one attack of an audit may use: what crossed the cut, and the parts of the model that its adversary knows.
 
-    It belongs to one cell. Subclasses override the methods that give access to the model, which here return None: for a
-    trained model, they can give an adversary everything, for a recording only recorded data.
+    The methods that give access to the model return None here; a trained model gives all of it, a recording what it
+    has.
     """
 
     config: AuditConfig  # the run's configuration
@@ -256,9 +256,8 @@ def must_have_one_label(context: AttackContext) -> None:
 def told_apart(scores: Scores, positive: Tensor, batches: Tensor | None = None) -> dict[str, Interval]:
     """AUC, advantage and true positive rate at 1 % false positives of scores that separate `positive`, bool [N].
 
-    If the AUC's whole interval lies below 1/2, the rate and the advantage use the negated scores, and `method` says so.
-    Otherwise the sign is kept, because the better of two signs would suggest a leak where there is none. Random scores
-    are negated in one of forty runs. `batches`, the round of each example, adds the mean AUC within rounds.
+    If the AUC's whole interval lies below 1/2, rate and advantage use the negated scores, and `method` says so; else
+    the better of two signs would suggest a leak where there is none. `batches` [N] adds the mean AUC within rounds.
     """
     values, truth = scores.values.double().cpu().numpy(), positive.cpu().numpy()
     leak = pooled_auc(values, truth)

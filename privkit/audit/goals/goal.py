@@ -63,8 +63,8 @@ class AuditGoal:
     def cost(self, attack: Any, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """Estimate the cost of an attack in a run from its measured time on random records.
 
-        `sizes` has the numbers of private, auxiliary, test and attacked ("victims") records; "a_round", the number of
-        records that all clients send in a round; and "rounds", the number of rounds of the training.
+        `sizes` has the numbers of private, auxiliary, test and attacked ("victims") records, "a_round" of records that
+        all clients send in a round, and "rounds" of training.
         """
         return Cost()
 

@@ -21,12 +21,11 @@ Asked = tuple[Scores, Tensor, Tensor]
 def best_cut(
     attack: LabelAttack, cuts: Sequence[Cut], found: Sequence[dict[Cut, Asked]], records: list[Tensor] | None
 ) -> tuple[dict[Cut, float], list[Asked], Asked]:
-    """Choose the cut of a U-shape at which a label attack works best: with the largest AUC of the scores, averaged over
-    epochs, or the AUC farthest from 1/2 if only one label is scored, since such scores may have either sign.
+    """The AUC at each cut of a U-shape; and at the best one the scores of each epoch, and their average over epochs.
 
-    `found` has each epoch's scores at each cut. `records` holds the ids of each epoch's records, by which scores are
-    averaged; None uses the last epoch only. Returns the AUC at each cut, and at the best one the scores of each epoch
-    and their average.
+    The best cut has the largest AUC of the averaged scores, or the AUC farthest from 1/2 if only one label is scored,
+    since such scores may have either sign. `records` holds the ids of each epoch's records; None reads the last epoch
+    only.
     """
     said = {cut: [one[cut] for one in found] for cut in cuts if all(cut in one for one in found)}
     if not said:
@@ -42,10 +41,9 @@ def best_cut(
 
 
 def _pooled(epochs: list[Asked], records: list[Tensor]) -> Asked:
-    """Average a label attack's scores over epochs, for each record of the last epoch.
+    """Average a label attack's scores over epochs, for each record of the last epoch, standardized in each epoch.
 
-    Scores are first standardized in each epoch (mean 0, standard deviation 1). An epoch whose scores contradict the
-    earlier epochs is negated, because some attacks do not know the sign of their scores.
+    An epoch whose scores contradict the earlier ones is negated: some attacks do not know the sign of their scores.
     """
     last, labels, rounds = epochs[-1]
     if len(epochs) == 1:

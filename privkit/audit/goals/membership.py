@@ -73,8 +73,7 @@ def ask(context: TrainedContext) -> Row:
 def released(context: TrainedContext) -> Tensor:
     """Numbers of the private images that training released at least once, ascending, int64 on the images' device.
 
-    The orders of all epochs are drawn again from the seed. An image is never released if it is left over at the end of
-    every epoch, or if its client never reaches it.
+    An image is never released if it is left over at the end of every epoch, or if its client never reaches it.
     """
     private = context.seed_data.splits.private
     seen = torch.zeros(len(private), dtype=torch.bool, device=private.x.device)
@@ -105,8 +104,7 @@ def _predict(model: DefendedModel, size: int, seed: int) -> Predict:
 def _fit(context: TrainedContext) -> Fit:
     """A function that trains a shadow model on given images and returns its prediction function.
 
-    Other images of the adversary are added until the shadow model has as many training images as the real model. The
-    function holds no attacked image, so an attack that inspects it finds none.
+    Other images of the adversary are added up to the real model's number. No attacked image can be found inside.
     """
     config, cell, real = context.config, context.cell, context.seed_data
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size

@@ -362,8 +362,8 @@ class _Reconstruct(AuditGoal):
     def cost(self, attack: ImageAttack, timed: Timed, config: AuditConfig, sizes: Mapping[str, int]) -> Cost:
         """An attack's cost from its measured time, scaled by the numbers of own and of attacked records.
 
-        The two control experiments are a short run on few records and a shorter run on noise. An attack that reads the
-        history of the server's segment needs the training to be repeated, which adds training steps.
+        The controls are a short run on few records and a shorter one on noise. Reading the history of the server's
+        segment repeats the training.
         """
         played = played_by(records := min(sizes["auxiliary"], CONTROL_IMAGES), sizes["a_round"])
         epochs = getattr(as_control(attack, records - played, sizes["a_round"]), "epochs", None)
