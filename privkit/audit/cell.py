@@ -211,9 +211,7 @@ def _can_read_the_server(context: TrainedContext) -> None:
     if "upper" not in known_to(context.attack):
         return
     if own_loss(context.model.upper) is not None:
-        raise NotApplicable(
-            "it computes cross-entropy with the server's segment, but that has a loss of its own or loss=multi_label"
-        )
+        raise NotApplicable("it computes cross-entropy with a server that has a loss of its own or loss=multi_label")
     if (servers := context.model.edge.protocol.servers) > 1:
         raise NotApplicable(f"it computes with the server's segment, but each of {servers} servers has its own")
 
@@ -227,10 +225,8 @@ def _trained(start: AttackContext) -> TrainedContext:
     model = defended_model(config, cell, seed_data, folder, start.progress, start.log, noted)
     must_keep_no_state(stages, form, before)
     start.spent.trained(model.known["seconds"])
-    times = start.attack.mounting.passes
-    recording = record_rounds(
-        model.edge, seed_data.victims, batch_size=config.training.batch_size, seed=cell.seed, passes=times
-    )
+    times, batch = start.attack.mounting.passes, config.training.batch_size
+    recording = record_rounds(model.edge, seed_data.victims, batch_size=batch, seed=cell.seed, passes=times)
     receipt = fewest_orders(recording.receipts)
     often, certificate = certified(config, model.edge, seed_data, receipt, times)
     if not cell.defense.spec.position_embedding and model.known["hides_places"] is False:

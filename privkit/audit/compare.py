@@ -117,9 +117,7 @@ def _same_data(a: _Run, b: _Run) -> None:
     common = hashes[0].keys() & hashes[1].keys()
     if not common:
         seeds = [", ".join(map(str, sorted({row.seed for row in run.rows}))) or "none" for run in (a, b)]
-        raise UsageError(
-            f"the runs have no seed in common ({seeds[0]} in A, {seeds[1]} in B); compare runs of one seed"
-        )
+        raise UsageError(f"no seed in common ({seeds[0]} in A, {seeds[1]} in B); compare runs of one seed")
     other = sorted((seed, part) for seed, part in common if hashes[0][seed, part] != hashes[1][seed, part])
     if other:
         seed, part = other[0]
@@ -195,9 +193,7 @@ def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> 
         (ids, first), (others, second) = a.values(mine, metrics), b.values(its, metrics)
         shared = sorted(set(ids) & set(others))
         if not shared:
-            raise UsageError(
-                f"the runs attack other records with seed {mine.seed}; compare runs with the same --victims"
-            )
+            raise UsageError(f"the runs attack other records with seed {mine.seed}; compare runs of the same --victims")
         paired_ids.append(shared)
         here, there = ([where.index(record) for record in shared] for where in (ids, others))
         for name in metrics:

@@ -114,14 +114,12 @@ _KEPT: dict[object, Declared] = {}  # results for one recording at most
 
 def defended(lower: nn.Module, recording: Recording, protocol: SplitProtocol, seed: int) -> nn.Module:
     """The recorded lower segment with the defense that the recording names, if any."""
-    described = recording.description
+    described, domain = recording.description, recording.domain
     if not described.defense or isinstance(lower, Clients):
         return lower
     with only(recording.trust):
         defense = parse("defenses", described.defense).spec
-    return Clients.build(
-        lower.cpu(), defense, recording.domain, classes=recording.classes, seed=seed, protocol=protocol
-    )
+    return Clients.build(lower.cpu(), defense, domain, classes=recording.classes, seed=seed, protocol=protocol)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -177,9 +177,7 @@ def _clear(edge: Clients) -> list[str]:
     """A sentence for the result row if test images skip stages of training, so that accuracy ignores these stages."""
     passed = [stage for stage in stages_of(edge.defense) if not stage.at_inference or stage.group > 1]
     acts = [stage.name for stage in passed if stage.effects is None or stage.effects - {"trains", "answers"}]
-    told = (
-        f"accuracy is measured on test images that are sent without {' and '.join(acts)}; attacks read releases with it"
-    )
+    told = f"accuracy is measured on test images sent without {' and '.join(acts)}; attacks read releases with it"
     return [told] * bool(acts)
 
 
@@ -208,9 +206,7 @@ def train_again(
 ) -> None:
     """Train the model of a defense and seed again with the same random numbers; `play` runs and records each round."""
     if (world := joined_processes()[1]) > 1:
-        raise NotApplicable(
-            f"it watches rounds of training, but each of {world} processes sees only its own; run it without torchrun"
-        )
+        raise NotApplicable(f"it watches rounds, but each of {world} processes sees only its own; run without torchrun")
     edge, upper, _ = untrained(config, cell, seed_data)
     how: dict[str, Any] = {"epochs": config.budget.epochs, "seed": cell.seed, "shares": seed_data.shares}
     watch = Checkpoint(None, progress.step)

@@ -80,9 +80,7 @@ def by_pattern(chances: Values, labels: int, how: str = "with a wrong contrast o
     """
     if not labels or share(chances).low <= labels / len(chances):
         return ()
-    detail = (
-        f"{chances.sum():.0f} of {len(chances)} images are identified by correlation: their guesses show them {how}"
-    )
+    detail = f"{chances.sum():.0f} of {len(chances)} images are identified by correlation: guesses show them {how}"
     return (Check(name=BY_PATTERN, passed=False, detail=detail, decisive=False),)
 
 

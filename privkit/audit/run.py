@@ -242,9 +242,7 @@ def check_workers(config: AuditConfig, workers: int) -> None:
     if ":" in config.device:
         raise UsageError(f"workers share all GPUs, got --device {config.device}; use --device cuda")
     if not config.settings:
-        raise UsageError(
-            "workers read the settings of a run; make the configuration with privkit.settings.resolve.resolve"
-        )
+        raise UsageError("workers read a run's settings; make the configuration with privkit.settings.resolve.resolve")
 
 
 def default_folder(config: AuditConfig) -> Path:

@@ -249,9 +249,7 @@ def open_data(config: AuditConfig, *, stand_ins: bool = False) -> tuple[Pools, P
     wished = budget.private + budget.auxiliary + budget.validation
     pools = _opened(config, config.dataset, stand_ins, wished)
     if pools.classes < 2:
-        raise DataError(
-            f"{config.dataset.label} has one class only, and telling classes apart is the task; add another"
-        )
+        raise DataError(f"{config.dataset.label} has one class only, and telling classes apart is the task; add one")
     with faults_of(f"dataset {config.dataset.label}", config.dataset.spec):
         domain = pools.train.take(np.zeros(1, dtype=np.int64)).domain
     if domain.name == "images":  # else `check_same_domain` refused the augmentation
@@ -291,9 +289,7 @@ def _check_sizes(
     if works < max(defense.spec.smallest_batch for defense in config.defenses):
         raise UsageError(f"{most[what]} {what} are too few for any batch; bring more {records}, or raise the budget")
     whose = "" if senders == 1 else f" of each of {senders} clients"
-    raise UsageError(
-        f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works} or less"
-    )
+    raise UsageError(f"batch_size={batch}{whose} is more than {most[what]}, {what}; use --training batch_size={works}")
 
 
 def _takes_controls(attack: AnyAttack) -> bool:

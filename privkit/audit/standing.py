@@ -199,9 +199,7 @@ def remarks_on_network(config: AuditConfig, edge: Clients, records: Tensor) -> l
     drawn = not torch.equal(one, other) and bool(one.isfinite().all())
     does = ["draws random numbers"] * drawn
     does += ["moves or mixes the records of a batch"] * bool(rows_that_meet(edge, records, batch))
-    why = (
-        "so does the undefended model, which no attack meets without it; make it a defense to measure what it protects"
-    )
+    why = "so does the undefended model, which no attack meets without it; make it a defense to measure its effect"
     return [f"the lower segment of {config.model.label} {' and '.join(does)}; {why}"] if does else []
 
 

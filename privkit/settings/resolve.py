@@ -136,9 +136,7 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
     """Refuse wrong names, options and domains, and settings without effect, without importing torch."""
     for text in asked.metric:
         if isinstance(text, str) and text in METRICS:
-            raise UsageError(
-                f"{text} is always measured where it applies; metric takes only a metric of your own, module:object"
-            )
+            raise UsageError(f"{text} is measured where it applies; metric takes a metric of your own, module:object")
     early.check_parts({**given, "model": settings.get("model")})  # the default model always fits
     if asked.recorded is not None:
         _check_recorded(settings)
@@ -146,9 +144,7 @@ def _check_early(settings: Mapping[str, Any], given: Mapping[str, Any], asked: A
         raise UsageError("a gate judges defenses, and none is audited here; name one with --defense, or drop --gate")
     keep, budget = as_options("training", asked.training).get("keep"), asked.budget[1]
     if keep == "best" and not (budget.validation and budget.epochs):
-        raise UsageError(
-            "training: keep=best needs validation images and an epoch; use a budget such as small:validation=500"
-        )
+        raise UsageError("training: keep=best needs validation images and an epoch; use budget=small:validation=500")
     if keep == "best_test" and (budget.validation or not budget.epochs):
         raise UsageError(
             "training: keep=best_test chooses an epoch on the test images; train one at least, and leave validation "

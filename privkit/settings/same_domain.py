@@ -17,9 +17,7 @@ def domain_of(dataset: Component) -> str:
     """The domain of a dataset: "images", "tokens" or "tables"; a plug-in's dataset may name a wrong one."""
     domain = dataset.spec.domain if "domain" in dir(dataset.spec) else None
     if domain not in KINDS:
-        raise UsageError(
-            f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(KINDS)} as `domain`"
-        )
+        raise UsageError(f"dataset {dataset.name} has domain={domain!r}; its class must name one of {', '.join(KINDS)}")
     return str(domain)
 
 

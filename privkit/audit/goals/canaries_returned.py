@@ -59,9 +59,8 @@ def _returned(
     """
     edge, victims = deepcopy(context.model.edge).eval(), context.seed_data.victims
     upper, device = deepcopy(context.model.upper).eval(), victims.x.device
-    own, expected = (
-        Generator(device).manual_seed(seed) for seed in torch.randint(2**31, (2,), generator=draws).tolist()
-    )
+    seeds = torch.randint(2**31, (2,), generator=draws).tolist()
+    own, expected = (Generator(device).manual_seed(seed) for seed in seeds)
     rounds = torch.arange(len(victims), device=device).view(-1, edge.lowers.copies, context.config.training.batch_size)
     silent, averaged = edge.defense.noiseless(), edge.protocol.gradient == "average"
     views, sides = [], []

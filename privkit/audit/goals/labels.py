@@ -307,9 +307,7 @@ class _Labels(AuditGoal):
                 "which the release needs a gradient, since a frozen lower segment gets none"
             )
         if {"lower", "auxiliary", "own_labels"} & known_to(attack):
-            raise NotApplicable(
-                f"{attack.name} needs the client's images, weights or labels of each round, which are not recorded"
-            )
+            raise NotApplicable(f"{attack.name} needs a client's images, weights or labels, which are not recorded")
 
     def rehearsed(self, context: Rehearsal, held: frozenset[str]) -> LabelObservation | None:
         """The observation of one client, or of the server at one cut; None for attacks without training."""

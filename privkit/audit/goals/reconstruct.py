@@ -264,9 +264,7 @@ def noticed(context: AttackContext, clients: LiveClients) -> str:
     at = f"{who} would have noticed the hijack at round {guard.noticed + 1} of {guard.rounds}"
     if honest.guard.noticed is None:
         return f"{at}; {honest.guard.rounds} rounds of honest training do not alarm it"
-    return (
-        f"{at}, but honest training alarms it as well, at round {honest.guard.noticed + 1}: so the alarm shows nothing"
-    )
+    return f"{at}, but honest training alarms it, too, at round {honest.guard.noticed + 1}: the alarm shows nothing"
 
 
 def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageObservation:
@@ -276,9 +274,7 @@ def observation_for(context: AttackContext, declared: frozenset[str]) -> ImageOb
     same_classes = context.config.auxiliary in OF_THE_DATASET
     query = context.query() if "query" in declared and rules.rounds != 0 else None
     return ImageObservation(
-        image_shape=cast(
-            tuple[int, int, int], domain.shape
-        ),  # it is used for images only; other attacks read these records
+        image_shape=cast(tuple[int, int, int], domain.shape),  # read by attacks on images only
         columns=domain.column_sizes if isinstance(domain, Tables) else (),
         words=len(domain.vocabulary) if isinstance(domain, Tokens) else 0,
         batch_size=context.round_size,

@@ -187,9 +187,7 @@ def must_send(context: TrainedContext) -> None:
 def must_send_labels(context: TrainedContext) -> None:
     """Raise `NotApplicable` for a U-shape, whose server gets neither labels nor predictions."""
     if context.model.edge.protocol.labels == "kept":
-        raise NotApplicable(
-            "labels=kept leaves labels and predictions to the clients, and this attack starts from them"
-        )
+        raise NotApplicable("labels=kept leaves labels and predictions to clients, and this attack starts from them")
 
 
 def must_get_gradients(context: TrainedContext) -> None:
@@ -197,7 +195,7 @@ def must_get_gradients(context: TrainedContext) -> None:
     edge = context.model.edge
     if edge.protocol.updates == "message" and edge.defense.group > 1:
         raise NotApplicable(
-            "updates=message mixes every record several times per round, but this attack would read only one message"
+            "updates=message mixes a record several times a round, but this attack would read one message"
         )
     if context.config.training.freeze_lower or not learns(context.model.edge):
         raise NotApplicable("no gradient comes back to a client: the lower segment does not learn")
