@@ -84,10 +84,9 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
             f"{a.path} and {b.path} have no numbers of the same defense, attack and seed: {'; '.join(alone)}; "
             "compare runs of the same attack and seeds"
         )
-    tested = [number for number, difference in enumerate(found) if difference.p_value is not None]
-    adjusted = _holm([found[number].p_value or 0.0 for number in tested])
-    for number, p_value in zip(tested, adjusted, strict=True):
-        found[number] = found[number].model_copy(update={"p_value": p_value})
+    tested = [fields for fields in found if "p_value" in fields]
+    for fields, p_value in zip(tested, _holm([fields["p_value"] for fields in tested]), strict=True):
+        fields["p_value"] = p_value
     made_of = dict.fromkeys(
         change.replace(" there", " in A").replace(" here", " in B")
         for one, other in pairs
@@ -97,7 +96,7 @@ def compare(first: Path | str | AuditRun, second: Path | str | AuditRun) -> Comp
     return Comparison(
         first=str(a.path),
         second=str(b.path),
-        differences=tuple(found),
+        differences=tuple(Difference(**fields) for fields in found),
         configuration=tuple(config_differences(a.manifest.config, b.manifest.config, called=_CALLED)),
         made_of=tuple(made_of),
         unpaired=tuple(alone),
@@ -162,16 +161,15 @@ def _origins(one: Row, other: Row) -> tuple[Provenance, Provenance]:
     return shared(mine), shared(its)
 
 
-def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[Difference]:
+def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> list[dict[str, Any]]:
+    """The fields of the differences between the results of both runs with the same seeds."""
     seeds = tuple(seed for seed in one if seed in other)
     if not seeds:
         return []
-    names = [f"{row.defense} / {row.attack}" for row in (one[seeds[0]], other[seeds[0]])]
-    found = [
-        *_by_record(a, b, [one[seed] for seed in seeds], [other[seed] for seed in seeds]),
-        *_by_row([one[seed] for seed in seeds], [other[seed] for seed in seeds]),
-    ]
-    return [Difference(first_name=names[0], second_name=names[1], seeds=seeds, **fields) for fields in found]
+    ours, theirs = ([rows[seed] for seed in seeds] for rows in (one, other))
+    first, second = (f"{rows[0].defense} / {rows[0].attack}" for rows in (ours, theirs))
+    same = {"first_name": first, "second_name": second, "seeds": seeds}
+    return [same | fields for fields in (*_by_record(a, b, ours, theirs), *_by_row(ours, theirs))]
 
 
 def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:

@@ -83,7 +83,7 @@ class Leader:
         self.ledger.recover()
         self._start()
         for part in worker.config.parts:
-            own = [cell for cell in worker.cells if worker.part(cell) is part]
+            own = [cell for cell in worker.cells if worker.parts[cell.id] is part]
             if superseded := _refresh(part, self.ledger, own, self.rows, worker.made_of, again=again):
                 worker.progress.note(superseded)
                 self._start()
@@ -266,7 +266,7 @@ class Dispatch:
             cell, why = self._given_up.pop()
             cure = "the same command tries it once more; --workers 1 computes it alone"
             row = Row(
-                **planned_row(worker.part(cell), cell),
+                **planned_row(worker.parts[cell.id], cell),
                 status="error",
                 reason=f"it lost {LIVES} workers ({why}); {cure}",
                 provenance=worker.made_of[cell.id].cell,

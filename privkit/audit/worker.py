@@ -52,8 +52,8 @@ class CellWorker:
     progress: Progress  # shows what happens
     cells: list[Cell] = field(init=False)  # the plan
     here: Provenance = field(init=False)  # provenance that all numbers of this process share
-    made_of: dict[str, Ingredients] = field(init=False)  # provenance of each cell without its images, by its id
-    _parts: dict[str, AuditConfig] = field(init=False)
+    parts: dict[str, AuditConfig] = field(init=False, default_factory=dict)  # the run under each cell's protocol
+    made_of: dict[str, Ingredients] = field(init=False, default_factory=dict)  # each cell's, without its images
     _perception: Perception = field(init=False)
     _images: tuple[int, AuditConfig, SeedData] | None = field(init=False, default=None)
 
@@ -61,18 +61,11 @@ class CellWorker:
         self.cells = plan(self.config)
         observed.begin()
         self._perception = Perception.of(self.config.features, self.device, self.config.own_metrics)
-        planned = [(part, plan(replace(part, also=()))) for part in self.config.parts]
         self.here = circumstances(self.device.type, self.threads)
-        self._parts = {cell.id: part for part, own in planned for cell in own}
-        self.made_of = {
-            cell: made
-            for part, own in planned
-            for cell, made in ingredients(part, own, self._perception, self.here).items()
-        }
-
-    def part(self, cell: Cell) -> AuditConfig:
-        """The configuration restricted to the protocol of this defense."""
-        return self._parts[cell.id]
+        for part in self.config.parts:
+            own = plan(replace(part, also=()))
+            self.parts |= {cell.id: part for cell in own}
+            self.made_of |= ingredients(part, own, self._perception, self.here)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -87,7 +80,7 @@ class CellWorker:
 
     def run(self, cell: Cell, folder: RunFolder) -> Row:
         """Compute one cell (defense, attack and seed) on the images of its seed, and leave its files in the folder."""
-        part = self._parts[cell.id]
+        part = self.parts[cell.id]
         images = self._seed_data(cell.seed, part)
         return run_cell(part, cell, images, folder, self.progress, self.made_of[cell.id].on(images.hashes))
 

@@ -93,9 +93,3 @@ def as_budget(given: Any) -> tuple[str, Budget]:
     if not isinstance(name, str) or name not in BUDGETS:
         raise unknown("budget", str(name), BUDGETS)
     return name, specify(f"budget {name}", BUDGETS[name], options)
-
-
-def as_tuning(given: Any) -> Tuning:
-    """Tuning settings from a user's text or table."""
-    tuning: Tuning = specify("tune", Tuning, as_options("tune", given))
-    return tuning

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from privkit.parts.registry import Component
+from privkit.shared.grouped import grouped
 from privkit.shared.measures import KINDS
 from privkit.shared.threat_models import ThreatModel
 
@@ -66,11 +67,10 @@ def choose(defense: Component, domain: str, *, shared: bool = False) -> Chosen:
 def _strongest() -> dict[str, tuple[str, ...]]:
     """The attacks for each defense in the table of `auto`, by the defense's label."""
     found: dict[str, dict[ThreatModel, str]] = {}
-    with TABLE.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            for model in MODELS:
-                if model in row["strongest_under"].split():
-                    found.setdefault(row["defense"], {})[model] = row["attack"]
+    for row in _lines(TABLE):
+        for model in MODELS:
+            if model in row["strongest_under"].split():
+                found.setdefault(row["defense"], {})[model] = row["attack"]
     return {
         defense: tuple(dict.fromkeys(picks[model] for model in MODELS if model in picks))
         for defense, picks in found.items()
@@ -82,8 +82,10 @@ def _registered() -> dict[str, tuple[str, ...]]:
     """The attacks that identified the most records under each defense of the registry, by the defense's label."""
     from privkit.reports.registry import REGISTRY
 
-    found: dict[str, dict[str, None]] = {}
-    with REGISTRY.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
-            found.setdefault(row["defense"], {})[row["attack"]] = None
-    return {defense: tuple(attacks) for defense, attacks in found.items()}
+    rows = grouped(_lines(REGISTRY), lambda row: row["defense"])
+    return {defense: tuple(dict.fromkeys(row["attack"] for row in own)) for defense, own in rows.items()}
+
+
+def _lines(table: Path) -> list[dict[str, str]]:
+    with table.open(newline="", encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))

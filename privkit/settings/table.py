@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from privkit.attacks.query_rules import QueryRules
 from privkit.errors import unknown
-from privkit.settings.budgets import DEFAULT, Budget, Tuning, as_budget, as_tuning
+from privkit.settings.budgets import DEFAULT, Budget, Tuning, as_budget
 from privkit.settings.values import (
     as_count,
     as_delta,
@@ -20,9 +20,9 @@ from privkit.settings.values import (
     as_gates,
     as_many,
     as_memory,
-    as_queries,
     as_seconds,
     as_seeds,
+    as_spec,
     as_switch,
     as_trust,
     as_victims,
@@ -145,14 +145,14 @@ class AuditSettings:
         "Limits on the adversary's queries: rounds=100,copies=false, or rounds=0 for none.",
         default={},
         absent="any number",
-        check=as_queries,
+        check=as_spec("queries", QueryRules),
         recorded=True,
     )
     tune: Tuning | None = _setting(
         "Choose the fields of attacks on the adversary's own records, such as trials=20,share=.25; needs "
         "privkit-sl[tune].",
         absent="attacks as given",
-        check=as_tuning,
+        check=as_spec("tune", Tuning),
     )
     escalate: int | None = _setting(
         "How often a failed attack that may still improve continues with twice its work; 0 for never.",

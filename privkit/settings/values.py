@@ -9,7 +9,6 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from privkit.attacks.query_rules import QueryRules
 from privkit.errors import LONGEST, UsageError, shortened
 from privkit.metrics.feature_names import check_names
 from privkit.parts.registry import read_options, specify
@@ -108,10 +107,9 @@ def as_trust(given: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def as_queries(given: Any) -> QueryRules:
-    """The limits on the adversary's queries: number of rounds, and whether an image may occur twice in a round."""
-    rules: QueryRules = specify("queries", QueryRules, as_options("queries", given))
-    return rules
+def as_spec(name: str, declared: type) -> Callable[[Any], Any]:
+    """A function that turns options into an object of a class that declares them."""
+    return lambda given: specify(name, declared, as_options(name, given))
 
 
 def as_features(given: Any) -> tuple[str, ...]:
