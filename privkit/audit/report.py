@@ -25,19 +25,7 @@ from privkit.reports.scores import Told
 from privkit.reports.strongest import counted
 from privkit.reports.summaries import over_seeds
 from privkit.reports.verdict import Verdict
-from privkit.run.records import (
-    EVIDENCE,
-    EVIDENCE_PAGE,
-    PICTURES,
-    SCORES,
-    STRIP,
-    VERDICT,
-    finished_rows,
-    last_verdict,
-    stored_gates,
-    verdict_of,
-    write_verdict,
-)
+from privkit.run import records
 from privkit.run.verify import examine
 from privkit.settings.table import FLAGS
 from privkit.shared.measures import KINDS
@@ -60,9 +48,9 @@ def build(
     shows no private record, but RUN/cells still holds them.
     """
     run = root(run)
-    manifest, stored = finished_rows(run)
+    manifest, stored = records.finished_rows(run)
     rows = stored if rows is None else rows
-    verdict = verdict_of(manifest, rows, stored_gates(run, manifest) if gates is None else gates)
+    verdict = records.verdict_of(manifest, rows, records.stored_gates(run, manifest) if gates is None else gates)
     files: dict[str, str] = {}
 
     def write(path: Path, data: bytes) -> None:
@@ -70,7 +58,7 @@ def build(
         files[path.relative_to(run).as_posix()] = digest(data)
 
     written = _rendered(run, rows, manifest, verdict, write, pictures)
-    write_verdict(run, verdict.model_copy(update={"files": files}))
+    records.write_verdict(run, verdict.model_copy(update={"files": files}))
     return written
 
 
@@ -86,7 +74,7 @@ def _rendered(
     if not with_pictures:
         (run / "report" / "figures" / page.STRIPS).unlink(missing_ok=True)  # strips of an earlier report
     for cell, found in pictures.items():
-        write(homes[cell] / STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
+        write(homes[cell] / records.STRIP, gallery.strip([found.truth, found.guess], side=found.truth.shape[1]))
     report = page.Report(
         rows=rows,
         summaries=over_seeds(rows),
@@ -107,7 +95,7 @@ def _pictures(cell: Path, row: Row) -> Pictures | None:
     if not _pictured(row):
         return None
     floors = {f"floor_{name}": ("u", 4) for name in row.floors}
-    arrays = _arrays(cell / PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)}, floors)
+    arrays = _arrays(cell / records.PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)}, floors)
     if arrays is None:
         return None
     shown = {name.removeprefix("floor_"): arrays[name] for name in floors if name in arrays}
@@ -122,13 +110,13 @@ def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
     """Pairs of texts: the first attacked records of a result, if they are no images, and their guesses."""
     if _pictured(row):
         return []
-    arrays = _arrays(cell / PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
+    arrays = _arrays(cell / records.PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
     return [(str(truth), str(guess)) for truth, guess in zip(arrays["truth"], arrays["guess"], strict=True)]
 
 
 def _told(cell: Path, row: Row) -> Told | None:
     """The stored scores of a result in the form of its figure; None if it has none."""
-    arrays = _arrays(cell / SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
+    arrays = _arrays(cell / records.SCORES, row, {"values": ("f", 1), "positive": ("b", 1)})
     if arrays is None:
         return None
     values, positive = arrays["values"], arrays["positive"]
@@ -173,21 +161,23 @@ def write_evidence(run: Path) -> evidence_schema.Evidence:
     results `UnfinishedRun`.
     """
     home = root(run)
-    faults = [fault for fault in examine(run).faults if fault[0] not in (EVIDENCE, EVIDENCE_PAGE)]
+    faults = [fault for fault in examine(run).faults if fault[0] not in (records.EVIDENCE, records.EVIDENCE_PAGE)]
     if faults:
         raise DamagedFile(
             f"{run} is not whole, so there is no evidence: {': '.join(faults[0])}"
             f"{f'; privkit verify {run} names all {len(faults)} faults' if len(faults) > 1 else ''}"
         )
-    manifest, rows = finished_rows(run)
+    manifest, rows = records.finished_rows(run)
     rows = [counted(row) for row in rows]
-    names = ["manifest.json", "results.jsonl", VERDICT, *(f"cells/{row.cell}/result.json" for row in rows)]
-    records = {name: digest(read_bytes(home / name)) for name in names}
-    made = evidence(rows, threats_of(rows), manifest, last_verdict(run), records)
+    names = ["manifest.json", "results.jsonl", records.VERDICT, *(f"cells/{row.cell}/result.json" for row in rows)]
+    digests = {name: digest(read_bytes(home / name)) for name in names}
+    made = evidence(rows, threats_of(rows), manifest, records.last_verdict(run), digests)
     fields = made.model_dump_json()
     text = evidence_schema.page(evidence_schema.Evidence.model_validate_json(fields)).encode()
-    write_bytes(home / EVIDENCE_PAGE, text)
-    write_record(home / EVIDENCE, {**made.model_dump(mode="json"), "files": {EVIDENCE_PAGE: digest(text)}})
+    write_bytes(home / records.EVIDENCE_PAGE, text)
+    write_record(
+        home / records.EVIDENCE, {**made.model_dump(mode="json"), "files": {records.EVIDENCE_PAGE: digest(text)}}
+    )
     return made
 
 
@@ -202,7 +192,7 @@ def placed(run: Path) -> tuple[list[Place], list[str]]:
     """Rank a run's defenses among privkit's registered results: a rank for each defense setting and adversary; and a
     sentence for each respect in which this run differs from the registered ones.
     """
-    _, rows = finished_rows(run)
+    _, rows = records.finished_rows(run)
     if any(hold_attacked(row.auxiliary, row.attacked) for row in rows):
         raise UsageError(
             f"in {run} the adversary holds the attacked records among its own, but the registry has no such run; "

@@ -123,7 +123,7 @@ def run_audit(
         workers: the number of local processes that share the work, the threads and the devices; None lets `shared_out`
             choose. With an engine, the number of results that are submitted at once; 1 means no limit.
         engine: where results are computed, as a name in `privkit.run.engines.ENGINES`; None for this machine.
-        **settings: keys of `privkit.settings.resolve.KEYS`; and `trust`, the modules from which a recording may build
+        **settings: keys of `privkit.settings.table.KEYS`; and `trust`, the modules from which a recording may build
             its networks.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,14 @@ _OF_TEXTS = (
     "the loss predicts the texts themselves, and its gradient goes up to the server without noise, whatever noise "
     "smashed data have"
 )
+_TOO_FEW = (
+    "there are too few different records to tell whether the lower segment keeps those of a batch of {batch} apart, "
+    "which a claim for one record needs; give the adversary two of its own or more, or use batch_size=1"
+)
+_MEET = (
+    "the lower segment carries records into {rows} other rows of a batch of {batch}, so that the noise of one row "
+    "does not hide a record; use layers that treat each record alone, such as layer normalization"
+)
 _OF_NETWORK = {
     "differential_privacy": "the lower segment keeps records apart, as its author declares: privkit replaced records "
     "of a batch of {}, and no other row changed",
@@ -51,8 +60,8 @@ def held_against_its_releases(
     if certificate.kind == "nothing":
         return certificate
     stages, apart = stages_of(edge.defense), rests_on_rows(certificate, edge.defense)
-    if apart and (why := _meet(rows_that_meet(edge, records, batch), batch)):
-        return nothing(why)
+    if apart and (rows := rows_that_meet(edge, records, batch)) != 0:
+        return nothing((_TOO_FEW if rows is None else _MEET).format(batch=batch, rows=rows))
     if own_network and (apart or certificate.kind == "permutation_count"):
         certificate = certificate.declared(_OF_NETWORK[certificate.kind].format(batch))
     own = [stage for stage in dict.fromkeys((*stages, edge.defense)) if is_own(stage)]
@@ -79,21 +88,6 @@ def rests_on_rows(certificate: Certificate, defense: Defense) -> bool:
     return any("noises" in (stage.effects or {"noises"}) for stage in behind)
 
 
-def _meet(rows: int | None, batch: int) -> str:
-    """A sentence that says why the lower segment leaves a claim for one record unproven; empty if it does not."""
-    if rows is None:
-        return (
-            f"there are too few different records to tell whether the lower segment keeps those of a batch of {batch} "
-            "apart, which a claim for one record needs; give the adversary two of its own or more, or use batch_size=1"
-        )
-    if not rows:
-        return ""
-    return (
-        f"the lower segment carries records into {rows} other rows of a batch of {batch}, so that the noise of one row "
-        "does not hide a record; use layers that treat each record alone, such as layer normalization"
-    )
-
-
 def fewest_orders(receipts: Sequence[Receipt]) -> Receipt:
     """The receipt of the round whose message has the fewest different orders; the first one without a shuffle."""
     return max(receipts, key=lambda one: one.log10_alike)
@@ -109,16 +103,9 @@ def certified(
     must_send_alike(config, edge, seed_data.victims)
     records = seed_data.auxiliary.x
     must_draw_anew(stages_of(edge.defense), _shape(edge, records), tuple(records.shape[1:]))
-    often = release_count(
-        edge,
-        config.training,
-        seed_data.shares,
-        epochs=config.budget.epochs,
-        recorded=seed_data.victims,
-        passes=passes,
-        others=config.attacked != "private",
-    )
-    often = replace(often, delta=config.delta)
+    shares, victims, epochs = seed_data.shares, seed_data.victims, config.budget.epochs
+    how: dict[str, Any] = {"recorded": victims, "passes": passes, "others": config.attacked != "private"}
+    often = replace(release_count(edge, config.training, shares, epochs=epochs, **how), delta=config.delta)
     certificate = run_certificate(receipt.certificate(often), often, config.training)
     if texts_return(config, edge) and certificate.kind != "nothing":
         certificate = nothing(_OF_TEXTS)

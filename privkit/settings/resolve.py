@@ -14,22 +14,13 @@ from privkit.errors import UsageError, shortened, unknown
 from privkit.files.toml_text import TomlError, parse_toml, read_text
 from privkit.metrics import METRICS
 from privkit.parts.registry import Component, load, name_and_options, parse, part_table, specify, stages_given
-from privkit.settings import early
+from privkit.settings import early, table
 from privkit.settings.budgets import Budget, Tuning, as_escalation
 from privkit.settings.config import AuditConfig, Source, distinct
 from privkit.settings.pairing import defense_pairs
 from privkit.settings.quick_attacks import AMONG_CANDIDATES, AUTO, choose
 from privkit.settings.same_domain import check_same_domain, domain_of, model_for
-from privkit.settings.table import (
-    DATA_ROOT_VARIABLE,
-    KEYS,
-    SETTINGS,
-    AuditSettings,
-    ExecutionSettings,
-    checked,
-    kept,
-    with_defaults,
-)
+from privkit.settings.table import AuditSettings, ExecutionSettings
 from privkit.settings.values import as_options
 from privkit.shared.measures import CONSTANT_ATTACKS
 from privkit.shared.own_records import OF_THE_DATASET
@@ -61,8 +52,8 @@ def read_toml(path: Path) -> dict[str, Any]:
                 f"{path.name} holds trust, but a file must not decide which code runs here; name the modules on the "
                 "command line, --trust MODULE, or in Python, trust=[…]"
             )
-        if key not in (*KEYS, "preset"):
-            raise unknown(f"key of {path.name}", key, (*KEYS, "preset"))
+        if key not in (*table.KEYS, "preset"):
+            raise unknown(f"key of {path.name}", key, (*table.KEYS, "preset"))
     return settings
 
 
@@ -77,9 +68,9 @@ def resolve(settings: Mapping[str, Any]) -> AuditConfig:
     """
     if settings.get("trust") and settings.get("recorded") is None:
         raise UsageError("trust says what a recording may run, and none is named; add --recorded, or leave trust out")
-    given = with_defaults(settings)
-    asked, execution = checked(AuditSettings, given), checked(ExecutionSettings, given)
-    if (root := os.environ.get(DATA_ROOT_VARIABLE)) and not execution.data_root:
+    given = table.with_defaults(settings)
+    asked, execution = table.checked(AuditSettings, given), table.checked(ExecutionSettings, given)
+    if (root := os.environ.get(table.DATA_ROOT_VARIABLE)) and not execution.data_root:
         execution = replace(execution, data_root=Path(root).expanduser())
     _check_early(settings, given, asked)  # what follows imports torch
     source = _source(settings, asked)
@@ -114,7 +105,7 @@ def _kept(settings: Mapping[str, Any], given: Mapping[str, Any], config: AuditCo
     """What a manifest stores: of a recording the user's settings, otherwise all; and always the data root."""
     root = config.data_root
     chosen = {"data_root": None if root is None else root.absolute()}
-    return kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
+    return table.kept({**settings, **chosen} if config.recording else {"model": config.model.label, **given, **chosen})
 
 
 def _source(settings: Mapping[str, Any], asked: AuditSettings) -> Source:
@@ -160,10 +151,10 @@ def _check_recorded(settings: Mapping[str, Any]) -> None:
     """Refuse settings of a training, which a recording replaces, and a folder without a valid `recording.json`."""
     from privkit.recording.schema import FILE, description, description_file
 
-    beside = {name for name, setting in SETTINGS.items() if setting.recorded}
+    beside = {name for name, setting in table.SETTINGS.items() if setting.recorded}
     others = [key for key, value in settings.items() if value not in (None, [], False) and key not in beside]
     if others:
-        name, flag = others[0], SETTINGS[others[0]].flag
+        name, flag = others[0], table.SETTINGS[others[0]].flag
         why = f"{name} does not go with a recording" if name in _OF_TRAININGS else f"a recording brings its own {name}"
         allowed = ", ".join(sorted(beside - {"recorded"}))
         raise UsageError(f"{why}, so leave {flag} out; an audit of a recording may have {allowed}")

@@ -10,23 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from privkit.attacks.query_rules import QueryRules
 from privkit.errors import unknown
+from privkit.settings import values
 from privkit.settings.budgets import DEFAULT, Budget, Tuning, as_budget
-from privkit.settings.values import (
-    as_count,
-    as_delta,
-    as_device,
-    as_features,
-    as_folder,
-    as_gates,
-    as_many,
-    as_memory,
-    as_seconds,
-    as_seeds,
-    as_spec,
-    as_switch,
-    as_trust,
-    as_victims,
-)
 
 if TYPE_CHECKING:
     from privkit.reports.gate import Gate
@@ -95,13 +80,13 @@ class AuditSettings:
 
     recorded: Path | None = _setting(
         "Folder of a recording (privkit.Recorder) to audit, instead of training a model here.",
-        check=as_folder("recorded"),
+        check=values.as_folder("recorded"),
         recorded=True,
     )
     trust: tuple[str, ...] | None = _flag(
         "Module of yours that a recording may build its segments and its defense from; repeatable.",
         absent="none",
-        check=as_trust,
+        check=values.as_trust,
         recorded=True,
     )
     defense: Sequence[Any] = _setting(
@@ -126,7 +111,7 @@ class AuditSettings:
     seed: tuple[int, ...] = _setting(
         "Repeatable: the whole run is repeated for each seed.",
         default=[0],
-        check=as_seeds,
+        check=values.as_seeds,
         recorded=True,
         of_cell=False,
     )
@@ -134,30 +119,30 @@ class AuditSettings:
         "smoke, quick, small, medium or large, or NAME:key=value,….", default=DEFAULT, check=as_budget, recorded=True
     )
     training: Any = _setting("key=value,… such as batch_size=50,optimizer=sgd.", default={})
-    delta: float = _setting("δ at which ε is given.", default=1e-5, check=as_delta, recorded=True)
+    delta: float = _setting("δ at which ε is given.", default=1e-5, check=values.as_delta, recorded=True)
     auxiliary: Any = _setting(
         "The adversary's records: disjoint, training, candidates or a dataset.", default="disjoint"
     )
     victims: Literal["private", "test"] | None = _setting(
-        "Attacked records: private or test.", absent="private; test if auxiliary=training", check=as_victims
+        "Attacked records: private or test.", absent="private; test if auxiliary=training", check=values.as_victims
     )
     queries: QueryRules = _setting(
         "Limits on the adversary's queries: rounds=100,copies=false, or rounds=0 for none.",
         default={},
         absent="any number",
-        check=as_spec("queries", QueryRules),
+        check=values.as_spec("queries", QueryRules),
         recorded=True,
     )
     tune: Tuning | None = _setting(
         "Choose the fields of attacks on the adversary's own records, such as trials=20,share=.25; needs "
         "privkit-sl[tune].",
         absent="attacks as given",
-        check=as_spec("tune", Tuning),
+        check=values.as_spec("tune", Tuning),
     )
     escalate: int | None = _setting(
         "How often a failed attack that may still improve continues with twice its work; 0 for never.",
         absent="2; 0 for fewer than 4 epochs",
-        check=as_count("escalate", most=10, least=0),
+        check=values.as_count("escalate", most=10, least=0),
         recorded=True,
     )
     parts: Sequence[Any] = _setting(
@@ -168,7 +153,7 @@ class AuditSettings:
         "or classifier (trained on auxiliary images, or classifier:PATH), which recognizes guesses; repeatable. "
         "A PATH is a TorchScript program, and it is run.",
         default=(),
-        check=as_features,
+        check=values.as_features,
         recorded=True,
     )
     metric: Sequence[Any] = _setting(
@@ -177,7 +162,7 @@ class AuditSettings:
     gate: tuple[Gate, ...] = _how(
         "Condition on every defended row, such as 'ssim<=0.4'; exit 1 if unmet; repeatable.",
         default=(),
-        check=as_gates,
+        check=values.as_gates,
         recorded=True,
     )
 
@@ -187,17 +172,20 @@ class ExecutionSettings:
     """Settings on how a run is computed, which do not change results. A configuration inherits these fields."""
 
     data_root: Path | None = _how(
-        "Folder of the official datasets.", absent=f"${DATA_ROOT_VARIABLE}", check=as_folder("data_root")
+        "Folder of the official datasets.", absent=f"${DATA_ROOT_VARIABLE}", check=values.as_folder("data_root")
     )
     download: bool = _how("Fetch missing official files into the data root.", default=False)
-    device: str = _how("auto, cpu, cuda, or cuda:0, cuda:1, ….", default="auto", check=as_device, recorded=True)
+    device: str = _how("auto, cpu, cuda, or cuda:0, cuda:1, ….", default="auto", check=values.as_device, recorded=True)
     threads: int | None = _how(
-        "CPU threads.", absent="OMP_NUM_THREADS, else all usable, at most 8", check=as_count("threads"), recorded=True
+        "CPU threads.",
+        absent="OMP_NUM_THREADS, else all usable, at most 8",
+        check=values.as_count("threads"),
+        recorded=True,
     )
     cell_seconds: float | None = _how(
         "Seconds after which a cell ends as an error.",
         absent="no limit",
-        check=as_seconds,
+        check=values.as_seconds,
         recorded=True,
         of_cell=False,
     )
@@ -205,7 +193,7 @@ class ExecutionSettings:
         "Memory at which a cell ends as an error, such as 4GiB.",
         kind=str,
         absent="no limit",
-        check=as_memory,
+        check=values.as_memory,
         recorded=True,
         of_cell=False,
     )
@@ -226,7 +214,7 @@ class CommandFlags:
         "Processes of this machine that share the cells, the threads and the GPUs; with --engine, the number of cells "
         "submitted at once.",
         absent="one for each cell and CPU, at most 4; 1 with --threads, --engine, a GPU or code of yours",
-        check=lambda given: given if given is None else as_count("workers")(given),
+        check=lambda given: given if given is None else values.as_count("workers")(given),
         of_cell=False,
     )
     engine: str | None = _flag(
@@ -248,7 +236,7 @@ def _declared(each: Field[Any]) -> Setting:
     kind = next((kind for kind in (bool, int, float, Path) if re.search(rf"\b{kind.__name__}\b", str(each.type))), str)
     many = str(each.type).startswith("Sequence") or ", ...]" in str(each.type)
     default = False if kind is bool else None
-    check = as_switch(each.name) if kind is bool else as_many if many else lambda given: given
+    check = values.as_switch(each.name) if kind is bool else values.as_many if many else lambda given: given
     return Setting(name=each.name, **{"kind": kind, "many": many, "default": default, "check": check, **each.metadata})
 
 

@@ -21,6 +21,7 @@ from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Rec
 from privkit.attacks.goals.reconstruct_controls import SHORTER, fails, wins
 from privkit.attacks.outputs import guesses_of
 from privkit.attacks.scores.order import equal_tokens
+from privkit.audit import scoring
 from privkit.audit.defended import untrained
 from privkit.audit.findings import by_pattern, cell_findings, own_match
 from privkit.audit.goals.context import AttackContext, must_have_one_label, must_read
@@ -28,17 +29,6 @@ from privkit.audit.goals.goal import AuditGoal, Cost, Timed
 from privkit.audit.goals.rehearsal import Rehearsal
 from privkit.audit.goals.trained import TrainedContext
 from privkit.audit.order_scores import arrangement_scores, true_arrangement
-from privkit.audit.scoring import (
-    Scores,
-    ahead,
-    check_guesses,
-    directions,
-    identified_by_pattern,
-    identified_when_moved,
-    matched_own,
-    scored,
-    summarise,
-)
 from privkit.audit.seed_data import floor_guesses
 from privkit.domains.base import Batch, several
 from privkit.domains.images.domain import Images
@@ -80,8 +70,8 @@ def ask(context: AttackContext) -> Row:
     if mounting.start is not None:  # first, since it is quick to say whether the attack can be mounted at all
         untaught = mounting.start.run(observation_for(context, known_to(mounting.start)), context.generator()).images
         if len(victims):
-            guesses[START] = scored(domain, victims.x, untaught[seats], size, looks, victims.y)
-            floors[START] = summarise(guesses[START], looks)
+            guesses[START] = scoring.scored(domain, victims.x, untaught[seats], size, looks, victims.y)
+            floors[START] = scoring.summarise(guesses[START], looks)
     checks = _controls(attack, context)
 
     context.begin()
@@ -95,13 +85,13 @@ def ask(context: AttackContext) -> Row:
         counted = session if queries is None else CountingSession(session, queries)
         found = attack.run(observation, context.generator(), counted)
         result = guesses_of(attack, found, len(members), seed_data.splits.domain.shape)
-        check_guesses(attack.name, seed_data.splits.domain, result.images)
+        scoring.check_guesses(attack.name, seed_data.splits.domain, result.images)
         if not len(victims):
             return _Outcome(result, observation)
         result = replace(result, images=result.images[seats])
-        scores = scored(domain, victims.x, result.images, size, looks, victims.y)
-        closer = ahead(scores["unaligned"], alone, directions(looks))
-        row = context.row.model_copy(update={"recovered": summarise(scores, looks), "floors": floors})
+        scores = scoring.scored(domain, victims.x, result.images, size, looks, victims.y)
+        closer = scoring.ahead(scores["unaligned"], alone, scoring.directions(looks))
+        row = context.row.model_copy(update={"recovered": scoring.summarise(scores, looks), "floors": floors})
         return _Outcome(result, observation, scores, row.model_copy(update={"ahead": closer}))
 
     most = context.config.escalate if len(victims) and not mounting.ignores_views else 0
@@ -139,12 +129,12 @@ def ask(context: AttackContext) -> Row:
     )
 
 
-def _matched_by_chance(context: AttackContext, victims: Batch, matched: Scores) -> tuple[Check, ...]:
+def _matched_by_chance(context: AttackContext, victims: Batch, matched: scoring.Scores) -> tuple[Check, ...]:
     """A finding if the adversary's own records, matched to the truth, are as close to it as the matched guesses."""
     own, first = context.seed_data.own_images, victims.domain.kind.measures[0]
     if own is None or first.name not in matched or first.higher_is_closer is None:
         return ()
-    drawn = matched_own(victims.domain, victims.x, own, context.round_size, context.cell.seed)
+    drawn = scoring.matched_own(victims.domain, victims.x, own, context.round_size, context.cell.seed)
     return own_match(matched[first.name], drawn, first.higher_is_closer)
 
 
@@ -154,8 +144,8 @@ def _by_pattern(context: AttackContext, victims: Batch, guess: Tensor, row: Row)
     if own is None or not isinstance(victims.domain, Images) or finished_grade(row) == "record":
         return ()
     middle, labels = own.to(victims.x.device).mean(0), row.counts.get("victim_labels", 0)
-    return by_pattern(identified_by_pattern(victims.x, guess, middle), labels) or by_pattern(
-        identified_when_moved(victims.x, guess, middle), labels, "mirrored, turned, or moved by a few pixels"
+    return by_pattern(scoring.identified_by_pattern(victims.x, guess, middle), labels) or by_pattern(
+        scoring.identified_when_moved(victims.x, guess, middle), labels, "mirrored, turned, or moved by a few pixels"
     )
 
 
@@ -173,7 +163,7 @@ class _Outcome:
 
     result: Reconstruction
     observation: ImageObservation
-    scores: dict[str, Scores] = field(default_factory=dict)
+    scores: dict[str, scoring.Scores] = field(default_factory=dict)
     row: Row | None = None
 
 
@@ -305,7 +295,7 @@ def _controls(attack: ImageAttack, context: AttackContext) -> tuple[Check, ...]:
     return through + context.controls(lambda: (fails(attack, held, seed),))
 
 
-def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, Scores]) -> None:
+def _keep(context: AttackContext, victims: Batch, result: Reconstruction, scores: dict[str, scoring.Scores]) -> None:
     """Store every record's metrics, and the first records with their guesses; all guesses if the truth is unknown."""
     home = context.folder.cell(context.cell.id)
     if not len(victims):
