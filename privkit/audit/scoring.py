@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, normalize
 
+from privkit.attacks.goals import reconstruct
 from privkit.attacks.scores.image import Values
 from privkit.attacks.scores.nearest import found
+from privkit.domains.domain import Domain
 from privkit.errors import DataError, Misbehaved
+from privkit.metrics.perception import Perception
 from privkit.reports.schema import Metric, Metrics
 from privkit.reports.seed_intervals import over_records
 from privkit.shared.interval import clopper_pearson
 from privkit.shared.measures import IDENTIFIED, OF_RECORDS, UNBOUNDED, measure
 from privkit.shared.seeds import derive
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from privkit.domains.domain import Domain
-    from privkit.metrics.perception import Perception
 
 FEW = 20  # records below which a row says that its intervals may be too narrow
 
@@ -49,10 +48,10 @@ def check_guesses(attack: str, domain: Domain, guess: Tensor) -> None:
     Traceback (most recent call last):
     privkit.errors.Misbehaved: the guesses of mine must lie in [0, 1], got 255 to 255; divide those in 0..255 by 255
     """
-    if not len(guess) or guess.is_complex() or not bool(guess.isfinite().all()):
-        if len(guess):
-            raise Misbehaved(f"the guesses of {attack} are not finite, real numbers; return numbers in range")
+    if not len(guess):
         return
+    if guess.is_complex() or not bool(guess.isfinite().all()):
+        raise Misbehaved(f"the guesses of {attack} are not finite, real numbers; return numbers in range")
     if domain.name == "images":
         low, high = guess.min().item(), guess.max().item()
         if not guess.is_floating_point():
@@ -86,10 +85,6 @@ def scored(
         if domain.kind.measures[0].higher_is_closer is not None:
             found["matched"] = domain.scores(truth, guess[assigned(domain, truth, guess, batch_size)])
         return found
-    import torch
-
-    from privkit.attacks.goals import reconstruct
-
     values = reconstruct.score(truth, guess, batch_size)
     if perception is not None and perception.labels:
         order = reconstruct.match(truth.cpu().numpy(), guess.cpu().numpy(), batch_size)
@@ -153,12 +148,9 @@ def repeated(domain: Domain, truth: Tensor) -> str:
         apart = domain.distances(truth[part], truth)
         apart[np.arange(len(apart)), np.arange(len(truth))[part]] = np.inf
         near += int((apart.min(1) < _NEAR * usual).sum())
-    return (
-        f"{near} of {len(truth)} attacked {domain.records} nearly equal another one: a guess that shows one may be "
-        "nearer to the other, so identified records are fewer than recovered ones"
-        if near
-        else ""
-    )
+    told = f"{near} of {len(truth)} attacked {domain.records} nearly equal another one"
+    why = "a guess that shows one may be nearer to the other, so identified records are fewer than recovered ones"
+    return f"{told}: {why}" if near else ""
 
 
 def identified(domain: Domain, truth: Tensor, guess: Tensor) -> Values:
@@ -182,8 +174,6 @@ def identified_by_pattern(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
     >>> identified_by_pattern(images, 0.5 - 0.01 * images, images.mean(0)).tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
-    from torch.nn.functional import normalize
-
     a, b = (normalize((images.double() - middle).flatten(1), dim=1) for images in (truth, guess))
     alike, rows = (b @ a.T).cpu().numpy(), np.arange(len(truth))
     return max((found(sign * alike, rows) for sign in (-1, 1)), key=lambda chances: float(chances.sum()))
@@ -195,18 +185,13 @@ def identified_when_moved(truth: Tensor, guess: Tensor, middle: Tensor) -> Value
     Each guess is compared with each image in the position in which they are most alike: the symmetries of a square (or
     rectangle) and shifts by at most three pixels, after images of more than 32 pixels per side are shrunk.
     """
-    from torch.nn.functional import adaptive_avg_pool2d, normalize
-
     if max(truth.shape[2:]) > _SHRUNK:
         truth, guess, middle = (adaptive_avg_pool2d(images, _SHRUNK) for images in (truth, guess, middle))
     turns = range(4) if truth.shape[2] == truth.shape[3] else (0, 2)
     flat = [guess.rot90(turn, (2, 3)) for turn in turns]
     by = range(-_MOVED, _MOVED + 1)
-    placed = [
-        *flat,
-        *(one.flip(3) for one in flat),
-        *(guess.roll((down, right), (2, 3)) for down in by for right in by),
-    ]
+    moved = [guess.roll((down, right), (2, 3)) for down in by for right in by]
+    placed = [*flat, *(one.flip(3) for one in flat), *moved]
     a = normalize((truth - middle).flatten(1), dim=1).T
     alike = a.new_full((len(guess), len(truth)), -1.0)
     for one in placed:
@@ -243,12 +228,11 @@ def mean_over(
 
 def few(records: int) -> tuple[str, ...]:
     """A warning if few records were attacked: intervals cover the mean of skewed values less often than they say."""
-    if records >= FEW:
-        return ()
-    return (
+    told = (
         f"the intervals rest on {records} attacked records: if an attack recovers a few of them far better than the "
-        f"others, they contain the mean in fewer than 8 of 10 cases; attack {FEW} or more by --budget …:victims=…",
+        f"others, they contain the mean in fewer than 8 of 10 cases; attack {FEW} or more by --budget …:victims=…"
     )
+    return (told,) if records < FEW else ()
 
 
 def summarise(scores: Mapping[str, Scores], perception: Perception | None = None) -> dict[str, Metrics]:
@@ -273,10 +257,8 @@ def ahead(scores: Scores, guesses: Mapping[str, Scores], closer: Mapping[str, bo
     """
     return {
         guess: {
-            name: mean_over(
-                (values - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, confidence=CLOSER
-            )
-            for name, values in scores.items()
+            name: mean_over((ours - own[name]) * (1 if closer[name] else -1), higher_is_closer=True, confidence=CLOSER)
+            for name, ours in scores.items()
             if measure(name).compared
         }
         for guess, own in guesses.items()

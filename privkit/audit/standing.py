@@ -198,4 +198,4 @@ def _made(lower: nn.Module, records: Tensor, seed: int = 0) -> Tensor:
 
 
 def _over(chosen: Tensor, values: Tensor) -> Tensor:
-    return chosen.view(-1, *(1 for _ in values.shape[1:]))
+    return chosen.view(-1, *[1] * (values.ndim - 1))

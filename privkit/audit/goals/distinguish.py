@@ -43,24 +43,13 @@ def ask(context: TrainedContext) -> Row:
     draws = Generator().manual_seed(derive(seed, "canaries"))
     coins = torch.rand(len(context.seed_data.victims), generator=draws) < 0.5
     sending = (smashed if attack.on == "smashed" else gradients)(context, coins, draws)
-    observation = CanaryObservation(
-        image_shape=context.seed_data.splits.domain.shape,
-        batch_size=context.round_size,
-        views=sending.views,
-        rows=sending.rows,
-        present=sending.present,
-        absent=sending.absent,
-    )
+    shape, claim = context.seed_data.splits.domain.shape, sending.claim
+    seen = {name: getattr(sending, name) for name in ("views", "rows", "present", "absent")}
+    observation = CanaryObservation(image_shape=shape, batch_size=context.round_size, **seen)
     scores = scores_of(attack, attack.run(observation, context.generator()))
-    claim = sending.claim
-    audit = audit_one_run(
-        scores.values.cpu().numpy(),
-        coins.numpy(),
-        claim,
-        delta=context.config.delta if claim.delta is None else None,
-        family=claimed_family(claim, sending.mechanism),
-        independent=not sending.shared,
-    )
+    values, delta = scores.values.cpu().numpy(), context.config.delta if claim.delta is None else None
+    family, alone = claimed_family(claim, sending.mechanism), not sending.shared
+    audit = audit_one_run(values, coins.numpy(), claim, delta=delta, family=family, independent=alone)
     audit = remarked(audit, claim, sending.shared)
     refuted = (Check(name=_STANDS, passed=False, detail=claim.statement, decisive=True),) if sending.refuted else ()
     return context.row.model_copy(
