@@ -174,15 +174,14 @@ def _compared(a: _Run, b: _Run, one: dict[int, Row], other: dict[int, Row]) -> l
 
 def _by_record(a: _Run, b: _Run, ours: Sequence[Row], theirs: Sequence[Row]) -> list[dict[str, Any]]:
     """The differences of the guesses' metrics, record by record, for the metrics that are measures of comparison."""
-    rows = [*ours, *theirs]
+    rows, likenesses = [*ours, *theirs], {kind.likeness for kind in KINDS.values()}
     metrics = [
         f"{alignment}_{name}"
         for alignment in ("unaligned", "matched")
         for name in ours[0].recovered.get(alignment, {})
-        if measure(name).compared and all(name in row.recovered.get(alignment, {}) for row in rows)
+        if measure(name).compared and (alignment == "unaligned" or name in likenesses)
+        if all(name in row.recovered.get(alignment, {}) for row in rows)
     ]
-    shown = {f"matched_{kind.likeness}" for kind in KINDS.values()}
-    metrics = [name for name in metrics if not name.startswith("matched_") or name in shown]
     if not metrics or not all(PICTURES in row.files for row in rows):
         return []
     values: dict[str, tuple[list[Values], list[Values]]] = {name: ([], []) for name in metrics}

@@ -69,8 +69,9 @@ def _rendered(
     with writing(run / "report"):
         make_folder(run / "report")
     homes = {row.cell: inside(run, "cells", row.cell) for row in rows}
-    shown = rows if with_pictures else []
-    pictures = {row.cell: found for row in shown if (found := _pictures(homes[row.cell], row))}
+    images, shown = {kind.noun for kind in KINDS.values() if kind.pictures}, rows if with_pictures else []
+    pictures = {row.cell: one for row in shown if row.records in images and (one := _pictures(homes[row.cell], row))}
+    texts = {row.cell: some for row in shown if row.records not in images and (some := _texts(homes[row.cell], row))}
     if not with_pictures:
         (run / "report" / "figures" / page.STRIPS).unlink(missing_ok=True)  # strips of an earlier report
     for cell, found in pictures.items():
@@ -82,7 +83,7 @@ def _rendered(
         manifest=manifest,
         verdict=verdict,
         pictures=pictures,
-        texts={row.cell: lines for row in shown if (lines := _texts(homes[row.cell], row))},
+        texts=texts,
         left_out=not with_pictures,
         told={row.cell: scores for row in rows if (scores := _told(homes[row.cell], row))},
         commands={row.cell: command for row in rows if (command := cell_command(manifest.argv, row))},
@@ -92,8 +93,6 @@ def _rendered(
 
 def _pictures(cell: Path, row: Row) -> Pictures | None:
     """The pictures of a result; None if it has none. Runs of earlier versions of privkit hold no constant guesses."""
-    if not _pictured(row):
-        return None
     floors = {f"floor_{name}": ("u", 4) for name in row.floors}
     arrays = _arrays(cell / records.PICTURES, row, {"truth": ("u", 4), "guess": ("u", 4)}, floors)
     if arrays is None:
@@ -102,14 +101,8 @@ def _pictures(cell: Path, row: Row) -> Pictures | None:
     return Pictures(truth=arrays["truth"], guess=arrays["guess"], floors=shown)
 
 
-def _pictured(row: Row) -> bool:
-    return any(kind.pictures for kind in KINDS.values() if kind.noun == row.records)
-
-
 def _texts(cell: Path, row: Row) -> list[tuple[str, str]]:
     """Pairs of texts: the first attacked records of a result, if they are no images, and their guesses."""
-    if _pictured(row):
-        return []
     arrays = _arrays(cell / records.PICTURES, row, {"truth": ("U", 1), "guess": ("U", 1)}) or {"truth": (), "guess": ()}
     return [(str(truth), str(guess)) for truth, guess in zip(arrays["truth"], arrays["guess"], strict=True)]
 

@@ -35,14 +35,9 @@ def clopper_pearson(hits: float, trials: int, confidence: float = 0.95) -> Inter
     """
     if trials < 1:
         raise ValueError("a share needs at least one trial: there is nothing to count")
-    return Interval(
-        value=hits / trials,
-        low=_exact(floor(hits), trials, confidence)[0],
-        high=_exact(ceil(hits), trials, confidence)[1],
-        n=trials,
-        confidence=confidence,
-        method="Clopper–Pearson",
-    )
+    low, high = _exact(floor(hits), trials, confidence)[0], _exact(ceil(hits), trials, confidence)[1]
+    how = "Clopper–Pearson"
+    return Interval(value=hits / trials, low=low, high=high, n=trials, confidence=confidence, method=how)
 
 
 @lru_cache(maxsize=4096)

@@ -102,13 +102,12 @@ class HonestClients:
         columns, block = domain.column_sizes if isinstance(domain, Tables) else (), edge.block
         lower = identity_lower(smashed, shape, columns, as_tokens=marked or block is not None)
         tokens = lower(own.zeros(1))
-        told = marked and tokens.ndim == 3 and isinstance(own, Images)
         if block is not None and (tokens.ndim != 3 or tokens.shape[2] > smashed.shape[2]):
             raise NotApplicable(
                 f"the block behind {edge.defense.name} takes {smashed.shape[-1]} numbers per token, and the record "
                 f"itself has {tokens.shape[-1]}"
             )
-        if told:
+        if marked and tokens.ndim == 3 and isinstance(own, Images):
             whose = Marked(lower, places=edge.defense.position_embedding)
             if block is None or whose(own.zeros(1)).shape[2] <= smashed.shape[2]:
                 lower = whose
@@ -117,14 +116,9 @@ class HonestClients:
         try:
             if isinstance(own, Images) and edge.defense.level != "input":
                 lower = Scaled(lower, _within_bounds(edge.defense, lower(1 + own.zeros(1))))
+            silent, seed = edge.defense.noiseless(), derive(seed, "frozen block")
             built = Clients.build(
-                lower,
-                edge.defense.noiseless(),
-                own,
-                classes=edge.classes,
-                seed=derive(seed, "frozen block"),
-                protocol=edge.protocol,
-                block=block,
+                lower, silent, own, classes=edge.classes, seed=seed, protocol=edge.protocol, block=block
             )
         except (PrivkitError, ValueError) as error:
             raise NotApplicable(f"{edge.defense.name} cannot take the record itself: {one_line(error)}") from None

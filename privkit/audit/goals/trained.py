@@ -143,18 +143,11 @@ class TrainedContext(AttackContext):
 
     def clients(self) -> LiveClients:
         """The clients before training; one of them checks for a hijacking server."""
-        edge, _, _ = untrained(self.config, self.cell, self.seed_data)
-        seed_data, seed = self.seed_data, self.cell.seed
-        return LiveClients(
-            edge,
-            seed_data.splits.private,
-            seed_data.shares,
-            self.config.training,
-            seed_data.victims,
-            seed,
-            guard=SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20),
-            passes=self.attack.mounting.passes,
-        )
+        data, seed, training = self.seed_data, self.cell.seed, self.config.training
+        edge, _, _ = untrained(self.config, self.cell, data)
+        guard = SplitGuard(generator=Generator().manual_seed(derive(seed, "guard")), policy="average", patience=20)
+        private, passes = data.splits.private, self.attack.mounting.passes
+        return LiveClients(edge, private, data.shares, training, data.victims, seed, guard=guard, passes=passes)
 
     def led(self, rounds: int) -> dict[str, Any]:
         """The certificate and limits if a hijack trained the clients for longer than the run, in whole epochs; else
