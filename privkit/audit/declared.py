@@ -183,7 +183,9 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
     behind = [stage for stage in sites.smashed if stage.effects != frozenset({"trains"})]
     alone = len(noisy) == 1 and not sites.images and behind[-1:] == noisy
     plain = edge.block is None and (alone or not noisy)
-    receipt = _receipt(edge, recording)
+    with torch.no_grad():
+        empty = empty_round(recording.domain, edge.lowers.copies, edge.defense.smallest_batch)
+        receipt = edge.release(*empty, Generator().manual_seed(0)).receipt
     weaker = "" if recording.mechanism is None else _weaker(recording.mechanism, receipt, edge.defense.name, plain)
     known = _Clients(plain=plain, weaker=weaker, variance=_variance(receipt))
     seen = all(_effects(stage) <= _SEEN for stage in sites.smashed)
@@ -198,12 +200,6 @@ def _of_privkit(edge: Clients, recording: Recording) -> _Clients:
 def _effects(stage: Defense) -> frozenset[str]:
     """The declared effects of a stage; one unknown effect if it declares none."""
     return frozenset({"unknown"}) if stage.effects is None else frozenset(stage.effects)
-
-
-@torch.no_grad()
-def _receipt(edge: Clients, recording: Recording) -> Receipt:
-    records, labels = empty_round(recording.domain, edge.lowers.copies, edge.defense.smallest_batch)
-    return edge.release(records, labels, Generator().manual_seed(0)).receipt
 
 
 def _variance(receipt: Receipt) -> float:

@@ -111,22 +111,9 @@ IMAGES = Records(
     model="vit_micro",
     baseline="black_box:epochs=5",
     general=(
-        "black_box",
-        "ridge",
-        "posterior_mean",
-        "seen_tokens",
-        "mixture_posterior",
-        "ridge:order=recognized",
-        "fingerprints",
-        "jigsaw",
-        "white_box",
-        "jigsaw_white_box",
-        "adaptive",
-        "unmix",
-        "union",
-        "mixture_posterior:passes=8",
-        "jigsaw:passes=8",
-        "white_box:passes=8",
+        *("black_box", "ridge", "posterior_mean", "seen_tokens", "mixture_posterior", "ridge:order=recognized"),
+        *("fingerprints", "jigsaw", "white_box", "jigsaw_white_box", "adaptive", "unmix", "union"),
+        *("mixture_posterior:passes=8", "jigsaw:passes=8", "white_box:passes=8"),
     ),
     passive=("fora",),
     pictures=True,
@@ -168,12 +155,8 @@ TOKENS = Records(
     model="transformer_micro",
     baseline="vocabulary",
     general=(
-        "vocabulary",
-        "token_decoder",
-        "token_search",
-        "nearest_record",
-        "token_decoder:passes=8",
-        "token_search:passes=8",
+        *("vocabulary", "token_decoder", "token_search", "nearest_record"),
+        *("token_decoder:passes=8", "token_search:passes=8"),
     ),
 )
 
@@ -201,13 +184,8 @@ TABLES = Records(
     model="table_mlp",
     baseline="ridge",
     general=(
-        "black_box",
-        "ridge",
-        "nearest_record",
-        "field_order",
-        "ridge:order=recognized",
-        "adaptive",
-        "ridge:passes=8",
+        *("black_box", "ridge", "nearest_record", "field_order"),
+        *("ridge:order=recognized", "adaptive", "ridge:passes=8"),
     ),
 )
 
@@ -237,11 +215,7 @@ ORDERS = (
     Measure(name="membership", heading="membership ↓"),
     Measure(name="bits_before", higher_is_closer=False, within=(0.0, inf), unit="bit", compared=False),
     Measure(
-        name="bits_left",
-        heading="bits of the order left ↑",
-        higher_is_closer=False,
-        within=(0.0, inf),
-        unit="bit",
+        name="bits_left", heading="bits of the order left ↑", higher_is_closer=False, within=(0.0, inf), unit="bit"
     ),
 )
 """Measures of attacks that restore the order of tokens."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from privkit.attacks.base import AnyAttack, NotApplicable, Observation
-from privkit.audit.goals import GOALS
 from privkit.parts.registry import load
 
 if TYPE_CHECKING:
@@ -15,6 +14,10 @@ if TYPE_CHECKING:
     from privkit.recording.read import Recording
     from privkit.reports.schema import Row
     from privkit.settings.config import AuditConfig
+
+
+GOALS = {goal: f"privkit.audit.goals.{goal}:GOAL" for goal in ("reconstruct", "labels", "membership", "distinguish")}
+"""Goal -> the place of its `AuditGoal`, "module:object"."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,7 +66,7 @@ def ask(context: TrainedContext) -> Row:
     doublings = context.config.escalate if attack.mounting.shadow_models else 0
     answers, went = escalated(mounted, better_than_chance, checkpoint, most=doublings, unit="shadow models")
     checkpoint.remove()
-    notes = tuple(filter(None, [went.sentence if doublings else ""]))
+    notes = (went.sentence,) if doublings and went.sentence else ()
     return context.row.model_copy(update={"answers": answers, "checks": checks, "notes": notes})
 
 
@@ -110,9 +110,8 @@ def _fit(context: TrainedContext) -> Fit:
     auxiliary, many, size = real.auxiliary, len(real.splits.private), context.round_size
     others = len(auxiliary) if config.auxiliary == "disjoint" else 0  # else of other classes, or private
     none = real.victims[torch.arange(0)]
-    own = replace(
-        real, victims=none, splits=replace(real.splits, private=none, auxiliary=none, test=none, validation=None)
-    )
+    splits = replace(real.splits, private=none, auxiliary=none, test=none, validation=None)
+    own = replace(real, victims=none, splits=splits)
 
     def fit(images: Tensor, labels: Tensor, draws: Generator) -> Predict:
         fill = torch.randperm(others, generator=draws)[: max(0, many - len(images))].to(images.device)
