@@ -42,11 +42,9 @@ class Declared:
 
     recording: Recording
     compared: Compared  # result of comparing the declared mechanism with the data
-    # attacked round -> distance of the release from the lower segment's output for the same images, if known
-    distances: Mapping[int, float]
-    unsent: str  # why the distance is unknown; empty without a lower segment
-    # the variance of the last release about that output over that of the outputs, if it is clearly less
-    quieter: float | None = None
+    distances: Mapping[int, float]  # attacked round -> distance of the release from the lower segment's output
+    unsent: str  # why a distance is unknown; empty without a lower segment
+    quieter: float | None = None  # the last release's variance about that output, if clearly less, over the outputs'
 
     @property
     def distance(self) -> float | None:

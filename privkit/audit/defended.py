@@ -47,9 +47,7 @@ class DefendedModel:
 
     edge: Clients  # the clients (`Clients`), in evaluation mode
     upper: nn.Module  # the server's segment; for standalone clients, their own upper segments, stacked
-    # measurements: the task's scores, costs, the training's curve, validation scores of each epoch, the seconds of all
-    # this, whether tokens hide their places, and sentences for the row
-    known: dict[str, Any]
+    known: dict[str, Any]  # measurements and sentences for the row, as in the run folder's record of the training
 
 
 def defended_model(

@@ -22,12 +22,8 @@ from privkit.shared.measures import UNIT
 class OrderAccuracy:
     """An accuracy of a guessed order: the share of correctly placed tokens, with its limits."""
 
-    # of all pieces (or adjacent pairs), with its interval over images: a solver that finds one piece of an image often
-    # finds all of them
-    share: Interval
-    # one-sided lower limit of the expected accuracy over images like these, for any dependence of pieces inside an
-    # image (inside a message, if images were mixed)
-    sound_low: float
+    share: Interval  # over images: a solver that finds one piece of an image often finds all of them
+    sound_low: float  # lower limit of the expected accuracy, for any dependence of pieces inside an image or message
     left_alone: float  # the score of leaving all tokens in place: the floor of an attack
 
 
@@ -36,18 +32,14 @@ class _ArrangementScores:
     """All accuracies of a guessed order, and the entropy of the order before and after the attack."""
 
     direct: OrderAccuracy  # share of pieces in their place
-    # share of adjacent pairs that are adjacent again, in the right direction; None if tokens form no square grid
-    neighbor: OrderAccuracy | None
+    neighbor: OrderAccuracy | None  # share of adjacent pairs that are adjacent again; None without a square grid
     membership: OrderAccuracy  # share of pieces in their image, at any place
-    # the independent unit: "image", or "message" if the shuffle or the guess moved pieces between images
-    unit: Literal["image", "message"]
+    unit: Literal["image", "message"]  # the independent one: a message if pieces moved between images
     units: int
     tokens: int  # number of pieces in one secret order: T of an image, or B·T of a message whose images were mixed
-    # entropy of a uniform order of these pieces, averaged over the secret orders, but at most `most_bits`. Orders of
-    # equal pieces that give the same image count as one.
-    bits_before: float
-    # the largest entropy that a secret order can still have if the accuracy is `direct.sound_low`. If the attack
-    # failed, this is `bits_before`. None if there are so few units that even a perfect attack could not lower it.
+    bits_before: float  # mean entropy of uniform orders of these pieces that look different, at most `most_bits`
+    # the largest entropy of a secret order with an accuracy of `direct.sound_low`; None if there are so few units that
+    # even a perfect attack could not lower it
     bits_left: float | None
     confidence: float  # confidence of all limits
 

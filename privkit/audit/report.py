@@ -35,8 +35,7 @@ _OF_THE_RUN = {
     **{setting.flag: setting.kind is bool for setting in FLAGS if not setting.of_cell},
     **{"--vary": False, "--junit": False, "--annotations": False, "--json": True, "--quiet": True},
 }
-"""Flags that each cell has of its own, or that say how the whole run is done and shown -> whether the flag has no
-value."""
+"""Flags of each cell, or on how the whole run is done and shown -> whether the flag has no value."""
 
 
 def build(

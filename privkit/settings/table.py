@@ -31,8 +31,7 @@ class Setting:
     many: bool = False  # whether several values may be given, by a flag that is repeated or a list in a file
     default: Any = None  # None if there is none, or if it depends on other settings
     absent: str = ""  # what applies without it, in words, if `default` does not show it
-    # function from a value of a flag, a file or Python to its checked form; raises UsageError. Without one, a switch is
-    # a bool, and `many` values are a list.
+    # from a value of a flag, a file or Python to its checked form. By default, a switch is a bool, and `many` a list.
     check: Callable[[Any], Any] = lambda given: given
     answer: bool = True  # whether it may change an answer, so that the fingerprint of a run depends on it
     file: bool = True  # whether a configuration file may hold it

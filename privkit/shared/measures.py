@@ -22,13 +22,11 @@ class Measure:
     title: str = ""  # the name in sentences, charts and cards; empty for `name`
     heading: str = ""  # heading of its table column; empty for the title with an arrow in the defender's favor
     spoken: str = ""  # the name in a check; empty for the title
-    # whether a higher value means a closer guess; None if either may, as for an AUC
-    higher_is_closer: bool | None = True
+    higher_is_closer: bool | None = True  # whether a higher value means a closer guess; None if either may
     within: tuple[float, float] = UNIT  # range of the values (low, high), which limits intervals over seeds
     unit: str = ""  # empty for numbers without one
     digits: int = 3  # number of printed decimals
-    # whether the truth chooses a threshold or a renaming, so that it is above chance even if nothing is learned
-    fitted: bool = False
+    fitted: bool = False  # whether the truth chooses a threshold or a renaming, so that it is above chance anyway
     compared: bool = True  # whether attacks and runs are compared by it; False if another measure says the same
 
     def __post_init__(self) -> None:
@@ -48,9 +46,7 @@ class Floor:
     gate: str  # the floor's name in a gate
     beaten: str = ""  # name of the check that an attack is better; empty if there is no such check
     mounted: bool = False  # whether it is also registered as an attack
-    # whether it uses each record's true label; it then separates what belongs to the record from what belongs to its
-    # class
-    labels: bool = False
+    labels: bool = False  # whether it uses each true label, and so tells a record from its class
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,7 @@ INCLUDES: dict[ThreatModel, tuple[ThreatModel, ...]] = {
     "passive": ("passive",),
     "malicious": ("malicious", "passive"),
 }
-"""Threat model -> the threat models whose attacks its adversary can mount, itself first; weights and many passes do not
-nest."""
+"""Threat model -> those whose attacks its adversary can mount, itself first; weights and many passes do not nest."""
 
 
 def threat_name(model: str) -> str:

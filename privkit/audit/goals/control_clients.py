@@ -29,8 +29,7 @@ from privkit.wire.channel import answer_of, black_box_query, record_rounds, shar
 from privkit.wire.hijack import imitated
 from privkit.wire.queries import Queries
 
-# share by which records move to the mean image before derivatives are taken: a clip at 1 has none for white
-_INSIDE = 0.99
+_INSIDE = 0.99  # share by which records move to the mean image before derivatives: a clip at 1 has none for white
 _WHOLE = 1e-4  # share of a difference's square that a projection may miss and still count as complete
 _HALVINGS = 8  # most halvings of records until the defense's bounds no longer change them
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
