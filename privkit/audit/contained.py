@@ -17,6 +17,8 @@ from privkit.run.stopping import Stopped
 from privkit.settings.config import AuditConfig
 from privkit.torch_utils.undisturbed import undisturbed
 
+_ENDS = "which would end the whole audit; let it return instead, or raise an error"
+
 
 def is_own_part(spec: object) -> bool:
     """Whether a part (a model, dataset, defense or attack) runs a user's code from outside privkit."""
@@ -57,10 +59,7 @@ def contained() -> Iterator[None]:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             raise  # of Ctrl-C; under a command, Ctrl-C raises Stopped, so this one is the part's own
-        raise Misbehaved(
-            f"a part raised {type(error).__name__}({error}), which would end the whole audit; let it return instead, "
-            "or raise an error"
-        ) from error
+        raise Misbehaved(f"a part raised {type(error).__name__}({error}), {_ENDS}") from error
     finally:
         threading.Thread.start = start  # type: ignore[method-assign]
 
@@ -73,10 +72,7 @@ def unending() -> Iterator[None]:
     def refused(status: int = 0) -> NoReturn:
         if os.getpid() != process:
             end(status)
-        raise Misbehaved(
-            f"a part called os._exit({status}), which would end the whole audit; let it return instead, or raise an "
-            "error"
-        )
+        raise Misbehaved(f"a part called os._exit({status}), {_ENDS}")
 
     os._exit = refused
     try:

@@ -288,18 +288,14 @@ def _auxiliary(given: Any, dataset: Component) -> str:
     if given in OF_THE_DATASET:
         return str(given)
     named = parse("datasets", given)
-    if named.name == dataset.name and _place(named) == _place(dataset):
+    paths = [getattr(one.spec, "path", None) for one in (named, dataset)]
+    here, there = (Path(path).resolve() if isinstance(path, str) else None for path in paths)
+    if named.name == dataset.name and here == there:
         raise UsageError(
             f"auxiliary={named.label} is the private dataset itself, so private images would be among the adversary's; "
             "use disjoint (other images of it), training or candidates (the private or attacked ones, on purpose)"
         )
     return named.label
-
-
-def _place(dataset: Component) -> Path | None:
-    """The folder of a dataset with an option `path`; None for other datasets."""
-    path = getattr(dataset.spec, "path", None)
-    return Path(path).resolve() if isinstance(path, str) else None
 
 
 def budgeted(attack: Component, budget: Budget) -> Component:
