@@ -1,8 +1,4 @@
-"""Checks that a user's own defense stage or network behaves in training as it does afterwards, when it is attacked.
-
-It must send the same data in both phases (`must_send_alike`), draw its noise anew in each round (`must_draw_anew`), and
-keep no state between calls (`must_keep_no_state`).
-"""
+"""Checks that a user's own defense stage or network behaves in training as it does afterwards, when it is attacked."""
 
 from __future__ import annotations
 

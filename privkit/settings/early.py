@@ -32,8 +32,8 @@ PART_SETTINGS = {
 }
 """Setting -> the kind of its parts."""
 INDEX = Path(__file__).with_name("parts.json")
-"""Kind -> name -> `target` (module:object), `checked` (whether it is a `Checked`), `fields`: option -> its annotation as
-text, None if that needs torch. A test compares it with the parts, and says how to write it anew."""
+"""Kind -> name -> `target` (module:object), `checked` (whether it is a `Checked`), `fields`: option -> its annotation,
+as text, None if that needs torch. A test compares it with the parts, and says how to write it anew."""
 _WORDS = {"Named": constraints.Named, "Sequence": Sequence, "inf": math.inf, "isfinite": math.isfinite} | {
     name: value for module in (typing, annotated_types) for name, value in vars(module).items()
 }

@@ -1,6 +1,4 @@
-"""`--attack auto`: for each defense, the strongest quick attack of several adversaries: with queries, with the weights,
-with many passes over the same records, and with all of these.
-"""
+"""`--attack auto`: for each defense, the strongest quick attacks of several adversaries."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The table of all measures of how close an attack's guess is to the true record, with their direction, range and
-display.
+"""The table of all measures of how close a guess is to the true record, with direction, range and display.
 
 Measures are computed in `privkit/domains/<domain>` or `privkit/audit/goals`. Code that reads a finished run needs only
 this table, without torch.

@@ -1,8 +1,4 @@
-"""What the adversary of a label attack knows, and which labels it looks for.
-
-The adversary is a client, the server of a U-shaped model (whose clients keep the labels), or parties of a vertical
-split.
-"""
+"""What the adversary of a label attack knows: a client, the server of a U-shape, or parties of a vertical split."""
 
 from __future__ import annotations
 
