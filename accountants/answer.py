@@ -162,14 +162,10 @@ def certificate(
     said: tuple[str, ...],
     proven: tuple[float, float, float | None] | None = None,
 ) -> Certificate:
-    """The certificate of an ε or δ that the bound `best` gave.
+    """The certificate of an ε or δ that the bound `best` gave for a run's steps, whose ρ and μ are its quantities.
 
-    Args:
-        run: the steps of the run, from which the quantities ρ (`zcdp_rho`) and μ (`gdp_mu`) are computed.
-        limit: the answer of `best`, with the Rényi order at which it was found.
-        claim: the statement of the certificate.
-        said: assumptions and warnings, in words.
-        proven: (ε, δ, a lower bound on ε or None); None if nothing is proven.
+    `limit` is the answer of `best` with its Rényi order, `claim` the statement, and `said` the assumptions and
+    warnings. `proven` is (ε, δ, a lower bound on ε or None); None if nothing is proven.
     """
     epsilon, delta, lower = proven or (inf, None, None)
     return Certificate(

@@ -28,8 +28,7 @@ Counts = Mapping[SplitMechanism, tuple[int, int]]
 def bounds_of_charges(counts: Counts, total: Array, *, tight: bool) -> list[Bound]:
     """The bounds (at least one) on the privacy loss of all charges of a ledger together.
 
-    `counts` holds the mechanisms with their numbers of charges. `total` is the sum of their costs: [1 + A] with Σμ² and
-    the Rényi curve at A orders. With `tight`, privacy loss distributions may be composed numerically.
+    `total` is the sum of their costs (`cost_of`). With `tight`, privacy loss distributions may be composed numerically.
 
     Source: see `ledger.Ledger`.
     """
@@ -62,11 +61,10 @@ def within(total: Array, epsilon: float, delta: float) -> bool:
 
 
 def cost_of(one: SplitMechanism, units: int, charges: int) -> Array:
-    """The cost of all charged rounds of a mechanism, float [1 + A]: the sum of the squared shifts μ², then the Rényi
-    divergence at A orders. Σμ² is `inf` if some releases are dominated by no Gaussian.
+    """The cost of all charged rounds of a mechanism, float [1 + A]: the sum of the squared shifts μ² (`inf` if no
+    Gaussian dominates some releases), then the Rényi divergence at A orders.
 
-    `units` counts rounds; rounds that must be charged together count as one unit. The updates of the lower model are
-    added once for each of the `charges`.
+    Rounds that must be charged together count as one unit. The updates of the lower model are added once per charge.
     """
     updates = charges * _updates_cost(one.lower_model) if isinstance(one.lower_model, PrivateUpdates) else 0.0
     return units * unit_cost(one) + updates
@@ -84,9 +82,8 @@ def _updates_cost(updates: PrivateUpdates) -> Array:
 
 
 def units_and_charges(one: SplitMechanism, rounds: int) -> tuple[int, int]:
-    """The pair (number of units, 1) for one charge of this number of rounds; the 1 is the number of charges.
-
-    A unit is a round, or all rounds that must be charged together.
+    """(number of units, 1) for one charge of these rounds. A unit is a round, or all rounds that must be charged
+    together.
     """
     return rounds // one.charged_together, 1
 

@@ -187,8 +187,7 @@ COLUMNS: tuple[Column, ...] = (
         "records",
         _whole(2),
         "n, number of one client's records, for sampling = shuffled_epochs with a secret uniform order and each "
-        "record alone in "
-        "a row; empty gives no credit for the order",
+        "record alone in a row; empty gives no credit for the order",
         belongs="sampling = shuffled_epochs",
     ),
     Column("rate", _decimal(above=0, most=1), "for sampling = poisson, in (0, 1]", belongs="sampling = poisson"),
@@ -231,8 +230,7 @@ COLUMNS: tuple[Column, ...] = (
         "noise_site",
         ("mixer", "client"),
         "who adds the noise: the mixer, once to the mixture, or each client, before mixing weakens it; the defense "
-        "dp_cutmixsl "
-        "has site=client by default",
+        "dp_cutmixsl has site=client by default",
         "mixer",
         belongs=_OTHERS,
     ),
@@ -251,11 +249,7 @@ DEFAULTS = {column.name: column.default for column in COLUMNS}
 
 
 def schema() -> list[dict[str, str]]:
-    """A description of every column of the parameter table: dicts of texts with the keys column, default and what.
-
-    >>> schema()[1]["column"]
-    'mechanism'
-    """
+    """A description of every column of the parameter table: dicts of texts with the keys column, default and what."""
     return [
         {"column": one.name, "default": "" if one.default is None else str(one.default), "what": one.what}
         for one in COLUMNS
@@ -284,11 +278,7 @@ _KNOWN = frozenset((*BY_NAME, *_SAME, _MULTIPLIER, "variance"))
 
 
 def spelled(name: str) -> str:
-    """A header in the spelling of column names: small letters, with underscores for spaces and hyphens.
-
-    >>> spelled(" Noise Multiplier")
-    'noise_multiplier'
-    """
+    """A header in the spelling of column names: small letters, with underscores for spaces and hyphens."""
     return "_".join(name.strip().lower().replace("-", " ").split())
 
 
@@ -298,12 +288,8 @@ def known(name: str) -> bool:
 
 
 def check_known(names: Iterable[str]) -> None:
-    """Raise ValueError if some names are not columns of the parameter table. The message names them all, and the
-    nearest known ones.
-
-    >>> check_known(["sensitivty"])
-    Traceback (most recent call last):
-    ValueError: unknown column 'sensitivty'; did you mean 'sensitivity'? (privkit epsilon --schema lists the columns)
+    """Raise ValueError if some names are not columns of the parameter table, naming them all and the nearest known
+    ones.
     """
     if TOO_MANY in (given := list(names)):
         raise ValueError("the row has more cells than the header; put cells that hold the delimiter into quotes")
@@ -348,12 +334,7 @@ def translated(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def words(cells: Mapping[str, Any]) -> dict[str, str]:
-    """The columns that a row names by another library's word: a dict from column to this word, which error messages
-    quote.
-
-    >>> words({"max_grad_norm": 0})
-    {'clip_norm': 'max_grad_norm'}
-    """
+    """The columns that a row names by another library's word: column -> this word, which error messages quote."""
     return {_SAME[name]: name for name, value in cells.items() if name in _SAME and value not in (None, "")}
 
 

@@ -36,11 +36,6 @@ _NUMERICAL = "numerical_composition", "third_record"
 def steps(mechanism: SplitMechanism) -> Steps:
     """The steps of a run, as pairs (step, number of its repetitions): the releases of all rounds, then the noisy
     updates of the lower model if there are any.
-
-    >>> from privkit.accountants.table import mechanism_of
-    >>> run = steps(mechanism_of({"mechanism": "laplace", "sigma": 1, "dimensions": 9, "clip_high": 1, "rounds": 2}))
-    >>> [count for _, count in run]
-    [2]
     """
     return [releases(mechanism), *updates(mechanism)]
 
@@ -125,12 +120,8 @@ def bounds(run: Steps, *, tight: bool = True) -> list[Bound]:
     """Every bound on ε and δ that applies to a run. If one of them is exact, it is returned alone, since no bound is
     smaller.
 
-    A run is a list of at least one pair (step, number of its repetitions). With `tight`, privacy loss distributions are
-    composed numerically too. An answer then takes tens of milliseconds, and up to a second for many rounds with k of n
-    clients.
-
-    >>> [bound.method for bound in bounds([(GaussianRelease(mu=1.0), 4)])]
-    ['exact Gaussian profile']
+    With `tight`, privacy loss distributions are composed numerically too. An answer then takes tens of milliseconds,
+    and up to a second for many rounds with k of n clients.
     """
     exact = run[0][0].exact(run[0][1]) if len(run) == 1 else None
     if exact is not None:

@@ -82,19 +82,10 @@ class Filter:
 
 
 def best_filter(budget: PrivacyBudget, cost: Array) -> Filter:
-    """The filter (a limit on one number of the cost) that keeps a budget and admits the most repetitions of the first
-    charge. It is chosen before any release.
-
-    `cost` is the cost of the first charge, float [1 + A]: its μ², then its Rényi divergence at A orders. ValueError if
-    the budget does not admit even this charge.
+    """The filter that keeps a budget and admits the most repetitions of the first charge, whose cost is float [1 + A];
+    a ValueError if the budget does not admit even this charge.
 
     Source: derived: the choice is made before the first release, so it depends on no release.
-
-    >>> from privkit.accountants.ledger import PrivacyBudget
-    >>> cost = np.concatenate([[0.01], 0.005 * USUAL_ORDERS])
-    >>> found = best_filter(PrivacyBudget(epsilon=4.3772, delta=1e-5), cost)
-    >>> found.at, round(found.limit, 4)
-    (0, 1.0)
     """
     free = renyi.canonne(USUAL_ORDERS, np.zeros(USUAL_ORDERS.size), budget.delta)  # ε of a curve of 0
     limits = np.concatenate([[gaussian.mu_for(budget.epsilon, budget.delta) ** 2], budget.epsilon - free])

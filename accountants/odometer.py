@@ -57,11 +57,6 @@ def reading(kept: Filter, total: Array, delta: float) -> Reading:
 
     Source: Rogers et al. 2016, Definition 3.3 (odometers); levels as Lécuyer 2021, "Practical privacy filters and
     odometers with Rényi differential privacy"; the step from δ to the tail is derived.
-
-    >>> import numpy as np
-    >>> spent = np.concatenate([[0.09], np.zeros(99)])
-    >>> round(reading(Filter(at=0, limit=1.0), spent, 1e-5).epsilon, 2)
-    1.89
     """
     if not kept.covers(total):
         raise ValueError(f"an odometer needs charges within its filter, got {total[kept.at]:g} of {kept.limit:g}")

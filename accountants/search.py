@@ -11,14 +11,10 @@ _STEPS = 200  # halvings at most: enough for two neighboring floats, unless zero
 
 
 def doubled(holds: Callable[[Number], bool], low: Number, high: Number, *, most: float = inf) -> tuple[Number, Number]:
-    """An interval (lower end, upper end) such that a condition holds at the lower end and fails at the upper end. The
-    upper end is doubled until it fails.
+    """An interval at whose lower end a condition holds, and at whose upper end, which is doubled until then, it fails.
 
     `holds` must be true from `low` up to some value, and false above it. `high` > 0 is the first value to try, and
     `most` the largest: an upper end above `most` was not tested.
-
-    >>> doubled(lambda value: value <= 5, 0, 1)
-    (4, 8)
     """
     while high <= most and holds(high):
         low, high = high, 2 * high

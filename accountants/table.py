@@ -145,13 +145,8 @@ def _mechanism_of_row(cells: Mapping[str, Any], said: Mapping[str, str], start: 
 
 
 def read(rows: Iterable[Mapping[str, Any]], default_delta: float | None = None) -> Iterator[TableEntry]:
-    """The entries of a parameter table, each checked on its own. If a row is refused, its entry holds the error; the
-    other rows still get their mechanism.
-
-    `rows` are dicts from column names to values, which may be text. `default_delta` is the δ of rows without a δ.
-
-    >>> [entry.error for entry in read([{"mechanism": "gaussian", "sigma": "-1", "sensitivity": "1"}], 1e-5)]
-    ['row 1: sigma must be a finite number > 0, got -1.0']
+    """The entries of a parameter table, each checked on its own: if a row is refused, its entry holds the error, and
+    the other rows still get their mechanism. `default_delta` is the δ of rows without one.
     """
     for number, cells in zip(count(1), rows):
         name, line = cells.get("name"), getattr(cells, "line", 0)

@@ -27,14 +27,11 @@ class Cells(dict[str, Any]):
 
 def load_rows(path: Path | None, stream: TextIO | None = None) -> Iterator[Mapping[str, Any]]:
     """The rows of a parameter table in a file, one after another, as dicts from header to cell. The file name's ending
-    says TOML or JSON; any other file is CSV, and so is a stream.
+    says TOML (`[[row]]` tables) or JSON (a list of objects); any other file is CSV, and so is a stream.
 
-    A TOML file holds `[[row]]` tables, a JSON file a list of objects. Of comma, semicolon and tab, CSV is split at the
-    delimiter that yields the most known column names. Empty lines and lines that begin with # are skipped. A cell that
-    a row lacks is empty.
-
-    Raises:
-        ValueError: if the file cannot be read in its format, or its header names an unknown column.
+    Of comma, semicolon and tab, CSV is split at the delimiter that yields the most known column names. Empty lines and
+    lines that begin with # are skipped. A cell that a row lacks is empty. A ValueError if the file cannot be read in
+    its format, or its header names an unknown column.
     """
     where = "standard input" if path is None else str(path)
     try:

@@ -48,11 +48,8 @@ DP_SGD_TERMS = {
 
 
 def terms(mechanism: SplitMechanism, certificate: Certificate, *, tight: bool = True) -> dict[str, str]:
-    """The guarantee of a mechanism in the terms of NIST SP 800-226, as a dict from term to text.
-
-    Args:
-        certificate: the certificate that `answer` returned for the mechanism.
-        tight: whether to fit a smaller μ of Gaussian DP if sampling is secret; this takes tenths of a second.
+    """The guarantee of a mechanism in the terms of NIST SP 800-226, as a dict from term to text. With `tight`, a
+    smaller μ of Gaussian DP is fitted if sampling is secret; this takes tenths of a second.
 
     Source: the terms are those of NIST SP 800-226 (2025); zCDP and μ: `bounds.concentrated`, a fitted μ: `bounds.gdp`.
 

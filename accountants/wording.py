@@ -74,12 +74,8 @@ def _said_of_clip(smashed: object) -> str:
 
 
 def statement(mechanism: SplitMechanism, epsilon: float, delta: float) -> str:
-    """The guarantee of a mechanism in one sentence: ε, δ, the unit and relation of neighbors, and the number of rounds.
-
-    >>> from privkit.accountants.table import mechanism_of
-    >>> one = mechanism_of({"mechanism": "gaussian", "sigma": 2, "dimensions": 4, "clip_high": 1})
-    >>> statement(one, 4.37717, 1e-5)
-    '(ε = 4.378, δ = 1e-05)-differential privacy of one record under replace-one, over 1 round'
+    """The guarantee of a mechanism in one sentence: ε, δ, the unit and relation of neighbors, and the number of
+    rounds.
     """
     rounds = f"{mechanism.rounds:,} round{'s' if mechanism.rounds > 1 else ''}"
     if isinstance(part := mechanism.participation, ShuffledEpochs):

@@ -74,14 +74,10 @@ class Family(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class _GaussianRates:
-    """The true and false positive rates that an attack on a Gaussian release can have.
-
-    `mu` ≥ 0 is the distance of the two neighbors' means, divided by the noise's standard deviation.
+    """The true and false positive rates that an attack on a Gaussian release can have. `mu` ≥ 0 is the distance of the
+    two neighbors' means, divided by the noise's standard deviation.
 
     Source: Dong, Roth and Su 2022, Definition 4.
-
-    >>> round(_GaussianRates(mu=1.0).advantage, 4)
-    0.3829
     """
 
     mu: float
@@ -202,12 +198,7 @@ GAUSSIAN = Gaussian()
 
 
 def stated(family: Family | None, delta: float) -> Family:
-    """The family of trade-off curves that the caller stated. None stands for `Approximate`, the family of all (ε, δ)-DP
-    mechanisms.
-
-    >>> stated(None, 1e-5)
-    Approximate(delta=1e-05)
-    """
+    """The family that the caller stated; None stands for `Approximate`, the family of all (ε, δ)-DP mechanisms."""
     return Approximate(delta=delta) if family is None else family
 
 
@@ -216,14 +207,10 @@ _NOTHING = 1e-6
 
 
 def largest_rejected(rejected: Callable[[float], bool], precision: float = 1e-9) -> float:
-    """The largest strength (parameter of a family of trade-off curves) that a test rejects: at most 64, and 0 if no
-    strength above 1e-6 is rejected.
+    """The largest strength that a test rejects: at most 64, and 0 if no strength above 1e-6 is rejected.
 
-    `rejected` takes a strength. It must be true up to some strength and false above it. The result is itself a rejected
-    strength, and at most this relative precision below the largest.
-
-    >>> round(largest_rejected(lambda strength: strength <= 1.5), 6), largest_rejected(lambda strength: strength == 0)
-    (1.5, 0.0)
+    `rejected` must be true up to some strength and false above it. The result is itself a rejected strength, and at
+    most this relative precision below the largest.
     """
     if not rejected(0.0):
         return 0.0

@@ -113,11 +113,7 @@ def ceiling_many_runs(
 
 def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, int]:
     """The largest strength whose trade-off curve is refuted by at least one of J thresholds, and the index of this
-    threshold.
-
-    Args:
-        accused: [J] upper limits on the false positive rate.
-        missed: [J] upper limits on the false negative rate.
+    threshold, from upper limits on the false positive (`accused`, [J]) and false negative rates (`missed`, [J]).
     """
 
     def beyond(strength: float) -> Array:
@@ -128,13 +124,10 @@ def _of_family(family: Family, accused: Array, missed: Array) -> tuple[float, in
 
 
 def tried(members: Array, others: Array, error: float, threshold: float | None) -> tuple[Cuts, Array, Array, str, str]:
-    """The thresholds to try on sorted scores, and the error probability of each limit.
+    """The J thresholds to try on sorted scores with their error counts; the error probability of each limit on the rate
+    of missed members, [J], and of false alarms, [J]; the assumption about the threshold; and the method in words.
 
     With probability 1 − `error`, the Clopper–Pearson limits of all error rates hold together.
-
-    Returns:
-        The J cuts (thresholds with their error counts); the error probability of each limit on the rate of missed
-        members, [J], and on the rate of false alarms, [J]; the assumption about the threshold; and the method in words.
     """
     if threshold is not None:
         cuts, half = Cuts.at(members, others, validate.real("threshold", threshold)), np.array([error / 2])

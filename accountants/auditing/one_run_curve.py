@@ -138,17 +138,10 @@ def _largest_strength(
 
 
 def rejected(rates: Rates, right: int, asked: int, canaries: float, error: float) -> bool:
-    """Whether a trade-off curve is rejected: if it held, at least `right` of `asked` guesses would be correct with
-    probability at most `error`.
+    """Whether a trade-off curve (`rates`) is rejected: if it held, at least `right` of `asked` guesses would be correct
+    with probability at most `error`, in (0, 1).
 
-    Args:
-        rates: the true and false positive rates that the curve allows.
-        right, asked: number of correct guesses, and of all guesses.
-        canaries: number of canaries; half of it if all guesses are "member" or all are "non-member".
-        error: error probability of the test, in (0, 1).
-
-    >>> rejected(Gaussian().at(0.0), 9, 10, 10, 0.05), rejected(Gaussian().at(0.0), 7, 10, 10, 0.05)
-    (True, False)
+    `canaries` is their number, or half of it if all guesses are "member" or all are "non-member".
     """
     total = asked / canaries
     hits, missed = error * right / canaries, error * (asked - right) / canaries  # tails of j·p_j/m and (c − j)·p_j/m

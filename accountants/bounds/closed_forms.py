@@ -51,9 +51,6 @@ def gaussian_bound(steps: Steps) -> GaussianBound | None:
     """The bound by one Gaussian release that dominates the whole run; None if a step is dominated by no Gaussian.
 
     Source: Balle and Wang 2018, Theorem 8; √Σμ²: Dong, Roth and Su 2022, Corollary 3.3.
-
-    >>> gaussian_bound([(GaussianRelease(mu=0.5), 4)]).mu
-    1.0
     """
     shifts = [step.shift(count) for step, count in steps]
     mu = shifts[0] if len(shifts) == 1 else sqrt(sum([shift**2 for shift in shifts]))

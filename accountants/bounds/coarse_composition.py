@@ -112,11 +112,6 @@ def coarse_composition(steps: Steps) -> CoarseComposition | None:
     deviations of the noise, or if closed forms are as good for every step.
 
     Source: see `CoarseComposition`.
-
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
-    >>> bound = coarse_composition([(GaussianRelease(mu=0.4, sampling="poisson", rate=1e-3), 1000)])
-    >>> round(bound.epsilon(1e-5).value, 3)
-    0.038
     """
     parts = [step.pieces(count) for step, count in steps]
     if None in parts or not any([step.gains for step, _ in steps]):

@@ -20,10 +20,6 @@ def zcdp(steps: Steps) -> float:
 
     Source: Bun and Steinke 2016. Lemma 1.7: ρ of a composition is the sum. Proposition 1.6: a Gaussian of shift μ has ρ
     = μ²/2. Proposition 1.4: a release with losses of at most ε has ρ = ε²/2.
-
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
-    >>> zcdp([(GaussianRelease(mu=0.5), 4)])
-    0.5
     """
 
     def of_losses(losses: list[tuple[float, int]]) -> float:  # α > 1, so that ρ = ε holds, too (Proposition 1.4)
@@ -37,10 +33,6 @@ def gdp(steps: Steps) -> float:
     N(μ, 1).
 
     Source: Dong, Roth and Su 2022, Corollary 3.3: μ² of a composition is the sum of the steps' μ².
-
-    >>> from privkit.accountants.bounds.laplace import LaplaceRelease
-    >>> round(gdp([(LaplaceRelease(parts=((1.0, 1),)), 4)]), 4)
-    2.4641
     """
 
     def of_losses(losses: list[tuple[float, int]]) -> float:
@@ -57,9 +49,6 @@ def pure_gdp(epsilon: float) -> float:
     μ is convex, symmetric, and passes through (0, 1) and (a, a). So it lies below the curve of ε-DP, as required.
 
     Source: derived.
-
-    >>> round(pure_gdp(1.0), 4)
-    1.232
     """
     e = validate.real("epsilon", epsilon, least=0)
     return float(-2 * ndtri_exp(-np.logaddexp(0, e)))

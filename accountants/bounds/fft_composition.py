@@ -101,14 +101,10 @@ class ComposedLosses:
 def compose(parts: Parts, *, delta: float | None = None, epsilon: float | None = None) -> ComposedLosses:
     """The distribution of the sum of all privacy losses, computed by FFT inside a window near the answer.
 
-    Args:
-        parts: pairs (loss distribution of one round, number of such rounds).
-        delta, epsilon: the δ or the ε of the question; give exactly one of them. The masses are multiplied by
-            e^{λ·loss} (tilted) with the λ that makes losses near the answer likely. λ is reduced if the window would
-            start above the answer.
-
-    Raises:
-        GridTooLarge: if the window would have too many nodes.
+    `parts` are pairs (loss distribution of one round, number of such rounds), and exactly one of `delta` and `epsilon`
+    is the question. The masses are multiplied by e^{λ·loss} (tilted) with the λ that makes losses near the answer
+    likely. λ is reduced if the window would start above the answer. `GridTooLarge` if the window would have too many
+    nodes.
     """
     tilt = _tilt(parts, delta, epsilon)
     composed = _tilted_composition(parts, tilt)

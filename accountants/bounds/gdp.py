@@ -59,11 +59,6 @@ def mu(
             instead.
 
     Source: derived from Dong, Roth and Su 2022, Proposition 2.12 (duality); range: Gomez et al. 2025.
-
-    >>> from privkit.accountants.bounds import round_profiles
-    >>> fit = mu([(round_profiles.gaussian_profile(0.1), 100)])
-    >>> round(fit.mu, 3)
-    1.0
     """
     least = validate.real("floor", floor, least=1e-12, most=0.1)
     profile, largest = _composed(steps, least, interval)

@@ -36,10 +36,6 @@ def losses(parts: tuple[tuple[float, int], ...]) -> LossDistribution | None:
     Source: derived. The trade-off curve of a log-concave law falls with its shift, so a smaller shift of a coordinate
     is post-processing of a larger shift. Hence the neighbors that move every coordinate by its largest shift are the
     worst; their loss is the sum of the coordinates' losses. The grid connects dots (Doroshenko et al. 2022).
-
-    >>> found = losses(((0.5, 2),))
-    >>> found is not None and round(float(found.masses.sum()), 9)
-    1.0
     """
     kept = [(validate.real("shift", shift, least=0), validate.whole("number", number)) for shift, number in parts]
     if max(shift for shift, _ in kept) > _LARGEST_LOSS:
@@ -59,10 +55,6 @@ def error(parts: tuple[tuple[float, int], ...]) -> float:
 def profile(parts: tuple[tuple[float, int], ...]) -> Profile | None:
     """The privacy profile of independent Laplace variables: a function from ε ≥ 0 to an upper bound on δ, exact except
     for the grid's error. `parts` is the argument of `losses`; None if `losses` gives None.
-
-    >>> both = profile(((0.5, 2),))
-    >>> both is not None and 0.218 < float(both(np.array(0.1))) < 0.22
-    True
     """
     whole = losses(parts)
     if whole is None:

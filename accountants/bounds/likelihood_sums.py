@@ -86,11 +86,7 @@ Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def hidden_delta(epsilon: float, mu: float, rows: Rows, kinds: tuple[Gram, ...] = KINDS) -> float:
-    """An upper bound on F(w) of this module: one of several rows holds the record, the others hold other records.
-
-    >>> [round(hidden_delta(0.2, 0.5, ((1, m),)), 5) for m in (1, 10, 100)]
-    [0.12545, 0.01356, 0.0]
-    """
+    """An upper bound on F(w) of this module: one of several rows holds the record, the others hold other records."""
     weights, counts = np.array(rows, float).T
     weights /= weights @ counts
     strikes, calls, interval = _calls(epsilon, mu, kinds)
@@ -249,9 +245,6 @@ def excess(strikes: Array, epsilon: float, a: float, b: float, c: float) -> Arra
     Both have mean 1, and c² < a·b. Given ln X', this is a call option of Black and Scholes; given ln X, a put option.
     We condition on the variable that leaves a positive strike. The mean over it is a sum over equidistant nodes, which
     converges exponentially.
-
-    >>> excess(np.array([0.0]), 0.0, 0.75, 0.25, 0.0).round(6).tolist()  # 2·Φ(1/2) − 1, by Margrabe
-    [0.382925]
     """
     values, scale, above = np.empty(strikes.size), exp(epsilon), strikes >= 0
     values[above] = _priced(strikes[above], scale, 1.0, (b, a, c), call=True)

@@ -26,11 +26,7 @@ _T = TypeVar("_T")
 
 
 def by_squaring(one: _T, count: int, join: Callable[[_T, _T], _T]) -> _T:
-    """`count` ≥ 1 equal distributions joined into one, by repeated squaring; `join` composes two distributions.
-
-    >>> by_squaring("a", 5, lambda left, right: left + right)
-    'aaaaa'
-    """
+    """`count` ≥ 1 equal distributions joined into one, by repeated squaring; `join` composes two distributions."""
     power, square, left = one if count & 1 else None, one, count >> 1
     while left:
         square = join(square, square)
@@ -89,11 +85,6 @@ def from_profile(profile: Profile | Pair, interval: float, *, tail: float = 1e-2
         ValueError: if the profile leaves [0, 1] or increases, or (`GridTooLarge`) the grid has above 2·10⁷ nodes.
 
     Source: Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022, Algorithm 1.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> found, = from_profile(lambda e: gaussian.delta(e, 1.0), 0.01)
-    >>> bool(abs(found.masses.sum() + found.infinity - 1) < 1e-12)
-    True
     """
     return _on_grid(profile, validate.real("interval", interval, above=0), tail, _reaches(profile, tail))
 
@@ -119,11 +110,8 @@ def both_directions(steps: Sequence[tuple[Profile | Pair, int]], interval: float
 
 
 def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, wanted: float | None) -> float:
-    """The distance of the grid's nodes, in nats: at most a hundredth of the standard deviation of one round's loss,
-    unless the grid would be too large.
-
-    `steps` holds pairs (privacy profile of one round, number of such rounds). The grid ends where a round's δ falls
-    below `tail`. If `wanted` is given, it is returned unchanged.
+    """The distance of the grid's nodes, in nats (`wanted`, if given): at most a hundredth of the standard deviation of
+    one round's loss, unless the grid, which ends where a round's δ falls below `tail`, would be too large.
     """
     if wanted is not None:
         return validate.real("interval", wanted, above=0)
@@ -138,10 +126,7 @@ def grid_interval(steps: Sequence[tuple[Profile | Pair, int]], tail: float, want
 
 def coarsely(profile: Profile | Pair, tail: float) -> tuple[LossDistribution, float]:
     """A mechanism's privacy losses on about 4,096 nodes, for one direction (neighbor P against Q), and an ε at which δ
-    is below `tail` in both directions (also Q against P).
-
-    Raises:
-        GridTooLarge: if all losses lie beyond the farthest node.
+    is below `tail` in both directions (also Q against P); `GridTooLarge` if all losses lie beyond the farthest node.
     """
     far = max(reaches := _reaches(profile, tail))
     coarse = _on_grid(profile, far / 4096, tail, reaches)[0]

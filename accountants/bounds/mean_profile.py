@@ -42,22 +42,11 @@ _Panels = tuple[NDArray[np.int_], NDArray[np.int_], Array]
 
 
 def mean_profile(epsilon: Array, mu: Array, weight: Array) -> Array:
-    """Upper bounds on the mean profile Σ_j weight_j·δ_G(ε; μ_j) of Gaussian releases, at E values of ε: float [E], in
-    [0, 1].
+    """Upper bounds on the mean profile Σ_j weight_j·δ_G(ε; μ_j) of Gaussian releases, at E increasing values of ε ≥ 0:
+    float [E], in [0, 1]. They exceed the mean by a factor of about 1 + 1e-13.
 
-    They exceed the mean by a factor of about 1 + 1e-13.
-
-    Args:
-        epsilon: [E] increasing values of ε ≥ 0.
-        mu: [J] shifts > 0, in standard deviations of the noise.
-        weight: [J] probabilities > 0 of the shifts; with the remaining probability nothing is released.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> at = np.linspace(0, 9, 1000)
-    >>> found = mean_profile(at, np.array([0.3, 1.1]), np.array([0.5, 0.5]))
-    >>> true = gaussian.delta(at[:, None], np.array([0.3, 1.1])).mean(1)
-    >>> bool(np.all(found >= true) and np.all(found <= true * (1 + 1e-11)))
-    True
+    `mu` [J] are shifts > 0, and `weight` [J] their probabilities > 0; with the remaining probability nothing is
+    released.
     """
     mu = np.maximum(mu, _SMALLEST)
     deltas, starts, ends = np.empty(epsilon.size), np.array([0]), np.array([epsilon.size])

@@ -58,10 +58,6 @@ def composed_bound(steps: Steps) -> ComposedBound | None:
     """The bound by numerical composition of all steps; None if a step has no privacy profile.
 
     Source: Koskela, Jälkö and Honkela 2020; Doroshenko et al. 2022.
-
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
-    >>> composed_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).pairs[0][1]
-    4
     """
     pairs = _all(step.pairs(count) for step, count in steps)
     if pairs is None:
@@ -79,12 +75,6 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
     `third_record` derives this profile. The result is None if no step samples k of n clients.
 
     Source: derived, in `third_record`.
-
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
-    >>> run = [(GaussianRelease(mu=1.0, sampling="without_replacement", rate=0.1), 20)]
-    >>> bounds = composed_bound(run), third_record_bound(run)
-    >>> [round(bound.epsilon(1e-5).value, 2) for bound in bounds]
-    [3.74, 3.62]
     """
     joined = [step.joined(count) for step, count in steps]
     if all(some is None for some in joined):
@@ -97,12 +87,8 @@ def third_record_bound(steps: Steps) -> ComposedBound | None:
 
 
 def tight_bounds(steps: Steps) -> list[ComposedBound]:
-    """The bounds by numerical composition that apply to a run of at least one step: `composed_bound` and
-    `third_record_bound`, without those that are None.
-
-    >>> from privkit.accountants.bounds.sampled import GaussianRelease
-    >>> len(tight_bounds([(GaussianRelease(mu=1.0), 2)]))
-    1
+    """The bounds by numerical composition that apply to a run: `composed_bound` and `third_record_bound`, if they are
+    not None.
     """
     return [one for one in (composed_bound(steps), third_record_bound(steps)) if one is not None]
 

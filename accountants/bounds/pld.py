@@ -35,28 +35,17 @@ _MOST_ROUNDS = 10**11  # most rounds: their rounding errors, about 1e-14 each, s
 
 
 def composed_epsilon(profile: Profile | Pair, rounds: int, delta: float, interval: float | None = None) -> float:
-    """The ε at δ of T = `rounds` rounds of one mechanism: an upper bound, exact except for the error of the loss grid.
-
-    `profile` is δ(ε) of one round (or such a profile for each direction). `interval` is the spacing of the grid of
-    privacy losses, in nats; None chooses it.
-
-    >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
-    >>> round(composed_epsilon(without_replacement_gaussian(0.2, 1.0), 100, 1e-5, 1e-3), 3)
-    16.099
+    """The upper bound of `composed_bounds` for T = `rounds` rounds of one mechanism, whose profile is that of one
+    round.
     """
     return composed_bounds([(profile, rounds)], delta, interval)[1]
 
 
 def history_delta(steps: History, epsilon: float, interval: float | None = None) -> float:
     """The δ at ε ≥ 0 of several mechanisms composed: an upper bound, exact except for the error of the loss grid.
-    `steps` holds pairs (privacy profile of one round, number of such rounds).
 
     For T rounds in all, a result below about T·1e-280 only counts losses beyond the grid's end; the true δ may be far
-    smaller. `interval` is the spacing of the grid of privacy losses, in nats; None chooses it.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> round(history_delta([(lambda e: gaussian.delta(e, 0.1), 50), (lambda e: gaussian.delta(e, 0.7), 1)], 1.0), 4)
-    0.1252
+    smaller.
     """
     e, checked = validate.real("epsilon", epsilon, least=0), _checked_history(steps)
     rounds = sum(count for _, count in checked)
@@ -69,8 +58,7 @@ def history_delta(steps: History, epsilon: float, interval: float | None = None)
 
 def history_deltas(steps: History, epsilons: Array) -> Array:
     """The δ of several mechanisms composed, at J values of ε ≥ 0, from one composition: upper bounds, float [J]. They
-    are exact except for the grid's error if δ is above 1e-12. `steps` holds pairs (privacy profile of one round, number
-    of such rounds).
+    are exact except for the grid's error if δ is above 1e-12.
 
     >>> from privkit.accountants.bounds.round_profiles import without_replacement_gaussian
     >>> history_deltas([(without_replacement_gaussian(0.2, 1.0), 100)], np.array([0.0, 16.0])).round(6).tolist()
@@ -84,20 +72,13 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
     """A lower and an upper bound on the ε at δ of several mechanisms composed. For T rounds they are about
     interval·√(8T) apart.
 
-    `steps` holds pairs (privacy profile of one round, number of such rounds). `interval` is the spacing of the grid of
-    privacy losses, in nats; None chooses it. The lower bound is proven if one pair of neighbors attains every profile
-    in both directions. This fails for sampling without replacement, whose worst pair of neighbors has the profiles of
-    `poisson_gaussian`.
+    The lower bound is proven if one pair of neighbors attains every profile in both directions. This fails for sampling
+    without replacement, whose worst pair of neighbors has the profiles of `poisson_gaussian`.
 
     Source of the lower bound: derived. Let d be the grid's interval. Given the true losses, the losses on the grid are
     independent, within d of the true losses, and on average too large by at most b = d/(1−e^{−d}) − 1 −
     ln(d/(1−e^{−d})) ≈ d²/8. By Hoeffding's inequality, their sum exceeds the true sum by more than T·b +
     d·√(T·ln(1/δ₀)/2) with probability at most δ₀ = δ/1000.
-
-    >>> from privkit.accountants.bounds import gaussian
-    >>> low, high = composed_bounds([(lambda e: gaussian.delta(e, 0.1), 100)], 1e-5, 1e-4)
-    >>> low < 4.377178 < high
-    True
     """
     target = validate.delta(delta)
     bounds = _for_delta(steps, target, interval)
@@ -108,12 +89,6 @@ def composed_bounds(steps: History, delta: float, interval: float | None = None)
 def composed_lower(steps: History, delta: float, interval: float | None = None) -> float:
     """The lower bound on ε of `composed_bounds`, from one direction alone (neighbor P against Q). This halves the work
     if the other direction (Q against P) has a profile of its own.
-
-    `steps` and `interval` have the same meaning as in `composed_bounds`.
-
-    >>> from privkit.accountants.bounds.round_profiles import poisson_gaussian
-    >>> round(composed_lower([(poisson_gaussian(0.2, 1.0), 100)], 1e-5, 1e-3), 1)
-    14.5
     """
     target = validate.delta(delta)
     return _without_grid_error(*next(iter(_for_delta(steps, target, interval, first=True))), target)

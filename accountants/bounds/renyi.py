@@ -35,9 +35,6 @@ def canonne(orders: ArrayLike, rdp: ArrayLike, delta: ArrayLike) -> Array:
     At every order it is below ε_α + ln(1/δ)/(α − 1), the formula of Mironov 2017, Proposition 3.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12 (Balle et al. 2020, Theorem 21).
-
-    >>> float(canonne(8, 0.5, 1e-5).round(6))
-    1.714109
     """
     a = np.asarray(orders, float)
     return np.asarray(np.asarray(rdp, float) + np.log1p(-1 / a) - (np.log(delta) + np.log(a)) / (a - 1))
@@ -48,9 +45,6 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
     at most 0.
 
     Source: Canonne, Kamath and Steinke 2020, Proposition 12, solved for δ.
-
-    >>> float(np.exp(log_delta(8, 0.5, 1.7141091678455336)).round(9))
-    1e-05
     """
     a = np.asarray(orders, float)
     logs = (a - 1) * (np.asarray(rdp, float) - np.asarray(epsilon, float) + np.log1p(-1 / a)) - np.log(a)
@@ -58,16 +52,8 @@ def log_delta(orders: ArrayLike, rdp: ArrayLike, epsilon: ArrayLike) -> Array:
 
 
 def best_epsilon(orders: ArrayLike, rdp: ArrayLike, delta: float) -> Limit:
-    """The smallest ε ≥ 0 at δ that a Rényi curve proves at one of A orders; `canonne` converts each order. The result
-    names the order.
-
-    Args:
-        orders: [A] increasing orders > 1.
-        rdp: [A] upper bounds ≥ 0 on the Rényi divergence at these orders; `inf` if none is known.
-        delta: δ in (0, 1).
-
-    >>> best_epsilon(ORDERS, np.array(ORDERS) / 2, 1e-5).order
-    5.0
+    """The smallest ε ≥ 0 at δ in (0, 1) that a Rényi curve proves at one of A increasing orders > 1, converted by
+    `canonne`, with this order. `rdp` [A] holds upper bounds ≥ 0 on the divergence, `inf` if none is known.
     """
     a, r = _checked_curve(orders, rdp)
     validate.delta(delta)

@@ -38,9 +38,6 @@ def renyi_curves(runs: Sequence[Steps], orders: Array) -> Array:
     computed together.
 
     Source: Mironov 2017, Proposition 1 (curves add up).
-
-    >>> renyi_curves([[(GaussianRelease(mu=1.0), 2)]], np.array([2.0, 8.0])).tolist()
-    [[2.0, 8.0]]
     """
     sums = np.zeros((len(runs), orders.size))
     together: dict[str, list[tuple[int, GaussianRelease, int]]] = {}
@@ -91,9 +88,6 @@ def renyi_bound(steps: Steps) -> RenyiBound:
     The orders are the shortest of the steps' lists of orders, which suits all steps.
 
     Source: Mironov 2017, Proposition 1; Canonne, Kamath and Steinke 2020, Proposition 12.
-
-    >>> float(renyi_bound([(GaussianRelease(mu=0.1, sampling="poisson", rate=0.5), 4)]).orders[-1])
-    64.0
     """
     orders = steps[0][0].orders if len(steps) == 1 else min([step.orders for step, _ in steps], key=len)
     method, source = method_and_source(tuple([(step.how, step.source) for step, _ in steps]))
@@ -102,11 +96,8 @@ def renyi_bound(steps: Steps) -> RenyiBound:
 
 @cache
 def method_and_source(parts: tuple[tuple[str, str], ...], what: str = "Rényi composition") -> tuple[str, str]:
-    """Two texts for a certificate, the method and the source of a composition, joined from the pairs (method, source)
-    of its steps.
-
-    >>> method_and_source((("", "Mironov 2017"), (", Poisson-sampled", "Mironov 2017")))[0]
-    'Rényi composition, Poisson-sampled'
+    """The method and the source of a composition, for a certificate, joined from the pairs (method, source) of its
+    steps.
     """
     how, sources = (dict.fromkeys(column) for column in zip(*parts, strict=True))
     return "".join((what, *how)), "; ".join((*sources, CONVERSION))

@@ -14,8 +14,7 @@ from privkit.accountants.bounds.loss_distribution import Pair, Profile
 
 
 def without_replacement_gaussian(rate: float, mu: float) -> Profile:
-    """The tight privacy profile of one Gaussian release from k of n clients, under replace-one. `rate` is k/n; `mu` ≥ 0
-    is the shift in standard deviations of the noise.
+    """The tight privacy profile of one Gaussian release from k of n clients, under replace-one. `rate` is k/n.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9; Balle and Wang 2018, Theorem 8.
     """
@@ -28,10 +27,6 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
     the record against without it, and the reverse.
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 8.
-
-    >>> from privkit.accountants.bounds.pld import composed_epsilon
-    >>> round(composed_epsilon(poisson_gaussian(0.01, 1.0), 1000, 1e-5, 1e-3), 3)
-    1.829
     """
     q, base = validate.real("rate", rate, least=0, most=1), gaussian_profile(mu)
     return (
@@ -41,28 +36,19 @@ def poisson_gaussian(rate: float, mu: float) -> Pair:
 
 
 def laplace_profile(shift: float) -> Profile:
-    """The privacy profile (a function from ε ≥ 0 to δ) of one Laplace variable: 1 − e^{(ε−t)/2} for ε ≤ t, and 0 above.
-
-    Args:
-        shift: t ≥ 0, the sensitivity divided by the scale of the noise.
+    """The privacy profile (a function from ε ≥ 0 to δ) of one Laplace variable of shift t: 1 − e^{(ε−t)/2} for ε ≤ t,
+    and 0 above.
 
     Source: derived from the hockey-stick integral.
-
-    >>> float(laplace_profile(1.0)(np.array(0.0)).round(4))
-    0.3935
     """
     t = validate.real("shift", shift, least=0)
     return lambda epsilon: -np.expm1(np.minimum(epsilon - t, 0) / 2)
 
 
 def gaussian_profile(mu: float) -> Profile:
-    """The privacy profile (a function from ε ≥ 0 to δ) of one Gaussian release whose shift is `mu` standard deviations
-    of the noise.
+    """The privacy profile (a function from ε ≥ 0 to δ) of one Gaussian release of shift `mu`.
 
     Source: Balle and Wang 2018, Theorem 8.
-
-    >>> float(gaussian_profile(1.0)(np.array(1.0)).round(6))
-    0.126937
     """
     m = validate.real("mu", mu, least=0)
     return lambda epsilon: np.exp(gaussian.log_delta(epsilon, m))

@@ -164,9 +164,6 @@ def _concave(starts: list[float], heights: list[float]) -> tuple[float, int]:
     """The value at 1 of the least concave function that never falls and reaches each height from its start on.
 
     `starts` grow from 0, and heights never fall. The index is that of a height that the value depends on.
-
-    >>> _concave([0.0, 2.0], [0.0, 0.5]), _concave([0.0], [0.1])
-    ((0.25, 1), (0.1, 0))
     """
     points = list(zip(starts, heights, strict=True))
     near = sum(start <= 1 for start in starts)
@@ -182,14 +179,10 @@ def profile(records: int, mu: float, told: float = TOLD) -> Profile | None:
 
     `told` in (0, .5] is the desired probability with which the row counts as known; δ below `told` earn little credit.
     Any two of n ≥ 2 records are at most μ ≥ 0 standard deviations of the noise apart. The result is None below μ = .001
-    and above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 16 for
-    larger μ.
+    and above 1.5. With many records and a small `told`, it takes up to ten seconds for μ ≤ 1.1, and up to 16 for larger
+    μ.
 
     Source: derived, see above.
-
-    >>> hidden = profile(1000, 0.3)
-    >>> bool(hidden(np.array(0.05)) < 1e-6 < gaussian.delta(1.0, 0.3))
-    True
     """
     n, m = validate.whole("records", records, least=2), validate.real("mu", mu, least=0)
     p = validate.real("told", told, above=0, most=0.5)
@@ -210,9 +203,6 @@ def hiding(records: int, mu: float, told: float = TOLD) -> Hiding | None:
 
     The result is None if fewer than two equivalent rows are left. Only the choice of the moves is approximate; the
     bound holds for every choice.
-
-    >>> hiding(1000, 0.3).places > 700, hiding(50, 1.5)
-    (True, None)
     """
 
     def rough(moves: list[int]) -> float:

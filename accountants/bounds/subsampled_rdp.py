@@ -26,9 +26,6 @@ def without_replacement_rdp(orders: ArrayLike, rate: float, rdp: Callable[[Array
     divergence, so the result is never above `rdp`.
 
     Source: Wang, Balle and Kasiviswanathan 2019, Theorem 9 and Corollary 10.
-
-    >>> float(without_replacement_rdp(8, 0.1, lambda order: order / 8).round(6))
-    0.070174
     """
     a, g = checked_orders(orders), float(rates(validate.real("rate", rate)))
     flat = a.ravel()
@@ -96,9 +93,6 @@ def fixed_size_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -
 
     Source: Balle, Barthe and Gaboardi 2018, Theorem 9 (the profile); the moments are derived as in `sampled_renyi`,
     which integrates both parts exactly. Theorem 27 of Wang, Balle and Kasiviswanathan 2019 is about twice as large.
-
-    >>> float(fixed_size_gaussian_rdp(16, 0.2, 0.5).round(9))
-    0.407996249
     """
 
     def reverse(order: Array, rate: Array, mu: Array) -> Array:
@@ -116,9 +110,6 @@ def poisson_gaussian_rdp(orders: ArrayLike, rate: ArrayLike, mu: ArrayLike) -> A
 
     Source: Mironov, Talwar and Zhang 2019, §3.3. Their sum is taken over e^{j(j−1)μ²/2} − 1, so that all terms have one
     sign.
-
-    >>> float(poisson_gaussian_rdp(8, 0.01, 1.0).round(12))
-    0.000893643908
     """
     return gaussian_rows(orders, rate, mu, _poisson_terms, _log_nobody)
 

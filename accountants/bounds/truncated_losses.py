@@ -224,11 +224,6 @@ def moved(base: LossDistribution, rate: float, spent: float) -> tuple[Array, Arr
 
     Source: derived. A mass of P at distance x above a node, with nodes d apart, moves the fraction (1 − e^{−x})/(1 −
     e^{−d}) to the upper node: Doroshenko et al. 2022, Algorithm 1.
-
-    >>> half = LossDistribution(interval=1.0, lowest=1, masses=np.array([0.7]), infinity=0.0)
-    >>> loss, mass, infinite = moved(half, 1.0, 1e-9)
-    >>> bool(abs(mass @ np.exp(loss) - 1) < 1e-12), infinite
-    (True, 0.0)
     """
     positive = base.losses > 0
     place, weight = base.losses[positive], base.masses[positive]

@@ -36,11 +36,7 @@ class Case:
     source: str = ""  # where the reference value comes from
 
     def check(self) -> tuple[bool, float]:
-        """A pair: whether the computed value matches the reference within the tolerances, and the computed value.
-
-        >>> Case(id="x", what="two", compute=lambda: 2.0, expected=2.0).check()
-        (True, 2.0)
-        """
+        """Whether the computed value matches the reference within the tolerances, and the computed value."""
         computed, allowed = float(self.compute()), max(self.abs, self.rel * abs(self.expected))
         return isfinite(computed) and abs(computed - self.expected) <= allowed, computed
 
@@ -49,8 +45,7 @@ def read_cases(package: str, name: str, evaluators: Mapping[str, Callable[..., A
     """The reference values in a file of JSON lines of a package, each with the call that recomputes it.
 
     A line has the keys id, what, evaluate (a name in `evaluators`, or "module:function" below `privkit.accountants`),
-    inputs (the arguments of this function), expected, rel or abs (the tolerance) and source. An unknown evaluator
-    raises `KeyError`.
+    inputs (the arguments of this function), expected, rel or abs (the tolerance) and source.
     """
     cases = []
     for line in (files(package) / name).read_text(encoding="utf-8").splitlines():

@@ -98,12 +98,8 @@ class PrivkitAccountant(IAccountant):  # type: ignore[misc]  # opacus has no typ
 
 
 def register() -> None:
-    """Add this accountant to opacus, so that `PrivacyEngine(accountant="privkit")` works. Repeated calls are harmless.
-
-    >>> register()
-    >>> from opacus.accountants import create_accountant
-    >>> create_accountant("privkit").mechanism()
-    'privkit'
+    """Add this accountant to opacus, so that `PrivacyEngine(accountant="privkit")` works. Repeated calls are
+    harmless.
     """
     register_accountant(_NAME, PrivkitAccountant, force=True)
 

@@ -127,8 +127,7 @@ def batch_shuffle(
         "own_image_share": own_image_share(tokens, batch, kept),
     }
     if tokens > 1:
-        odds = intersection_odds(tokens, batch, kept)
-        quantities |= {"same_image_meets": odds.same_image, "other_image_meets": odds.other_image}
+        quantities["same_image_meets"], quantities["other_image_meets"] = intersection_odds(tokens, batch, kept)
     try:
         outcomes = log10_distinct_outcomes(tokens, batch, kept, variant=variant)
         quantities["log10_outcomes"] = outcomes

@@ -1,4 +1,4 @@
-"""Logarithms of batch shuffling's published permutation counts (Eq. 7 and 8), and odds over several rounds.
+"""Logarithms of batch shuffling's published permutation counts (Eq. 7 and 8), and the odds that two patches meet.
 
 An image has N ≥ 1 patches (`tokens`), and a batch has B ≥ 1 images. K patches of each image, 0 to N, stay with their
 image (`kept`). The other N′ = N − K patches of all images are pooled and dealt out over the batch.
@@ -7,21 +7,17 @@ image (`kept`). The other N′ = N − K patches of all images are pooled and de
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
-from math import floor, inf, lgamma, log, log1p, log10
+from math import lgamma, log
 
 from privkit.accountants import validate
 
 
 def kept_tokens(tokens: int, keep: float) -> int:
-    """The number of patches that stay with their image: ⌊keep·tokens⌋ with `keep` in [0, 1]. It is computed in
+    """⌊keep·tokens⌋, the number of patches that stay with their image, for `keep` in [0, 1]. It is computed in
     decimals, so that 0.29·100 is 29, not 28.
 
     Source: Yao et al., patch shuffling, Algorithm 2 (line 7).
-
-    >>> kept_tokens(196, 0.4), kept_tokens(100, 0.29)
-    (78, 29)
     """
     tokens = validate.whole("tokens", tokens)
     return int(Decimal(repr(validate.real("keep", keep, least=0, most=1))) * tokens)
@@ -29,9 +25,6 @@ def kept_tokens(tokens: int, keep: float) -> int:
 
 def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
     """log10 of Eq. 7, the number of permutations of a batch that an adversary has to search: (C(N,K)·K!)^B · (B·N′)!.
-
-    A batch has B images of N patches (`tokens`); K of them stay with their image (`kept`), and N′ = N − K are dealt
-    out.
 
     Source: Yao et al., patch shuffling, Eq. 7. It is the exact number of outcomes of Algorithm 2 as written (checked by
     enumeration). With the final shuffle that the text adds inside each image, there are more outcomes.
@@ -45,11 +38,7 @@ def log10_total_permutations(tokens: int, batch: int, kept: int) -> float:
 
 
 def log10_target_share(tokens: int, batch: int, kept: int) -> float:
-    """log10 of Eq. 8 / Eq. 7, the share of a batch's permutations that return one given image in order:
-    −log10(N!·C(B·N′, N′)).
-
-    A batch has B images of N patches (`tokens`); K of them stay with their image (`kept`), and N′ = N − K are dealt
-    out.
+    """log10 of Eq. 8 / Eq. 7, the share of permutations that return one given image in order: −log10(N!·C(B·N′, N′)).
 
     Source: Yao et al., patch shuffling, Eq. 7 and 8.
 
@@ -61,9 +50,7 @@ def log10_target_share(tokens: int, batch: int, kept: int) -> float:
 
 
 def own_image_share(tokens: int, batch: int, kept: int) -> float:
-    """The expected share, in [0, 1], of a shuffled image's patches that come from the image itself: k′ + (1 − k′)/B.
-    Here k′ = K/N is the share of the N patches that stay with their image, and B the number of images in the batch.
-
+    """The expected share, in [0, 1], of a shuffled image's patches that come from the image itself: K/N + (1 − K/N)/B.
     The second term counts dealt patches that return to their own image.
 
     Source: derived from Algorithm 2; a test counts the tokens that the defense itself releases.
@@ -78,9 +65,6 @@ def log10_distinct_orderings(multiplicities: Sequence[int]) -> float:
     each. `multiplicities` holds the m: whole numbers ≥ 1 that sum to N.
 
     Source: the multinomial coefficient.
-
-    >>> round(log10_distinct_orderings([2, 1, 1]), 6)
-    1.079181
     """
     counts = checked_multiplicities(multiplicities)
     return max(0.0, lgamma(sum(counts) + 1) / log(10) - log10_orders_alike(counts))
@@ -91,63 +75,23 @@ def log10_orders_alike(multiplicities: Iterable[int]) -> float:
     return sum(lgamma(m + 1) for m in multiplicities) / log(10)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _IntersectionOdds:
-    """The information of independent rounds of batch shuffling on whether two patches belong to the same image."""
+def intersection_odds(tokens: int, batch: int, kept: int) -> tuple[float, float]:
+    """The probability that two patches share an output (a shuffled image) in one round of batch shuffling: for two
+    patches of one image, and for patches of two images.
 
-    same_image: float  # probability that two patches of one image share an output in a round
-    other_image: float  # the same for patches of two different images
-    # same_image / other_image ≥ 1. Each round in which two patches share an output multiplies the odds of "one image"
-    # against "two images" by it. `inf` if no patch moves.
-    ratio: float
-    rounds: int  # R
-    log10_ratio: float  # log10(ratio)·R, for two patches that share an output in all R rounds
-    # total variation in [0, 1] between the distributions of the number of shared outputs in R rounds. At even odds the
-    # best test errs with probability (1 − advantage)/2.
-    advantage: float
-
-
-def intersection_odds(tokens: int, batch: int, kept: int, *, rounds: int = 1) -> _IntersectionOdds:
-    """The odds that two patches are in the same output (shuffled image) of batch shuffling: for patches of one image
-    against patches of two images.
-
-    All variants of batch shuffling have the same odds. They need N ≥ 2 patches (`tokens`), B ≥ 2 images (`batch`), and
-    `rounds` ≥ 1 independent rounds that shuffle the same batch of images.
+    All variants of batch shuffling have the same odds. They need N ≥ 2 patches (`tokens`) and B ≥ 2 images (`batch`).
 
     Source: derived from Algorithm 2; a test simulates it.
-
-    >>> odds = intersection_odds(196, 50, 78, rounds=30)
-    >>> round(odds.same_image, 4), round(odds.other_image, 4), round(odds.ratio, 1), odds.advantage > 0.9
-    (0.1739, 0.0168, 10.4, True)
     """
-    from scipy.special import bdtr
-
     tokens, batch, kept = shape(validate.whole("tokens", tokens, least=2), batch, kept)
     validate.whole("batch", batch, least=2)
-    rounds, moved = validate.whole("rounds", rounds), tokens - kept
+    moved = tokens - kept
     dealt_together = (moved - 1) / max(1, batch * moved - 1)
     pairs = tokens * (tokens - 1)
     both_kept, one_kept = kept * (kept - 1) / pairs, 2 * kept * moved / pairs
     same = both_kept + one_kept / batch + moved * (moved - 1) / pairs * dealt_together
     other = 2 * kept * moved / tokens**2 / batch + (moved / tokens) ** 2 * dealt_together
-    if kept == 0:
-        same = other  # the two formulas agree; the last bit must, too
-    if other == 0:  # nothing ever moves
-        ratio, advantage = inf, 1.0
-    elif same == other:
-        ratio, advantage = 1.0, 0.0
-    else:  # the likelihood ratio grows with the count: compare both laws where it crosses 1
-        ratio, drop = same / other, log1p(-other) - log1p(-same)
-        crossing = floor(rounds * drop / (log(ratio) + drop))
-        advantage = float(bdtr(crossing, rounds, other) - bdtr(crossing, rounds, same))
-    return _IntersectionOdds(
-        same_image=same,
-        other_image=other,
-        ratio=ratio,
-        rounds=rounds,
-        log10_ratio=rounds * log10(ratio),
-        advantage=advantage,
-    )
+    return (same if kept else other), other  # without kept patches the two formulas agree; the last bit must, too
 
 
 def ln_choose(n: int, k: int) -> float:

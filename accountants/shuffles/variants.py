@@ -75,16 +75,7 @@ def equally_likely(tokens: int, batch: int, kept: int, *, variant: Variant) -> b
     to stay. The outcome's probability is proportional to ∏_j C(t_j, K). Under "kept_in_place", t_j counts patches at
     their own place, so the original order is the most likely outcome.
 
-    Args:
-        tokens: number N of patches in an image.
-        batch: number B of images in a batch.
-        kept: number K of patches that stay with their image, 0 to N.
-        variant: the variant of batch shuffling (see the module).
-
     Source: derived; the tests compare it with enumeration.
-
-    >>> [equally_likely(3, 2, 1, variant=variant) for variant in VARIANTS]
-    [True, False, False]
     """
     tokens, batch, kept = shape(tokens, batch, kept)
     if validate.choice("variant", variant, VARIANTS) == "algorithm_2" or kept in (0, tokens):
@@ -101,11 +92,6 @@ def log10_best_guess(tokens: int, batch: int, kept: int, *, variant: Variant) ->
     each.
 
     Source: derived from the probabilities in `equally_likely`; the tests compare it with enumeration.
-
-    >>> round(log10_best_guess(196, 50, 78, variant="final_shuffle"), 3)
-    28239.734
-    >>> round(log10_best_guess(196, 50, 78, variant="kept_in_place"), 3)
-    19687.974
     """
     tokens, batch, kept = shape(tokens, batch, kept)
     if validate.choice("variant", variant, VARIANTS) == "kept_in_place":

@@ -247,9 +247,7 @@ class SplitMechanism(Checked):
     @property
     def ragged(self) -> bool:
         """Whether the patches of CutMix hold different numbers of coordinates, as in DP-CutMixSL's Table 1 (10
-        coordinates, 64 patches).
-
-        Then only the largest number of coordinates in a patch is known.
+        coordinates, 64 patches). Then only the largest number of coordinates in a patch is known.
         """
         dimensions = getattr(self.smashed, "dimensions", None)
         if not isinstance(self.mixing, CutMix) or self.mixing.group == 1:

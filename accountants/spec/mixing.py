@@ -45,9 +45,6 @@ def kept_share(share: Array, patches: int, dimensions: int) -> Array:
     This assumes that no patch holds more than ⌈D/N⌉ coordinates.
 
     Source: derived. DP-CutMixSL uses N_i/N, although its Table 1 divides 10 coordinates among 64 patches.
-
-    >>> kept_share(np.array([0.5, 0.5]), 64, 10).tolist(), kept_share(np.array([0.5]), 64, 65).round(4).tolist()
-    ([1.0, 1.0], [0.9846])
     """
     if dimensions % patches == 0:
         return share
@@ -276,29 +273,19 @@ client's ratio if the clients take the seats of the group uniformly at random; e
 def rounded_up(ratio: Array, patches: int) -> Array:
     """⌈λN⌉/N: each mixing ratio λ rounded up to a whole number of N = `patches` patches. A ratio within two rounding
     errors of m/N is taken as m/N.
-
-    >>> rounded_up(np.array([0.5, 0.1 + 0.2, 0.5 + 2e-10]), 10).tolist()
-    [0.5, 0.3, 0.6]
     """
     return np.asarray(np.ceil(np.nextafter(ratio, 0) * patches) / patches)
 
 
 def beta_nodes(a: float, b: float, breaks: Array, sharpness: float = 1.0) -> tuple[Array, Array]:
-    """Nodes λ and log weights of a quadrature for a Beta(a, b) variable, exact to rounding for the integrands exp(tλ²)
-    and δ(ε; μλ) (the profile of a Gaussian release of shift μλ).
+    """Nodes λ, increasing, and log weights of a quadrature for a Beta(a, b) variable, exact to rounding for the
+    integrands exp(tλ²) and δ(ε; μλ) (the profile of a Gaussian release of shift μλ), where μ is `sharpness`.
 
     In x = logit λ the density has tails e^{ax} and e^{−bx}, and no singularity for any a, b > 0. At the peak of an
     integrand like exp(tλ²) times the density, the curvature is at most about 2(a + b), so Gauss–Legendre quadrature on
     short pieces is exact for any peak. In x, a piece is at most 1 long and at most a standard deviation; in λ, at most
-    1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the last piece counts as λ = 1.
-
-    Args:
-        a, b: parameters of the Beta variable, > 0.
-        breaks: values of λ in (0, 1) at which the integrand may jump; no piece crosses one of them.
-        sharpness: μ.
-
-    Returns:
-        The increasing λ, and the logarithms of their weights. A weight may be far below the smallest float.
+    1/μ, the scale on which δ(ε; μλ) varies. Mass beyond the last piece counts as λ = 1. No piece crosses one of the
+    `breaks` in (0, 1), at which the integrand may jump. A weight may be far below the smallest float.
     """
     low, high = -45 / a - 5, 45 / b + 30
     longest = min(1.0, 2 / sqrt(a + b))

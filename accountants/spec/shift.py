@@ -43,11 +43,7 @@ class ShiftLaw:
         return float(self.mu[0]) if self.mu.size == 1 else None
 
     def merged(self) -> ShiftLaw:
-        """The same distribution, in which neighboring points of equal μ are one point.
-
-        >>> ShiftLaw(mu=np.array([1.0, 1.0, 2.0]), log_weight=np.log([0.25, 0.25, 0.5])).merged().mu.tolist()
-        [1.0, 2.0]
-        """
+        """The same distribution, in which neighboring points of equal μ are one point."""
         starts = np.flatnonzero(np.append(True, np.diff(self.mu) != 0))
         if starts.size == self.mu.size:
             return self
@@ -145,10 +141,8 @@ def laplace_parts(mechanism: SplitMechanism) -> tuple[tuple[float, int], ...]:
 
 
 def ratio_law(mechanism: SplitMechanism, sharpness: float = 1.0) -> RatioLaw | None:
-    """The distribution of the mixing ratio λ of one round; None without mixing, and for realized ratios.
-
-    For fixed ratios, λ belongs to the client that loses most, or to a random place if sampled clients take random
-    places. `sharpness` is the largest shift μ of the release, which sets the resolution of the quadrature over λ.
+    """The distribution of the mixing ratio λ of one round; None without mixing, and for realized ratios. For fixed
+    ratios, λ belongs to the client that loses most, or to a random place if sampled clients take random places.
     """
     ratio = getattr(mechanism.mixing, "ratio", None)
     if ratio is None or isinstance(ratio, RealizedRatios):

@@ -76,14 +76,15 @@ class _Numbers(nn.Module):
     def __init__(self, by_place: bool) -> None:
         super().__init__()
         self.by_place = by_place
+        # not drawn in `forward`: there, each client of a stacked call would draw another code
+        self.angles = torch.pi * torch.rand(2 * _CODE, generator=Generator().manual_seed(0))
 
     def forward(self, records: Tensor) -> Tensor:
         """Numbers [N, T] -> tokens [N, T, 1] (ids: [N, T, 16]), or [N, T]."""
         numbers = records.float()
         if not self.by_place or records.is_floating_point():
             return numbers.unsqueeze(2) if self.by_place else numbers
-        angles = torch.pi * torch.rand(2 * _CODE, generator=Generator().manual_seed(0)).to(records.device)
-        return torch.cos(numbers.unsqueeze(2) * angles)
+        return torch.cos(numbers.unsqueeze(2) * self.angles.to(records.device))
 
 
 class _Codes(nn.Module):
@@ -162,22 +163,24 @@ class Marked(nn.Module):
 
     Args:
         lower: segment that outputs N rows of T tokens, [N, T, D].
+        tokens: number T of tokens.
+        width: width D of a token.
         places: whether each token is also extended by a code of its place, as with a position embedding.
 
-    >>> Marked(nn.Identity(), places=True)(torch.rand(2, 9, 4)).shape
+    >>> Marked(nn.Identity(), 9, 4, places=True)(torch.rand(2, 9, 4)).shape
     torch.Size([2, 9, 68])
     """
 
-    def __init__(self, lower: nn.Module, *, places: bool) -> None:
+    def __init__(self, lower: nn.Module, tokens: int, width: int, *, places: bool) -> None:
         super().__init__()
         self.lower, self.places = lower, places
+        draws = Generator().manual_seed(0)  # not in `forward`: each client of a stacked call would draw other marks
+        self.common, self.codes = (torch.randn(size, _MARK, generator=draws) for size in (width, tokens))
 
     def forward(self, records: Tensor) -> Tensor:
         """Records [N, ...] -> tokens [N, T, D + 32] or, with places, [N, T, D + 64]."""
         tokens: Tensor = self.lower(records)
-        draws = Generator().manual_seed(0)
-        common, places = (torch.randn(size, _MARK, generator=draws).to(tokens) for size in tokens.shape[:0:-1])
-        marks = [(tokens.mean(1, keepdim=True) @ common).expand(-1, tokens.shape[1], -1)]
+        marks = [(tokens.mean(1, keepdim=True) @ self.common.to(tokens)).expand(-1, tokens.shape[1], -1)]
         if self.places:
-            marks.append(places.expand(len(tokens), -1, -1))
+            marks.append(self.codes.to(tokens).expand(len(tokens), -1, -1))
         return torch.cat([tokens, *marks], 2)

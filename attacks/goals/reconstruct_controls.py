@@ -183,9 +183,8 @@ def _won(attack: ImageAttack, played: Cast, seed: int, clients: ControlClients, 
         return guess
 
     def wrong(guess: Tensor) -> float:
-        if played.texts:  # whose derivative by ids means nothing: a release contains all of them
-            return played.error(guess.expand_as(truth), truth)
-        return played.sizes(clients.contained(truth, (guess - truth).float(), passes, start)).mean().item()
+        apart = clients.contained(truth, (guess - truth).float(), passes, start)
+        return played.error(truth + apart.long(), truth) if played.texts else played.sizes(apart).mean().item()
 
     if sent is None:
         error = wrong(played.guess(played.led(start, noise=False), played.own_draws(seed)))

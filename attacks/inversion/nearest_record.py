@@ -16,7 +16,7 @@ from privkit.constraints import Count
 from privkit.torch_utils.out_of_memory import in_chunks
 
 _CHUNK = 1 << 24  # distances that are held at once
-_UNDOES = frozenset({"maps", "masks", "mixes", "shortens"})
+_UNDOES = frozenset({"maps", "masks", "shortens"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.nn import functional
 
 from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
@@ -17,12 +18,14 @@ from privkit.attacks.inversion.recurrence import keeps_places
 from privkit.attacks.inversion.rounds import averaged_passes
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
 from privkit.attacks.inversion.unmix import records_alone
-from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, released_tokens, text_tokens
+from privkit.attacks.inversion.word_means import Discriminant, drawn_texts, released_tokens, seen_share, text_tokens
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count, Whole
 from privkit.torch_utils.seeded import seeded
 
 _STEP_ROWS = 32
+_SHOWN = 0.5  # least share of a token that is seen, for a token whose word counts
+_IGNORED = -100  # label that the cross-entropy leaves out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,7 @@ class TokenDecoder(ReconstructingAttack):
         return Mounting(
             passes=self.passes,
             domains=("tokens",),
+            undoes=frozenset({"maps", "masks", "mixes"}),
             start=None if self.epochs == 0 else replace(self, epochs=0),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
@@ -104,46 +108,68 @@ class TokenDecoder(ReconstructingAttack):
         own = own[: len(own) // batch * batch]
         texts = torch.cat([own, drawn_texts(own, len(words), padding, draws)])
         texts = texts[: len(texts) // batch * batch]
-        tokens, sent, _ = text_tokens(query, words, texts, batch, draws)
-        again, same, _ = text_tokens(query, words, texts[:batch], batch, draws)
-        if not keeps_places(tokens[:batch][sent[:batch].argsort()], again[same.argsort()]):
+        tokens, sent, _, seen = text_tokens(query, words, texts, batch, draws)
+        again, same, _, _ = text_tokens(query, words, texts[:batch], batch, draws)
+        masked = seen is not None and to_seats is None  # public masks leave tokens in their places
+        if not masked and not keeps_places(tokens[:batch][sent[:batch].argsort()], again[same.argsort()]):
             raise NotApplicable(
                 "it needs tokens that keep their places, but when texts were sent twice, no more tokens agreed than "
                 "by chance: tokens are moved (take vocabulary), or noise hides their words"
             )
         texts = texts[sent]
-        start = Discriminant(tokens.flatten(0, 1), texts.flatten(), own.flatten().bincount(minlength=len(words)))
+        whole = torch.ones_like(texts, dtype=torch.bool) if seen is None else seen > _SHOWN
+        start = Discriminant(tokens[whole], texts[whole], own.flatten().bincount(minlength=len(words)))
         weight, bias = start.linear()
+        # a hidden word of a drawn text follows from nothing
+        labels = texts.where(whole | (sent < len(own)).unsqueeze(1), _IGNORED)
         with seeded(released.device, module):
-            decoder = _Decoder(tokens.shape[1], tokens.shape[2], len(words), self.width).to(released.device)
+            decoder = _Decoder(tokens.shape[1], tokens.shape[2], len(words), self.width, seen is not None)
+            decoder = decoder.to(released.device)
             held = max(1, len(own) // 10)
             training = TokenTraining(
-                decoder, tokens, texts, held=held, epochs=self.epochs, step_rows=_STEP_ROWS, seed=module
+                decoder, tokens, labels, held=held, epochs=self.epochs, step_rows=_STEP_ROWS, seed=module, seen=seen
             )
-            decoder.begin(weight * training.scale, bias + weight @ training.middle)
+            decoder.begin(weight * training.scale, bias + weight @ training.middle, _place_logits(own, len(words)))
             curve = fit(training, self.epochs, session, objective=f"{self.name}: the held-out cross-entropy")
         note = f"own texts contain {len(words)} different words; {len(texts) // batch + 1:,} rounds were sent"
-        guess = words[training.read(released, lambda logits: logits.argmax(2))]
+        shares = None if seen is None else torch.cat([given(seen_share(view)) for view in observation.views])
+        guess = words[training.read(released, lambda logits: logits.argmax(2), shares)]
         return Reconstruction(images=guess if to_seats is None else to_seats(guess), curve=curve, note=note)
 
 
-class _Decoder(nn.Module):
-    """Logits of words [N, T, W] from standardized tokens [N, T, D]: linear logits plus the output of a transformer."""
+def _place_logits(own: Tensor, words: int) -> Tensor:
+    """How often each word stands at each place of the adversary's texts [N, T], as logarithms [T, words]."""
+    return functional.one_hot(own, words).sum(0).float().clamp_min(0.5).log()
 
-    def __init__(self, length: int, size: int, words: int, width: int) -> None:
+
+class _Decoder(nn.Module):
+    """Logits of words [N, T, W] from standardized tokens [N, T, D]: linear logits plus the output of a transformer.
+
+    If tokens are `masked`, a last number says how much of a token is seen, [N, T, D + 1]. The linear logits of a masked
+    token are those of its place.
+    """
+
+    def __init__(self, length: int, size: int, words: int, width: int, masked: bool) -> None:
         super().__init__()
-        self.linear, self.enter = nn.Linear(size, words), nn.Linear(size, width)
+        self.linear, self.enter = nn.Linear(size, words), nn.Linear(size + masked, width)
         self.places = nn.Parameter(torch.zeros(length, width))
         self.blocks, self.leave = encoder(width), nn.Linear(width, words)
+        self.hidden = nn.Parameter(torch.zeros(length, words)) if masked else None
         nn.init.zeros_(self.leave.weight)
         nn.init.zeros_(self.leave.bias)
 
     @torch.no_grad()
-    def begin(self, weight: Tensor, bias: Tensor) -> None:
-        """Start from the weights [W, D] and biases [W] of linear logits."""
+    def begin(self, weight: Tensor, bias: Tensor, hidden: Tensor) -> None:
+        """Start from the weights [W, D] and biases [W] of linear logits, and from logits of each place [T, W]."""
         self.linear.weight.copy_(weight)
         self.linear.bias.copy_(bias)
+        if self.hidden is not None:
+            self.hidden.copy_(hidden)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.linear(tokens) + self.leave(self.blocks(self.enter(tokens) + self.places))
+        context: Tensor = self.leave(self.blocks(self.enter(tokens) + self.places))
+        if self.hidden is not None:
+            tokens, seen = tokens[..., :-1], tokens[..., -1:]
+            context = context + (1 - seen) * (self.hidden - self.linear(tokens))
+        logits: Tensor = self.linear(tokens) + context
         return logits

@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.assign import hungarian, take
+from privkit.attacks.assign import distances, hungarian, take
 from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import JUDGED_FROM, Resumable, fit, gained
 from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_rows
 from privkit.attacks.inversion.known_lower import frozen, quiet
 from privkit.attacks.inversion.rounds import averaged_passes
-from privkit.attacks.inversion.word_means import WordMeans, check_tokens, check_words, drawn_texts
+from privkit.attacks.inversion.word_means import WordMeans, check_tokens, check_words, drawn_texts, seen_share
 from privkit.attacks.inversion.word_order import WordPairs, likeliest_order
 from privkit.attacks.scores.tokens import PADDING
 from privkit.constraints import Count, Whole
@@ -23,6 +23,8 @@ from privkit.torch_utils.out_of_memory import in_chunks
 
 _NUMBERS = 2**22  # released numbers of candidate texts that are held at once
 _TABLE = 2**24  # numbers of word tables that are held at once
+_EXPLAINS = 2.0  # factor on the difference to the release, by which a masked word must beat the commonest word
+_BASES = 8  # texts in which a word's effect on other places is averaged
 _SURE = 20.0
 """A word that leads the next one by this many nats is not tried again in the first pass; later passes need a larger
 lead."""
@@ -51,6 +53,9 @@ class TokenSearch(ReconstructingAttack):
     pairs in the adversary's texts, and the effect of a place on a token. If a shuffle moved tokens to other texts, each
     token is decoded separately, without a search.
 
+    A word under a public mask is searched by its effect on the released tokens. If the commonest word of its place
+    explains the release nearly as well, that word is the guess.
+
     Attributes:
         epochs: number ≥ 0 of times that the search visits all places.
         candidates: number ≥ 1 of words tried at each place in the first epoch; it doubles with each further epoch.
@@ -77,7 +82,7 @@ class TokenSearch(ReconstructingAttack):
         return Mounting(
             passes=self.passes,
             domains=("tokens",),
-            undoes=frozenset({"maps", "permutes"}),
+            undoes=frozenset({"maps", "masks", "permutes"}),
             control=lambda steps: replace(self, epochs=min(self.epochs, 1)),
         )
 
@@ -126,23 +131,30 @@ class TokenSearch(ReconstructingAttack):
         means = WordMeans(tokens, texts, 0 if own is None else len(own), words)
         noise = means.noise(released)
         guess = _read(means, released - means.places, noise)
-        order = _order(lower, means, released, guess, own is not None, draws)
+        shares = [seen_share(view) for view in views]
+        seen = torch.ones(len(guess), length, device=device) if shares[0] is None else torch.cat([*map(given, shares)])
+        hidden = seen == 0
+        guess = torch.where(hidden, means.written.argmin(), guess)
+        masked = bool(hidden.any())  # public masks leave tokens in their places
+        order = None if masked else _order(lower, means, released, guess, own is not None, draws)
         if order is not None and own is not None:
             costs = means.costs_of_places(released, guess, noise)
             order = likeliest_order(costs, guess, WordPairs(own, words))
         if order is not None:
             released = take(released, order)
             guess = _read(means, released - means.places, noise)
-        search = _Search(lower, released, means, guess, self.candidates, _causal(lower, texts[:1], words))
+        effects = _effects(lower, texts[:_BASES], words) if masked else None
+        causal = not masked and _causal(lower, texts[:1], words)
+        search = _Search(lower, released, seen, means, guess, self.candidates, causal, effects)
         curve = fit(search, self.epochs, session, objective=f"{self.name}: the unexplained share of the release")
-        exact = search.explained()
+        found, exact = search.hedged(), search.explained()
         converged = None if len(curve) < JUDGED_FROM else not gained(curve[len(curve) // 2 - 1], curve[-1])
         places = "tokens are in their places" if order is None else "places are guessed"
         note = (
             f"for {exact} of {len(released)} texts, the found words give exactly their release ({words:,} words "
             f"are possible); {places}"
         )
-        return Reconstruction(images=search.guess.clone(), curve=curve, converged=converged, note=note)
+        return Reconstruction(images=found, curve=curve, converged=converged, note=note)
 
 
 class _Search(Resumable):
@@ -152,18 +164,29 @@ class _Search(Resumable):
 
     Args:
         released: released tokens of N texts in their places, [N, T, D].
+        seen: how much of each token was released, [N, T] from 0 (masked) to 1.
         means: mean token and frequency of each word.
         guess: guessed words, int64 [N, T], changed in place.
         candidates: number ≥ 1 of candidates in the first epoch.
-        causal: whether no place depends on later places.
+        causal: whether no place depends on later places, and none is masked.
+        effects: mean effect of each word on other places' tokens, [words, D]; None if no token is masked.
     """
 
     def __init__(
-        self, lower: nn.Module, released: Tensor, means: WordMeans, guess: Tensor, candidates: int, causal: bool
+        self,
+        lower: nn.Module,
+        released: Tensor,
+        seen: Tensor,
+        means: WordMeans,
+        guess: Tensor,
+        candidates: int,
+        causal: bool,
+        effects: Tensor | None,
     ) -> None:
         self.guess, self._moved = guess, torch.ones(len(guess), dtype=torch.bool, device=guess.device)
         self._lower, self._released, self._means = lower, released, means
         self._candidates, self._causal = candidates, causal
+        self._seen, self._effects = seen.unsqueeze(2), effects
         self._exact = causal and _quiet(lower, released, means)
 
     def stateful(self) -> dict[str, Any]:
@@ -173,8 +196,18 @@ class _Search(Resumable):
         """Number of texts whose output equals the release up to rounding."""
         return int((self._left() <= self._means.least).sum())
 
+    def hedged(self) -> Tensor:
+        """The guess, with the commonest word of its place for each masked word that explains little, int64 [N, T]."""
+        found, left = self.guess.clone(), self._left()
+        for place, common in enumerate(self._means.common if self._effects is not None else ()):
+            other = self.guess.clone()
+            other[:, place] = common
+            little = _left(self._lower, self._released, self._seen, other) < _EXPLAINS * left
+            found[:, place] = torch.where(little & (self._seen[:, place, 0] == 0), common, found[:, place])
+        return found
+
     def _left(self) -> Tensor:
-        return _left(self._lower, self._released, self.guess)
+        return _left(self._lower, self._released, self._seen, self.guess)
 
     def epoch(self, number: int) -> float:
         left, least = self._left(), self._means.least
@@ -191,16 +224,23 @@ class _Search(Resumable):
 
     def _settle(self, rows: Tensor, place: int, noise: float, tried: int, sure: float, *, first: bool) -> None:
         """Choose the word at one place of each text, if another word may fit as well."""
-        guess, released = self.guess[rows], self._released[rows]
-        left = released[:, place] - _outputs(self._lower, guess)[:, place]
+        guess, released, seen = self.guess[rows], self._released[rows], self._seen[rows]
+        apart = released - seen * _outputs(self._lower, guess)
+        left = apart[:, place]
         wanted = torch.stack(
             [left + self._means.means[guess[:, place]], released[:, place] - self._means.places[place]]
         )
         costs, words = _likeliest(self._means, wanted, noise, tried)
         unsure = (costs[:, 1:2] - costs[:, :1] < sure).any(1) | (words[:, 0] != guess[:, place])
+        if self._effects is not None:  # a masked word shows only in its effect on the released tokens
+            hidden = seen[:, place, 0] == 0
+            wanted = apart.sum(1) / seen.sum(1).clamp_min(1) + self._effects[guess[:, place]]
+            others = distances(wanted, self._effects).topk(tried, 1, largest=False).indices
+            words = torch.where(hidden.unsqueeze(1), others, words)
+            unsure |= hidden
         if self._exact:
             unsure = left.square().mean(1) > self._means.least
-        rows, guess, released, words = rows[unsure], guess[unsure], released[unsure], words[unsure]
+        rows, guess, released, words, seen = (part[unsure] for part in (rows, guess, released, words, seen))
         if not len(rows):
             return
         words = torch.cat([guess[:, place : place + 1], words], 1)  # a tie leaves the word as it is
@@ -210,7 +250,7 @@ class _Search(Resumable):
             texts = guess[part].unsqueeze(1).repeat(1, words.shape[1], 1)
             texts[:, :, place] = words[part]
             outputs = _outputs(self._lower, texts.flatten(0, 1)).unflatten(0, texts.shape[:2])
-            squares = (outputs - released[part, None]).square()
+            squares = (seen[part, None] * outputs - released[part, None]).square()
             here = squares[:, :, place].sum(2)
             ahead = here if self._causal and (first or self._exact) else squares.sum((2, 3))
             cost: Tensor = here if self._exact else ahead / (2 * noise) + written[part]
@@ -221,6 +261,14 @@ class _Search(Resumable):
         self.guess[rows, place] = words.gather(1, chosen.unsqueeze(1)).squeeze(1)
         if self._exact and tried < len(self._means.means):  # the texts that no candidate explains
             self._settle(rows, place, noise, min(len(self._means.means), _WIDER * tried), sure, first=first)
+
+
+def _effects(lower: nn.Module, texts: Tensor, words: int) -> Tensor:
+    """The mean effect of each word at one place on the tokens of all other places, [words, D]."""
+    tried = texts.repeat(words, 1)
+    tried[:, 0] = torch.arange(words, device=texts.device).repeat_interleave(len(texts))
+    tokens: Tensor = _outputs(lower, tried)[:, 1:].unflatten(0, (words, -1)).mean((1, 2))
+    return tokens
 
 
 def _outputs(lower: nn.Module, texts: Tensor) -> Tensor:
@@ -254,9 +302,9 @@ def _read(means: WordMeans, tokens: Tensor, noise: float) -> Tensor:
     return _likeliest(means, tokens.flatten(0, 1)[None], noise, 1)[1].view(tokens.shape[:2])
 
 
-def _left(lower: nn.Module, released: Tensor, guess: Tensor) -> Tensor:
-    """The mean squared difference between each release and the output for its guess, [N]."""
-    return (released - _outputs(lower, guess)).square().flatten(1).mean(1)
+def _left(lower: nn.Module, released: Tensor, seen: Tensor | float, guess: Tensor) -> Tensor:
+    """The mean squared difference between each release and what of its guess's output was released, [N]."""
+    return (released - seen * _outputs(lower, guess)).square().flatten(1).mean(1)
 
 
 def _order(
@@ -273,7 +321,7 @@ def _order(
     order = hungarian(costs)
     moved = take(released, order)
     other = _read(means, moved - means.places, noise)
-    gain = _in_errors(_left(lower, released, guess) - _left(lower, moved, other))
+    gain = _in_errors(_left(lower, released, 1, guess) - _left(lower, moved, 1, other))
     if abs(gain) < _SHOWN:
         drawn = torch.rand(guess.shape, generator=draws, device=guess.device).argsort(1)
         dearer = costs.gather(2, drawn.unsqueeze(2)).squeeze(2) - costs.diagonal(dim1=1, dim2=2)

@@ -29,12 +29,15 @@ class TokenTraining(Learner):
     """Train a network to classify tokens; an epoch returns the cross-entropy on the held-out first texts.
 
     Args:
-        network: network from standardized tokens [n, T, D] to logits [n, T, L] of L labels; trained in place.
+        network: network from standardized tokens [n, T, D], with `seen` [n, T, D + 1], to logits [n, T, L] of L labels;
+            trained in place.
         tokens: released tokens of M known texts, [M, T, D].
-        labels: label of each token, int64 [M, T].
+        labels: label of each token, int64 [M, T]; −100 for a token that does not count.
         held: number of held-out texts.
         epochs: number of epochs, which sets the learning-rate schedule.
         step_rows: number of texts per training step.
+        seen: how much of each token is seen, [M, T] from 0 to 1, which the network gets as a last number of the token;
+            None if all tokens are seen.
         seed: the seed of the order of texts.
 
     Attributes:
@@ -43,15 +46,28 @@ class TokenTraining(Learner):
     """
 
     def __init__(
-        self, network: nn.Module, tokens: Tensor, labels: Tensor, *, held: int, epochs: int, step_rows: int, seed: int
+        self,
+        network: nn.Module,
+        tokens: Tensor,
+        labels: Tensor,
+        *,
+        held: int,
+        epochs: int,
+        step_rows: int,
+        seed: int,
+        seen: Tensor | None = None,
     ) -> None:
-        spread = tokens.flatten(0, 1)
+        spread = tokens.flatten(0, 1) if seen is None else tokens[seen > 0]
         self.middle, self.scale = spread.mean(0), spread.std(0).clamp_min(1e-6)
-        self._tokens, self._labels = (tokens - self.middle) / self.scale, labels
+        self._tokens, self._labels = self._inputs(tokens, seen), labels
         self._held, self._step_rows, self._seed = held, step_rows, seed
         optimizer = torch.optim.AdamW(network.parameters(), lr=_LEARNING_RATE, weight_decay=0.01)
         steps = epochs * ceil((len(tokens) - held) / step_rows)
         super().__init__(network, optimizer, partial(one_cycle, optimizer, _LEARNING_RATE), steps)
+
+    def _inputs(self, tokens: Tensor, seen: Tensor | None) -> Tensor:
+        standard = (tokens - self.middle) / self.scale
+        return standard if seen is None else torch.cat([standard * seen.unsqueeze(2), seen.unsqueeze(2)], 2)
 
     def _loss(self, rows: Tensor) -> Tensor:
         return functional.cross_entropy(self.network(self._tokens[rows]).flatten(0, 1), self._labels[rows].flatten())
@@ -69,11 +85,11 @@ class TokenTraining(Learner):
             return self._loss(torch.arange(self._held, device=device)).item()
 
     @torch.no_grad()
-    def read(self, released: Tensor, named: Callable[[Tensor], Tensor]) -> Tensor:
+    def read(self, released: Tensor, named: Callable[[Tensor], Tensor], seen: Tensor | None = None) -> Tensor:
         """The result of the function `named` on the logits of released tokens [N, T, D], computed chunk by chunk."""
         self.network.eval()
 
         def part(rows: slice) -> Tensor:
-            return named(self.network((released[rows] - self.middle) / self.scale))
+            return named(self.network(self._inputs(released[rows], None if seen is None else seen[rows])))
 
         return in_chunks(part, len(released), _READ_ROWS)

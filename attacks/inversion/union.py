@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -82,13 +82,7 @@ class Union(ReconstructingAttack):
         with torch.no_grad():
             own_sets = [_sent(query, images, self.passes, draws) for images in own.split(batch)]
             sets = [collect(same) for same in rounds]
-        recur = torch.cat([one.recurring for one in own_sets]).mean().item()
-        if recur < _RECUR:
-            raise NotApplicable(
-                f"union needs tokens that stay the same if an image is sent again, but {100 * (1 - recur):.0f} % of "
-                f"own tokens changed: noise was added, or a token depends on the other images of its batch; take "
-                f"adaptive or unmix"
-            )
+        _check_recurring(own_sets, self.name)
         typical = torch.cat([one.sizes for one in own_sets]).median()  # what fills an empty seat is nobody's token
         tokens = _places(int(typical), observation.image_shape)
         stored = torch.cat([one.rows(tokens) for one in own_sets])
@@ -104,6 +98,49 @@ class Union(ReconstructingAttack):
         images = seated(guess.images, views, rounds)
         share = float(torch.cat([view.smashed[..., -1] for view in views]).mean())
         return replace(guess, images=images, note=f"{100 * share:.0f} % of the attacked records' tokens were collected")
+
+
+def tokens_alone(
+    observation: ImageObservation, passes: int, tokens: int, attack: str, draws: Generator
+) -> tuple[ImageObservation, Callable[[Tensor], Tensor]]:
+    """Collect each record's tokens over passes, so that an attack on whole, unmixed records can follow.
+
+    Args:
+        observation: the adversary's observation, with auxiliary records.
+        passes: how many times ≥ 2 the same records were sent.
+        tokens: number T of tokens of a record.
+        attack: the attack's name, for error messages.
+        draws: random numbers of one round of queries, which tests whether tokens recur.
+
+    Returns:
+        The observation as if each record had been sent alone, with T tokens in any order; a missing token is zero. And
+        a function that puts an attack's guesses into the order of the observed rows and of the records in them.
+
+    Raises:
+        NotApplicable: as in `Union`.
+    """
+    query, rounds = given(observation.query), by_round(observation.views, passes, mixed=True)
+    own = given(observation.auxiliary)[: observation.batch_size].to(observation.views[0].smashed.device)
+
+    def alone(number: int, sets: _TokenSets) -> View:
+        return View(round=number, smashed=sets.rows(tokens)[..., :-1])
+
+    def asked(records: Tensor, coins: Generator) -> QueryResult:
+        return QueryResult.row_by_row(alone(0, _sent(query, records, passes, coins)))
+
+    _check_recurring([_sent(query, own, passes, draws)], attack)
+    views = [alone(same[0].round, collect(same)) for same in rounds]
+    return replace(observation, views=views, query=asked), lambda guess: seated(guess, views, rounds)
+
+
+def _check_recurring(own_sets: Sequence[_TokenSets], attack: str) -> None:
+    recur = torch.cat([one.recurring for one in own_sets]).mean().item()
+    if recur < _RECUR:
+        raise NotApplicable(
+            f"{attack} needs tokens that stay the same if a record is sent again, but {100 * (1 - recur):.0f} % of "
+            f"own tokens changed: noise was added, or a token depends on the other records of its batch; take adaptive "
+            f"or unmix"
+        )
 
 
 @dataclass(frozen=True)

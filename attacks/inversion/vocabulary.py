@@ -14,9 +14,10 @@ from privkit.attacks.assign import distances, hungarian
 from privkit.attacks.base import Mounting, NotApplicable, ReconstructingAttack, Session, given
 from privkit.attacks.fit import fit
 from privkit.attacks.goals.control import CONTROL_STEPS
-from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction
+from privkit.attacks.goals.reconstruct import ImageMounting, ImageObservation, Reconstruction, check_inputs
 from privkit.attacks.inversion.known_lower import frozen
 from privkit.attacks.inversion.token_training import TokenTraining, encoder
+from privkit.attacks.inversion.union import tokens_alone
 from privkit.attacks.inversion.word_means import (
     Discriminant,
     drawn_texts,
@@ -49,14 +50,16 @@ class Vocabulary(ReconstructingAttack):
     each token, from all tokens of its text. The likeliest order is searched by these predictions and by the frequency
     of word pairs in the adversary's texts. If tokens come back in their places, no network is needed.
 
-    If tokens were dropped, the words of the others are found. A word that is in none of the adversary's texts cannot be
-    recovered.
+    If tokens were dropped, the words of the others are found. With `passes`, the tokens of a text are collected over
+    the passes as in `Union`, also from mixed texts. A word that is in none of the adversary's texts cannot be found.
 
     Attributes:
         source: how the adversary gets the tokens of its texts: "query", from the defended clients; or "lower", from the
             lower segment itself, whose tokens are in order.
         epochs: number ≥ 0 of epochs of the network.
         width: width ≥ 1 of the network's layers.
+        passes: how many times ≥ 1 the same attacked texts were sent; all rounds of the first sending come first. The
+            adversary sends its own texts as many times.
 
     The result's `curve` is the cross-entropy of places on a held-out tenth of the adversary's texts.
 
@@ -69,6 +72,7 @@ class Vocabulary(ReconstructingAttack):
     source: Literal["query", "lower"] = "query"
     epochs: Whole = 10
     width: Count = 128
+    passes: Count = 1
 
     @property
     def needs(self) -> frozenset[str]:
@@ -78,9 +82,10 @@ class Vocabulary(ReconstructingAttack):
     @property
     def mounting(self) -> ImageMounting:
         return Mounting(
+            passes=self.passes,
             domains=("tokens",),
             any_tokens=True,
-            undoes=frozenset({"permutes"}),
+            undoes=frozenset({"permutes", "shortens"} | ({"mixes"} if self.passes > 1 else set())),
             control=lambda an_epoch: replace(self, epochs=min(self.epochs, ceil(CONTROL_STEPS / an_epoch))),
         )
 
@@ -91,7 +96,7 @@ class Vocabulary(ReconstructingAttack):
 
         Raises:
             NotApplicable: if a release is not a sequence of tokens, has more tokens than words or (with `source=lower`)
-                fewer, or if the adversary's texts do not fill a round.
+                fewer, or if the adversary's texts do not fill a round; with `passes`, also in the cases of `Union`.
 
         >>> from privkit.attacks.base import QueryResult, View
         >>> vectors, draws = torch.randn(9, 16, generator=Generator().manual_seed(1)), Generator().manual_seed(2)
@@ -108,16 +113,21 @@ class Vocabulary(ReconstructingAttack):
         >>> (found.sort().values == private.sort().values).float().mean().item() > 0.95
         True
         """
+        coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
+        draws = Generator(observation.views[0].smashed.device).manual_seed(coins)
+        to_seats = None
+        if self.passes > 1:
+            check_inputs(self, observation)
+            words = observation.image_shape[0]
+            observation, to_seats = tokens_alone(observation, self.passes, words, self.name, draws)
         released = released_tokens(self, observation, fewer=self.source == "query")
         own, batch, device = given(observation.auxiliary), observation.batch_size, released.device
-        coins, module = torch.randint(2**48, (2,), generator=generator).tolist()
-        draws = Generator(device).manual_seed(coins)
         words, own = own.to(device).unique(return_inverse=True)  # from here on, a word is its row of `words`
         padding = int((words == PADDING).nonzero().sum()) if (words == PADDING).any() else -1
         texts = torch.cat([own, drawn_texts(own, len(words), padding, draws)])
         texts = texts[: len(texts) // batch * batch]
         if self.source == "query":
-            tokens, sent, rows = text_tokens(given(observation.query), words, texts, batch, draws)
+            tokens, sent, rows, _ = text_tokens(given(observation.query), words, texts, batch, draws)
             labels, places = _labelled(tokens, texts[sent], rows, len(words))
         else:
             lower = frozen(given(observation.lower), device)
@@ -162,7 +172,8 @@ class Vocabulary(ReconstructingAttack):
         order = "tokens come back in their places" if in_place else "places are guessed"
         via = f"{len(texts) // batch:,} rounds" if self.source == "query" else "the lower segment's own tokens"
         note = f"own texts contain {len(words)} different words, sent in {via}; {order}"
-        return Reconstruction(images=words[guess], curve=curve, note=note)
+        images = words[guess] if to_seats is None else to_seats(words[guess])
+        return Reconstruction(images=images, curve=curve, note=note)
 
 
 @torch.no_grad()

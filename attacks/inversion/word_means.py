@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from privkit.attacks.assign import distances
-from privkit.attacks.base import NotApplicable, Query, given
+from privkit.attacks.base import NotApplicable, Query, View, given
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, check_rows
 from privkit.attacks.order.token_reading import rows_a_message
 from privkit.attacks.scores.tokens import PADDING
@@ -56,7 +56,14 @@ def check_words(attack: ImageAttack, own: Tensor) -> None:
         raise NotApplicable(f"{attack.name} learns words from own texts, but these {len(own)} contain only padding")
 
 
-def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator) -> tuple[Tensor, Tensor, int]:
+def seen_share(view: View) -> Tensor | None:
+    """How much of each token a view shows, [N, T] from 0 (masked) to 1; None if it shows all tokens whole."""
+    return None if view.weights is None else view.weights.sum(1).float().expand(-1, view.smashed.shape[1])
+
+
+def text_tokens(
+    query: Query, words: Tensor, texts: Tensor, batch: int, draws: Generator
+) -> tuple[Tensor, Tensor, int, Tensor | None]:
     """Send texts through the clients, and return their tokens.
 
     Args:
@@ -66,16 +73,18 @@ def text_tokens(query: Query, words: Tensor, texts: Tensor, batch: int, draws: G
         batch: texts per round.
 
     Returns:
-        Tokens [M, T, D], the index of the text behind each released row, int64 [M], and the number of rows in a
-        message.
+        Tokens [M, T, D], the index of the text behind each released row, int64 [M], the number of rows in a message,
+        and `seen_share` [M, T].
     """
-    tokens, sent, rows = [], [], batch
+    tokens, sent, shares, rows = [], [], [], batch
     for number, part in enumerate(texts.split(batch)):
         answer = query(words[part], draws)
         rows = rows_a_message(answer.view)
         tokens.append(answer.view.smashed.float())
         sent.append(number * batch + answer.members[:, 0])
-    return torch.cat(tokens), torch.cat(sent), rows
+        shares.append(seen_share(answer.view))
+    seen = None if shares[0] is None else torch.cat([given(share) for share in shares])
+    return torch.cat(tokens), torch.cat(sent), rows, seen
 
 
 def drawn_texts(own: Tensor, words: int, padding: int, draws: Generator) -> Tensor:
@@ -108,6 +117,7 @@ class WordMeans:
     Attributes:
         means: mean token of each word, [words, D].
         places: shift of a token at each place, [T, D].
+        common: commonest word of each place in the adversary's texts, int64 [T]; 0 if there are none.
         written: cost of each word in nats (the negative logarithm of its frequency), [words].
         least: lower limit of the assumed noise variance.
     """
@@ -127,6 +137,7 @@ class WordMeans:
         self.least = _LEAST * float(spread.trace()) / len(spread)
         counts = torch.stack([there.bincount(minlength=words) for there in texts[:own].T]) if own else None
         self._there = texts.new_ones(len(self.places), words) if counts is None else counts
+        self.common = self._there.argmax(1)
         self.written = _nats(self._there.sum(0))
 
     def noise(self, released: Tensor) -> float:

@@ -34,8 +34,6 @@ class Adversarial(Unchanged):
     Attributes:
         strength: weight of the reversed gradient, ≥ 0; 1 as in Eq. 9.
         width: channels of the simulated attacker, ≥ 1.
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
 
     Source: Yao et al., patch shuffling, Eq. 9, after Xiao et al. 2020, "Adversarial learning of privacy-preserving and
     task-oriented representations". Gradient reversal (Ganin and Lempitsky 2015) trains both sides in one backward pass.
@@ -63,14 +61,11 @@ class Adversarial(Unchanged):
             return SimulatedAttacker(smashed_shape, image_shape, self.width)
 
     def penalty(self, images: Tensor, smashed: Tensor, companion: Callable[[Tensor], Tensor] | None) -> Tensor:
-        """The simulated attacker's mean squared error on each of M batches of images, float [M].
+        """The simulated attacker's mean squared error on each of M batches of images, float [M]; a ValueError without
+        its network (`companion`), or for batches of one image.
 
         The gradient that reaches an image's smashed data is multiplied by −`strength` if the attacker's error on this
         image is below the error of the batch's mean image, and by 0 otherwise.
-
-        Raises:
-            ValueError: if `companion`, the attacker's network, is None, or if batches have fewer than 2 images (the
-                attacker is compared with the guess "mean image").
         """
         if companion is None:
             raise ValueError("adv trains against a simulated attacker: pass what companion() made")
@@ -87,11 +82,10 @@ class Adversarial(Unchanged):
 
 
 class SimulatedAttacker(nn.Module):
-    """Reconstructs images [N, C, H, W] from the smashed data of N images.
+    """Reconstructs images [N, C, H, W] from the smashed data of N images, as the attacker of DP-CutMixSL does.
 
     Feature maps (C', H', W') and square grids of tokens (T, D) pass two convolutions and a pixel shuffle; vectors (D,)
-    and other tokens pass two dense layers. The hidden layer has `width` channels. The design follows the attacker of
-    DP-CutMixSL.
+    and other tokens pass two dense layers. The hidden layer has `width` channels.
     """
 
     def __init__(self, smashed_shape: tuple[int, ...], image_shape: tuple[int, int, int], width: Count) -> None:
@@ -144,8 +138,6 @@ class Disco(Adversarial):
         ratio: share of the channels that are pruned, in [0, 1), rounded down to whole channels.
         strength: weight of the attacker's error in the filter's loss, ≥ 0; α/(1 − α) in the authors' code.
         width: channels inside the simulated attacker, and of the filter's hidden layer, ≥ 1.
-        frozen_block: a frozen transformer block that clients run after the filter: true adds one with random weights,
-            "first" takes the server's first block, false adds none.
 
     Source: Singh et al. 2021, "DISCO: Dynamic and invariant sensitive channel obfuscation for deep neural networks",
     §3; the attacker is the same as in the defense `adv`. The authors' filter consists of further ResNet layers; ours
@@ -166,13 +158,7 @@ class Disco(Adversarial):
         return ("disco's filter learns through a sigmoid, since its choice of channels has no derivative",)
 
     def lower_filter(self, smashed_shape: tuple[int, ...], seed: int) -> nn.Module:
-        """The channel filter: a network that zeroes channels of N images' smashed data, [N, *smashed_shape]; the shape
-        stays.
-
-        >>> released = Disco(ratio=0.25).lower_filter((4, 12), seed=0)(torch.rand(5, 4, 12))
-        >>> (released == 0).all(1).sum(1).tolist()
-        [3, 3, 3, 3, 3]
-        """
+        """A network that zeroes channels of N images' smashed data, [N, *smashed_shape]; the shape stays."""
         channels = smashed_shape[0] if len(smashed_shape) == 3 else smashed_shape[-1]
         with seeded(torch.device("cpu"), seed):
             return ChannelFilter(channels, self.ratio, self.width)

@@ -316,37 +316,19 @@ def take_rows(tokens: Tensor, rows: Tensor) -> Tensor:
     """Permute tokens over all batches and images: output token (m, n, t) is the input token with number `rows[m, n,
     t]`.
 
-    Args:
-        tokens: float [M, B, T, D]: M batches of B images of T tokens.
-        rows: int64 [M, B, T], a permutation of 0..M·B·T−1, the numbers of the input tokens in memory order.
-
-    `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers on a CPU (7.6 ms for
-    B=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).
-
-    >>> import torch
-    >>> take_rows(torch.arange(4.0).view(1, 2, 2, 1), torch.tensor([[[3, 0], [1, 2]]])).flatten()
-    tensor([3., 0., 1., 2.])
+    `tokens` are float [M, B, T, D], and `rows` int64 [M, B, T] is a permutation of 0..M·B·T−1, the numbers of the input
+    tokens in memory order. `Tensor.gather` with an expanded index has the fastest backward pass of torch's row gathers
+    on a CPU (7.6 ms for B=50, T=196, D=512 forward and backward on two cores, where `index_select` takes 63 ms).
     """
     d = tokens.shape[-1]
     return tokens.reshape(-1, d).gather(0, rows.reshape(-1, 1).expand(-1, d)).view_as(tokens)
 
 
 def is_own(stage: Defense) -> bool:
-    """Whether a defense stage was written by a user and is not part of privkit.
-
-    >>> from privkit.defenses.clip import Clip
-    >>> from privkit.templates.defense import Template
-    >>> is_own(Clip()), is_own(Template())
-    (False, True)
-    """
+    """Whether a defense stage was written by a user and is not part of privkit."""
     return type(stage).__module__.rpartition(".")[0] != __name__.rpartition(".")[0]
 
 
 def stages_with(stages: Iterable[Defense], *effects: Effect) -> list[Defense]:
-    """The defense stages that declare at least one of these effects (what a stage does, such as "clips" or "noises").
-
-    >>> from privkit.defenses.clip import Clip
-    >>> stages_with([Clip()], "clips", "noises") == [Clip()], stages_with([Clip()], "noises")
-    (True, [])
-    """
+    """The defense stages that declare at least one of these effects."""
     return [stage for stage in stages if set(effects) & set(stage.effects or ())]

@@ -87,21 +87,12 @@ class Noised(Receipt):
 
 
 def charge(receipt: Noised, release_count: ReleaseCount) -> Certificate:
-    """Privacy certificate of a run whose every round follows the receipt (the record of one round's clipping, noise and
-    mixing).
+    """Privacy certificate of a run whose every round follows the receipt.
 
-    ε is computed from the distribution of the mixing ratios; the ratios that were drawn are only reported.
-
-    Args:
-        release_count: how often the run releases each record, and how the lower segment is trained.
-
-    Returns:
-        Replace-one differential privacy. It protects one record if the lower segment is frozen, or trained by noisy
-        updates, whose privacy loss is then included. It protects one client if the lower segment is trained on raw
-        data. If nothing can be proven, a certificate of kind "nothing" with the reason.
-
-    A lower segment trained on raw data carries records from round to round, so the guarantee then covers the whole
-    client.
+    It protects one record if the lower segment is frozen, or trained by noisy updates, whose privacy loss is then
+    included. A lower segment trained on raw data carries records from round to round, so the guarantee then covers the
+    whole client. ε is computed from the distribution of the mixing ratios; the ratios that were drawn are only
+    reported. If nothing can be proven, the certificate is of kind "nothing" with the reason.
 
     Source: mathematics of the accountants; DP-CutMixSL Eq. 18-20 with the place of the noise corrected.
     """
@@ -261,11 +252,7 @@ def _of_members(mixing: Mixup | CutMix, members: int) -> FixedRatio | FixedCount
 
 
 def equal_counts(positions: int, members: int) -> tuple[int, ...]:
-    """Divide `positions` among `members` clients: numbers that differ by at most one, the larger ones first.
-
-    >>> equal_counts(10, 4)
-    (3, 3, 2, 2)
-    """
+    """Divide `positions` among `members` clients: numbers that differ by at most one, the larger ones first."""
     return tuple(positions // members + (seat < positions % members) for seat in range(members))
 
 
@@ -286,11 +273,8 @@ def _complete(certificate: Certificate, receipt: Noised, release_count: ReleaseC
 
 
 def given_labels(certificate: Certificate, lower_model: object) -> Certificate:
-    """Restate a certificate for a run that sends labels without noise: it protects only the smashed data, given the
-    labels.
-
-    Args:
-        certificate: differential privacy of the smashed data, computed for neighboring data sets with equal labels.
+    """Restate a certificate, computed for neighboring data sets with equal labels, for a run that sends labels without
+    noise: it protects only the smashed data, given the labels.
     """
     updates = " and the updates" if isinstance(lower_model, PrivateUpdates) else " alone"
     rest = [line for line in certificate.assumptions if not line.startswith("labels stay with the client")]

@@ -82,10 +82,6 @@ def compiled(steps: Sequence[StageReceipt], release_count: ReleaseCount) -> Cert
 
     The number of orders that a shuffle hides is reported beside ε. Stages at the server prove nothing.
 
-    Args:
-        steps: each stage of the chain in order, with its receipt (what the stage proves about its release).
-        release_count: how often the run releases each record.
-
     Source: post-processing, Dwork and Roth 2014, Prop. 2.1; derived for these stages in docs/explanation/accounting.md.
     """
     earlier = [_own(steps, number, release_count) for number in range(len(steps))]
@@ -131,16 +127,13 @@ def _parts(step: StageReceipt) -> dict[str, int]:
 
 
 def _of_parts(steps: Sequence[StageReceipt], noise: int, split: int, release_count: ReleaseCount) -> dict[str, float]:
-    """ε against an adversary who holds one part of a release that is split into parts, for each part: name -> ε.
+    """ε against an adversary who holds one part of a release: name of the part -> ε. `noise` and `split` are the
+    numbers of the steps that add the noise and split the release.
 
     The noise is independent in every coordinate, so only this part's coordinates count. This requires clipping by
     coordinate. It also requires that nothing after the noise carries one part's data into another: no stage, no lower
     segment, and no server that trains several clients on all parts. Otherwise the result is empty, and the ε of the
     whole release holds.
-
-    Args:
-        noise: number of the step that adds the noise.
-        split: number of the step that splits the release.
     """
     receipt, lower = steps[noise].receipt, release_count.lower_model
     if steps[noise].stage.level == "input" or (lower != "frozen" and (lower != "trained" or release_count.clients > 1)):
@@ -208,10 +201,7 @@ def _rank(made: Certificate) -> int:
 
 
 def _bound(steps: Sequence[StageReceipt], level: str) -> ClipSet | None:
-    """The set to which data are still clipped after these steps of a chain of defenses; None if they are unbounded.
-
-    Args:
-        level: "input" or "smashed"; only steps at this level count.
+    """The set to which data are still clipped after the steps of this level ("input" or "smashed"); None if unbounded.
 
     Permutations preserve a bound on coordinates. A bound on an image's norm is preserved only by permutations inside an
     image. Any other stage removes a bound.
@@ -286,17 +276,11 @@ def run(
     groups: Tensor | None = None,
     kept: Generator | None = None,
 ) -> tuple[Release, tuple[StageReceipt, ...]]:
-    """Apply the stages of a chain of defenses one after the other.
+    """Apply the stages of a chain of defenses one after the other to M batches of B images, one batch per client.
 
-    Args:
-        release: the first stage's input: M batches of B images, one batch per client.
-        groups: for a stage that mixes: the numbers of the k batches in each of G groups, int64 [G, k]; −1 marks an
-            empty place.
-        kept: generator of mixing ratios that stay the same in all rounds; None if ratios are drawn in every round.
-
-    Returns:
-        The last stage's release, whose weights are the product of all published mixing weights; and each stage with its
-        receipt (what it proves about the release).
+    `groups` holds, for a stage that mixes, the numbers of the k batches in each of G groups, int64 [G, k]; −1 marks an
+    empty place. `kept` is the generator of ratios that are drawn once. Returns the last stage's release, whose weights
+    are the product of all published mixing weights; and each stage with its receipt.
     """
     steps = []
     for stage in stages:
@@ -323,8 +307,7 @@ def receipt_of(steps: Sequence[StageReceipt]) -> Receipt:
 
 
 def _seated(values: Tensor, groups: Tensor) -> Tensor:
-    """Gather n batches' values [n, ...] into G groups of k places, [G, k, ...], by `groups` [G, k]; unchanged if k = 1.
-
-    Places with number −1 are empty and hold arbitrary values.
+    """Gather n batches' values [n, ...] by `groups` [G, k] into [G, k, ...], or leave them if k = 1. Empty places hold
+    arbitrary values.
     """
     return values if groups.shape[1] == 1 else values[groups.clamp(min=0)]

@@ -28,8 +28,6 @@ class ConfusionalLabels(Defense):
         spread: probability, in [0, 1), that a soft label spreads evenly over all labels; the rest lies on one wrong
             label.
         seed: seed that determines the wrong label of each label.
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
 
     Source: Zou et al. 2022, "Defending batch-level label inference and replacement attacks in vertical federated
     learning", §4 (CAE): a confusional autoencoder with C as encoder and C⁻¹ as decoder. The paper trains the
@@ -48,11 +46,7 @@ class ConfusionalLabels(Defense):
     frozen_block: FrozenBlock = False
 
     def matrix(self, classes: int) -> Tensor:
-        """The matrix C, float64 [classes, classes]: row y is the soft label that replaces label y, and sums to 1.
-
-        >>> ConfusionalLabels().matrix(3).argmax(1)
-        tensor([2, 0, 1])
-        """
+        """The matrix C, float64 [classes, classes]: row y is the soft label that replaces label y, and sums to 1."""
         cycle = _cycle(classes, self.seed)
         soft = torch.full((classes, classes), self.spread / classes, dtype=torch.float64)
         soft[cycle, cycle.roll(1)] += 1 - self.spread

@@ -53,11 +53,8 @@ class _MixedClients(Defense):
         """Draw the mixing weights of a round for G groups of k clients: float [G, k, 1], or masks over T positions,
         bool [G, k, T], that give each position to one client.
 
-        Args:
-            smashed: smashed data of B images of each client, [G, k, B, ...].
-            present: which places of a group hold a client, bool [G, k].
-            coins: generator of mixing ratios and mask sizes.
-            generator: generator of all other random numbers.
+        `smashed` is [G, k, B, ...], and `present`, bool [G, k], says which places hold a client. Ratios and sizes of
+        masks come from `coins`, all other random numbers from `generator`.
         """
 
     def fill(self, smashed: Tensor, weights: Tensor, generator: Generator) -> Tensor:

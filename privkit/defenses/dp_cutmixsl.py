@@ -23,16 +23,17 @@ _Site = Literal["client", "mixer"]  # who adds the noise: each client before mix
 
 
 class _BoundedNoise(Defense):
-    """Base class of DP-CutMixSL's defenses: clamps smashed data and adds Gaussian noise (Eq. 14 without mixing, Eq. 5
-    before mixing, Eq. 15 and 16 after mixing).
+    """Clamps smashed data to `interval` and adds Gaussian noise (Eq. 14 without mixing, Eq. 5 before mixing, Eq. 15 and
+    16 after mixing).
 
     Attributes:
-        sigma: standard deviation σ_s > 0 of the noise on smashed data.
-        sigma_labels: standard deviation σ_y > 0 of the noise on labels; None for labels without noise.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ]. None leaves smashed data unbounded, and then nothing is
-            proven.
-        signed: whether coordinates are clamped to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the
-            same ε.
+        sigma: standard deviation σ_s > 0 of the noise on smashed data, in their units.
+        sigma_labels: standard deviation σ_y > 0 of the noise on labels; None sends labels without noise, and the
+            certificate says so.
+        bound: Δ > 0; every coordinate is clamped to [0, Δ], after the position embedding and before mixing. Negative
+            coordinates and their gradients are lost. Use bound=1 for images, which lie in [0, 1]. None clamps nothing,
+            and then nothing is proven.
+        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
 
     Source: DP-CutMixSL §4 assumes [0, Δ] and gives no rule for Δ. `signed` and bound=none are privkit's: embeddings
     have both signs, and a clamp to [0, Δ] loses negative values and their gradients.
@@ -91,13 +92,6 @@ class DpSl(_BoundedNoise):
     """Differentially private split learning: clamps smashed data, then adds Gaussian noise to them and the labels.
 
     Attributes:
-        sigma: standard deviation σ_s > 0 of the noise on smashed data.
-        sigma_labels: standard deviation σ_y > 0 of the noise on one-hot labels; None sends labels without noise, and
-            the certificate says so.
-        bound: Δ > 0. Every coordinate is clamped to [0, Δ] after the position embedding. The paper assumes this range
-            and gives no rule for Δ; negative coordinates and their gradients are lost. With None nothing is clamped,
-            and nothing is proven.
-        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
         place: the party that adds the noise: "client", "mixer" (trusted) or "server", whose noise does not protect
             against the server itself.
         at_inference: whether test images get noise, too.
@@ -128,14 +122,15 @@ class DpSl(_BoundedNoise):
 
 
 class _MixedNoise(_BoundedNoise):
-    """Base class: clamps a group's smashed data, mixes them by random weights, and adds noise before or after the
-    mixing.
+    """Clamps a group's smashed data, mixes them by random weights, and adds noise before or after the mixing.
+
+    Positions of a feature map or image are patches with `side` pixels a side; None if positions are tokens.
 
     Attributes:
-        concentration: parameter α_M > 0 of the Dirichlet (or Dirichlet-multinomial) law of the weights.
-        site: the party that adds the noise, "client" (before mixing) or "mixer" (after it).
-        side: side in pixels of the patches that form the positions of a feature map or image; None if positions are
-            tokens.
+        group: k ≥ 1 clients per group.
+        place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
+            data.
+        level: "smashed", or "input" to mix images.
     """
 
     effects: ClassVar[frozenset[Effect]] = frozenset({"noises", "mixes"})
@@ -203,19 +198,9 @@ class DpMixSl(_MixedNoise):
     """Differentially private Mixup: releases Σ λ_i·s_i of clamped smashed data s_i, λ ~ Dirichlet, with Gaussian noise.
 
     Attributes:
-        group: k ≥ 1 clients per group.
         concentration: parameter α_M > 0 of the symmetric Dirichlet law of the weights λ_i; infinite for λ_i = 1/k.
-        sigma: standard deviation σ_s > 0 of the noise on smashed data, in their units.
-        sigma_labels: standard deviation σ_y > 0 of the noise on mixed labels; None sends them without noise, and the
-            certificate says so.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ] before mixing. Use bound=1 for images, which lie in [0, 1].
-            None clamps nothing, and then nothing is proven.
-        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
         site: the party that adds the noise. "mixer" adds it once, to the mixture (Eq. 15). With "client", each client
             adds noise before mixing (Eq. 5); then the noise in the mixture has the smaller variance σ²·Σλ_i².
-        place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
-            data.
-        level: "smashed", or "input" to mix images.
         published: whether the server learns λ. ε is the same in both cases.
         drawn: "every_round" draws new weights in each round; "once" lets every client keep its weight for the whole
             run, has a larger ε, and needs a protocol with grouping=fixed.
@@ -260,23 +245,13 @@ class DpCutMixSl(_MixedNoise):
     """Differentially private random CutMix: client i fills N_i of the N positions; Gaussian noise is added.
 
     Attributes:
-        group: k ≥ 1 clients per group.
         concentration: parameter α_M > 0 of the Dirichlet-multinomial law of the counts N_i; infinite for counts as
             equal as possible.
-        sigma: standard deviation σ_s > 0 of the noise on smashed data, in their units.
-        sigma_labels: standard deviation σ_y > 0 of the noise on labels, which are mixed with weights λ_i = N_i/N; None
-            sends labels without noise, and the certificate says so.
-        bound: Δ > 0; every coordinate is clamped to [0, Δ] before masking. Use bound=1 for images, which lie in [0, 1].
-            None clamps nothing, and then nothing is proven.
-        signed: whether to clamp to [−Δ/2, Δ/2] instead, which keeps negative coordinates and gives the same ε.
         site: the party that adds the noise: "client" before masking (Eq. 5-7, Algorithm 1), "mixer" after it (Eq. 16).
             On smashed data both give the same distribution; on labels, noise of the clients has only variance
             σ_y²·Σλ_i². In a table of `privkit epsilon`, an empty noise_site means "mixer".
-        place: the party that mixes: "mixer", whom the clients trust, or "server", which then gets each client's own
-            data.
         patch: side in pixels of one position of a feature map or an image; unused for tokens, each of which is a
             position. None means 2 at the input layer.
-        level: "smashed", or "input" to mix images.
         published: whether the server learns masks and λ. ε is the same in both cases.
         drawn: "every_round" draws new counts in each round; "once" lets every client keep its count for the whole run,
             with new masks in each round. "once" has a larger ε, and needs a protocol with grouping=fixed.

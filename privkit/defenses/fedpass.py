@@ -88,9 +88,7 @@ def _drawn(
     channels: int, reach: float, seed: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The secret numbers of FedPass for C = `channels`: means [2, C] of the passports for s and b, encoder weights [C,
-    h] and decoder weights [h, C].
-
-    The weights are scaled so that the network keeps the size of its inputs.
+    h] and decoder weights [h, C], scaled so that the network keeps the size of its inputs.
     """
     draws, hidden = Generator().manual_seed(seed), min(max(1, channels // 4), _WIDEST)
     means = -reach * torch.rand(2, channels, generator=draws, dtype=torch.float64)

@@ -120,17 +120,11 @@ class TokenMerging(OnSmashed[Nothing]):
 
 
 def merge_step(tokens: Tensor, sizes: Tensor, pairs: int) -> tuple[Tensor, Tensor]:
-    """Bipartite soft matching: merge the r = `pairs` ≤ T // 2 most similar pairs of tokens into their means.
+    """Bipartite soft matching: merge the r = `pairs` ≤ T // 2 most similar pairs, of a token at an even and one at an
+    odd place, into their means.
 
-    A pair has one token at an even and one at an odd place.
-
-    Args:
-        tokens: tokens of N images, [N, T, D].
-        sizes: [N, T, 1], the number of original tokens merged into each token.
-
-    Returns:
-        Tokens [N, T − r, D] and their sizes [N, T − r, 1]: first the unmerged tokens of even places, then the tokens of
-        odd places.
+    Takes tokens of N images, [N, T, D], and the number of original tokens in each, [N, T, 1]; returns both for T − r
+    tokens: first the unmerged tokens of even places, then the tokens of odd places.
     """
     with torch.no_grad(), torch.autocast(tokens.device.type, enabled=False):
         directions = normalize(tokens if tokens.dtype == torch.float64 else tokens.float(), dim=2)

@@ -28,8 +28,6 @@ class GradPerturb(OnSmashed[Noised]):
             loss is a mean over the batch, this gradient is smaller for larger batches.
         clip: largest L2 norm (L1 for Laplace) of one image's gradient, > 0; longer gradients are shortened before the
             noise. None does not clip.
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
 
     Source: Yang et al. 2022, "Differentially private label protection in split learning", simple gradient perturbation.
     The accounting is privkit's, because here the server's weights learn from unperturbed labels.

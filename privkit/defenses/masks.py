@@ -13,29 +13,19 @@ INPUT_PATCH = 2  # side of a position of an image where none is given (DP-CutMix
 
 
 def positions(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> int:
-    """Number T of positions (tokens, or patches of a feature map or image) in one image's smashed data.
+    """Number T of positions in one image's smashed data: tokens [..., T, D], or squares with `patch` pixels a side of
+    feature maps or images [..., C, H, W].
 
-    Args:
-        name: name of the defense, for error messages.
-        smashed: float [..., T, D] tokens, each of which is a position, or [..., C, H, W] feature maps or images.
-        patch: side in pixels of one position of a feature map or image; unused for tokens.
-        leading: number of axes before one image's smashed data: 2 for [M, B, ...] (M clients with B images each), 3 for
-            [G, k, B, ...] (G groups of k clients).
-
-    Raises:
-        ValueError: if the smashed data have no positions: vectors, feature maps without `patch`, or a `patch` that does
-            not divide their sides.
+    `leading` axes come before one image's smashed data: 2 for [M, B, ...], 3 for [G, k, B, ...]. A ValueError, which
+    names the defense, for vectors, feature maps without `patch`, and a `patch` that does not divide their sides.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     return rows * columns
 
 
 def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> tuple[int, int]:
-    """Rows and columns of the grid that an image's positions (tokens, or patches of a feature map) form, for masks that
-    are boxes.
-
-    Arguments and errors are those of `positions`. A ValueError is also raised if tokens form no square grid, for
-    example because of a class token.
+    """Rows and columns of the grid of positions, for masks that are boxes. Arguments and errors as in `positions`; a
+    ValueError also if tokens form no square grid, for example because of a class token.
     """
     rows, columns = _grid(name, smashed, patch, leading)
     if smashed.ndim - leading == 3:
@@ -50,27 +40,11 @@ def box_grid(name: str, smashed: Tensor, patch: int | None, *, leading: int) -> 
 
 
 def spread(weights: Tensor, smashed: Tensor, patch: int | None, *, leading: int) -> Tensor:
-    """Turn weights of positions (tokens, or patches of a feature map) into weights that multiply the coordinates of
-    `smashed`.
+    """Turn weights of T positions into weights that multiply the coordinates of `smashed`: bool for a mask, otherwise
+    in its dtype.
 
-    Args:
-        weights: float, or bool for a mask: [M, T] for M clients and T positions, or [G, k, T] for G groups of k
-            clients. T = 1 gives all positions one weight.
-        smashed: smashed data of B images per client, [M, B, ...] or [G, k, B, ...], where ... is (T, D) for tokens or
-            (C, H, W) for feature maps and images.
-        patch: side in pixels of one position of a feature map or image; unused for tokens.
-        leading: the number of axes before one image's smashed data, 2 or 3.
-
-    Returns:
-        Weights that broadcast against `smashed`; bool for a mask, otherwise in the dtype of `smashed`.
-
-    >>> spread(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 5, 3, 2, 4), 2, leading=2)[0, 0, 0].tolist()
-    [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0]]
+    `weights` are [M, T] or [G, k, T], as `leading` says (see `positions`); T = 1 gives all positions one weight.
     """
-    if weights.ndim != leading:
-        raise ValueError(
-            f"weights must have {leading} axes where smashed has {leading} leading ones, got {weights.ndim}"
-        )
     weights = weights if weights.dtype == torch.bool else weights.to(smashed.dtype)
     outer, trailing = weights.shape[:-1], smashed.shape[leading:]
     if weights.shape[-1] == 1:
@@ -112,19 +86,13 @@ def _grid(name: str, smashed: Tensor, patch: int | None, leading: int) -> tuple[
 
 
 def nested_boxes(areas: Tensor, rows: int, columns: int, generator: Generator) -> Tensor:
-    """Random boxes of given areas in grids of rows × columns, each box inside the previous one.
+    """Random boxes of given areas in grids of rows × columns, each inside the previous one: bool [G, J, rows·columns],
+    from areas of J ≥ 1 boxes in each of G grids, float64 [G, J], shares of the grid in [0, 1], decreasing along J.
 
     A box of area a is ⌈√a·rows⌉ high, and its width is chosen so that its area is nearest to a. So the number of its
     positions differs from a·rows·columns by at most half its height. Its place is uniform inside the previous box (or
     in the grid, for the first box). The original Cutout lets boxes extend beyond the edge, which would make their areas
     random.
-
-    Args:
-        areas: areas of J ≥ 1 boxes in each of G grids, float64 [G, J], as shares of the grid in [0, 1], decreasing
-            along J.
-
-    Returns:
-        bool [G, J, rows·columns], true for positions inside the box.
 
     Source: the bounding box (r_x, r_y, r_w, r_h) of DP-CutMixSL §3.B and CutMixSL appendix B, Eq. 9 and 10.
     """

@@ -23,10 +23,6 @@ class MaxNorm(OnSmashed[Nothing]):
     classes both labels have the same direction up to the sign; short gradients get nearly random signs, but long
     gradients do not.
 
-    Attributes:
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
-
     Source: Li et al. 2021, "Label leakage and protection in two-party split learning", §4, the heuristic max_norm.
     """
 

@@ -8,7 +8,7 @@ measurement can refute a claim but not prove it, so a user's claims are called d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, sqrt
 from typing import Literal
@@ -35,16 +35,13 @@ def contradiction(
     doubted: Sequence[Defense] | None = None,
     batch: int = BATCH,
 ) -> str:
-    """Test the privacy claims of a chain of defense stages on artificial data; return a sentence that says why a claim
-    is false.
-
-    The result is empty if no measurement refutes a claim.
+    """A sentence that says why a privacy claim of a chain is false, from tests on artificial data; empty if none
+    refutes it.
 
     Args:
         shape: shape of one record's smashed data; None tries tokens, a feature map and a vector.
         image: shape (C, H, W) of a record, for stages on images.
-        doubted: stages whose receipts (claims about their release) are also measured one by one; None takes the user's
-            own stages.
+        doubted: stages whose receipts are also measured one by one; None takes the user's own stages.
         batch: number of records that a client sends in a round.
     """
     for number, stage in enumerate(stages):
@@ -66,14 +63,12 @@ def exceeds_charge(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> str:
-    """Test whether replacing a record changes a release by more than the sensitivity that the certified ε assumes.
-
-    Returns a sentence that says so, or an empty string if no such change was found.
+    """A sentence if replacing a record changes a release by more than the sensitivity that the certified ε assumes;
+    empty if no such change was found. Arguments as in `contradiction`.
 
     Each attempt compares two releases with the same random numbers and noise, so their distance is what the noise must
     hide. Attempts use large, small, constant and sparse records at several places of a batch, and replace one record,
-    or all records of one client. Gradient ascent then enlarges the two largest distances. Arguments as in
-    `contradiction`.
+    or all records of one client. Gradient ascent then enlarges the two largest distances.
     """
     for level in ("input", "smashed"):
         there = [stage for stage in stages if (stage.level == "input") == (level == "input")]
@@ -88,23 +83,14 @@ def exceeds_charge(
 
 @dataclass(frozen=True, kw_only=True)
 class _Charge:
-    """The sensitivity, per replaced record, that the accountant assumes for the last stage's noise."""
+    """The sensitivities, per replaced record, that the accountant assumes for the last stage's noise."""
 
     norm: Norm
-    smashed: float
-    labels: float
-    number: float
-    """Largest measured change of one number alone."""
+    most: Mapping[str, float]  # what changes, in the words of a finding -> its largest change
     covers_labels: bool
 
 
-@dataclass(kw_only=True)
-class _Moved:
-    """The largest changes found, per replaced record, minus the part that rounding explains."""
-
-    smashed: float = 0.0
-    labels: float = 0.0
-    number: float = 0.0
+_SMASHED, _LABELS, _NUMBER = "", " of labels", " of one number"
 
 
 def _moved_too_far(trial: TrialRounds) -> str:
@@ -118,14 +104,10 @@ def _moved_too_far(trial: TrialRounds) -> str:
         return f"{where} refuses all data on which its charge could be measured" if is_own(trial.stages[-1]) else ""
     if isinstance(worst, str):
         return f"{where} {worst}"
-    if worst.labels > charge.labels == 0:
+    if worst[_LABELS] > charge.most[_LABELS] == 0:
         return f"{where} makes labels from the smashed data, and no noise covers them; release the labels as they are"
-    for what, moved, most in (
-        ("", worst.smashed, charge.smashed),
-        (" of labels", worst.labels, charge.labels),
-        (" of one number", worst.number, charge.number),
-    ):
-        if moved > most:
+    for what, moved in worst.items():
+        if moved > (most := charge.most[what]):
             return (
                 f"{where} is charged for a change{what} of at most {most:.4g} when one record is replaced, and a "
                 f"change of {moved:.4g} was measured: no ε holds; bound what the noise is added to, record by record"
@@ -141,20 +123,22 @@ def _charge_of(trial: TrialRounds) -> _Charge | None:
         return None
     if receipt.added_by == "server":
         return None
-    norm = receipt.noise.distribution.norm
+    norm, clip = receipt.noise.distribution.norm, receipt.clip
     try:
-        smashed = receipt.clip.sensitivity("replace_one", norm)
+        smashed = clip.sensitivity("replace_one", norm)
         labels = 0.0 if receipt.labels is None else receipt.labels.sensitivity("replace_one", norm)
     except ValueError:  # the accountant refuses it as well
         return None
-    alone = isinstance(receipt.clip, Clamp) and isinstance(receipt.mixing, NoMixing)
-    number = receipt.clip.high - receipt.clip.low if alone and isinstance(receipt.clip, Clamp) else inf
-    return _Charge(norm=norm, smashed=smashed, labels=labels, number=number, covers_labels=receipt.labels is not None)
+    number = clip.high - clip.low if isinstance(clip, Clamp) and isinstance(receipt.mixing, NoMixing) else inf
+    most = {_SMASHED: smashed, _LABELS: labels, _NUMBER: number}
+    return _Charge(norm=norm, most=most, covers_labels=receipt.labels is not None)
 
 
-def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
-    """The largest changes of all attempts, or a sentence on a faulty release; None if the stages refuse all data."""
-    moved, tried, tries = _Moved(), [], max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
+def _worst(trial: TrialRounds, charge: _Charge) -> dict[str, float] | str | None:
+    """The largest changes of all attempts, per replaced record and beyond rounding, or a sentence on a faulty release;
+    None if the stages refuse all data.
+    """
+    moved, tried, tries = dict.fromkeys(charge.most, 0.0), [], max(8, min(_TRIES, _MOST_NUMBERS // trial.size))
     for number in range(tries):
         pair = _Pair(trial, number, charge.covers_labels)
         released = pair.released()
@@ -165,28 +149,21 @@ def _worst(trial: TrialRounds, charge: _Charge) -> _Moved | str | None:
             return "publishes weights that depend on the data: public weights must not depend on the data"
         many = pair.replaced if charge.norm == "l1" else sqrt(pair.replaced)
         distance = _distance(a.smashed, b.smashed, charge.norm) / many
-        moved.smashed = max(moved.smashed, distance)
-        moved.labels = max(moved.labels, _distance(a.labels, b.labels, charge.norm) / many)
-        moved.number = max(moved.number, _distance(a.smashed, b.smashed, "furthest"))
-        tried.append((distance, number, pair))
-    for _, _, pair in sorted(tried, key=lambda one: -one[0])[:2]:
+        labels, one = _distance(a.labels, b.labels, charge.norm) / many, _distance(a.smashed, b.smashed, "furthest")
+        for what, change in ((_SMASHED, distance), (_LABELS, labels), (_NUMBER, one)):
+            moved[what] = max(moved[what], change)
+        tried.append((distance, pair))
+    for _, pair in sorted(tried, key=lambda attempt: -attempt[0])[:2]:
         if pair.replaced == 1:
-            moved.smashed = max(moved.smashed, _climb(pair, charge.norm, tries // 2))
+            moved[_SMASHED] = max(moved[_SMASHED], _climb(pair, charge.norm, tries // 2))
     return moved if tried else None
 
 
 class _Pair:
-    """Two batches of artificial data that differ in one record, or in all records of one client.
+    """Two batches of artificial data that differ in one record, or in all `replaced` records of one client.
 
-    Args:
-        number: number of the attempt; it is the seed of the data, of the replaced record's place and of the random
-            draws.
-        relabels: whether the replaced records also get other labels.
-
-    Attributes:
-        at: client and place (m, b) of the replaced record.
-        replaced: number of records that differ.
-        scale: order of magnitude of the data.
+    The number of the attempt is the seed of the data, whose order of magnitude is `scale`, of the place `at` = (m, b)
+    of the replaced record and of the random draws. With `relabels`, the replaced records also get other labels.
     """
 
     def __init__(self, trial: TrialRounds, number: int, relabels: bool) -> None:
@@ -254,9 +231,8 @@ def _distance(a: Tensor, b: Tensor, norm: Literal["l1", "l2", "furthest"]) -> fl
 
 
 def _climb(pair: _Pair, norm: Norm, steps: int) -> float:
-    """Search for two batches that differ in one record and whose releases are as far apart as possible.
-
-    Gradient ascent starts from `pair`. Returns the largest distance that it found, in the given norm.
+    """The largest distance, in the given norm, of the releases of two batches that differ in one record, by gradient
+    ascent from `pair`.
     """
     start, record, most = pair.data.clone().requires_grad_(), pair.other[pair.at].clone().requires_grad_(), 0.0
     here = torch.zeros_like(start)

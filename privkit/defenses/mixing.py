@@ -16,20 +16,12 @@ Concentration = Annotated[float, Ge(1e-6), Le(inf), "inf gives equal ratios"]
 
 
 def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator) -> Tensor:
-    """Draw mixing ratios λ ~ Dirichlet(α_M, …, α_M) for the clients present in each of G groups of at most k clients.
-
-    Args:
-        present: which places of a group hold a client, bool [G, k]; at least one in every group.
-        concentration: α_M > 0; infinite for equal ratios.
-
-    Returns:
-        float64 [G, k]: the clients' ratios, which sum to 1 in each group; empty places have 0.
+    """Draw mixing ratios λ ~ Dirichlet(α_M, …, α_M) for the clients that are `present`, bool [G, k], at least one in
+    every group: float64 [G, k]. They sum to 1 in each group; empty places have 0, and an infinite α_M gives equal
+    ratios.
 
     Source: DP-CutMixSL §3.C; Gamma variates are computed as Γ(α) = Γ(α+1)·U^(1/α) in logarithms, so that a small α does
     not underflow.
-
-    >>> dirichlet_ratios(torch.tensor([[True, True], [True, False]]), float("inf"), torch.Generator()).tolist()
-    [[0.5, 0.5], [1.0, 0.0]]
     """
     if isinf(concentration):
         return present.double() / present.sum(1, keepdim=True)
@@ -40,14 +32,9 @@ def dirichlet_ratios(present: Tensor, concentration: float, generator: Generator
 
 
 def dirichlet_counts(present: Tensor, positions: int, concentration: float, generator: Generator) -> Tensor:
-    """Draw how many of N = `positions` each client of a group fills: N_i ~ Dirichlet-multinomial(N, α_M), for G groups.
-
-    Args:
-        present: which of a group's k places hold a client, bool [G, k]; at least one in every group.
-        concentration: α_M > 0; infinite for counts as equal as possible; positions left over go to random clients.
-
-    Returns:
-        int64 [G, k]: the counts N_i, which sum to N in each group; empty places have 0.
+    """Draw how many of N = `positions` each client of a group fills, N_i ~ Dirichlet-multinomial(N, α_M): int64 [G, k].
+    They sum to N in each group; empty places (see `present`) have 0. An infinite α_M gives counts as equal as possible,
+    and positions left over go to random clients.
 
     Source: CutMixSL §3.2. DP-CutMixSL's counts ⌈λ_i·N⌉ sum to more than N, so masks with these counts would overlap.
     """
@@ -65,15 +52,8 @@ def dirichlet_counts(present: Tensor, positions: int, concentration: float, gene
 
 
 def exclusive_masks(counts: Tensor, generator: Generator, *, positions: int) -> Tensor:
-    """Draw masks that give each position to exactly one client of a group, uniform among all masks with the given
-    counts.
-
-    Args:
-        counts: number of positions that each of k clients gets in G groups, int64 [G, k]; a group's counts sum to T =
-            `positions`.
-
-    Returns:
-        bool [G, k, T], true where the client gets the position.
+    """Draw masks, bool [G, k, T], that give each of T = `positions` to exactly one client, uniform among all masks with
+    the given counts, int64 [G, k], which sum to T in each group.
 
     Source: CutMixSL §3.2 (paired pseudo-random sequences), DP-CutMixSL §3.C (MECE masks).
     """
@@ -89,10 +69,8 @@ def owner_masks(owner: Tensor, members: int) -> Tensor:
 
 
 def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Generator:
-    """Choose the generator of the mixing ratios: `generator` if they are drawn in every round, `kept` if they are drawn
-    once per run.
-
-    `kept` has the same state in every round; None means a generator with seed 0.
+    """The generator of the mixing ratios: `generator` if they are drawn in every round. If they are drawn once per run,
+    it is `kept`, which has the same state in every round; None means a generator with seed 0.
     """
     if drawn == "every_round":
         return generator
@@ -100,22 +78,12 @@ def ratio_coins(drawn: str, generator: Generator, kept: Generator | None) -> Gen
 
 
 def mix(smashed: Tensor, weight: Tensor) -> Tensor:
-    """Mix the smashed data s_i of the k clients i in each of G groups: Σ_i w_i ⊙ s_i.
+    """Mix the smashed data s_i [G, k, B, ...] of the k clients i in each of G groups: Σ_i w_i ⊙ s_i, float [G, B, ...].
 
-    Args:
-        smashed: smashed data, float [G, k, B, ...].
-        weight: weights from `masks.spread`, broadcastable against `smashed`, with length 1 along B: bool if each
-            coordinate is taken from one client; otherwise float. Data of weight 0 are not read and may be NaN.
-
-    Returns:
-        float [G, B, ...]: B mixed images per group, differentiable in `smashed`.
-
-    Forward and backward on one core, for tokens [5, 2, 128, 64, 192]: bool masks (a gather) take 28 ms and one weight
-    per client (a batched product) takes 38 ms, while multiplying and adding takes 69 ms.
-
-    >>> z = torch.tensor([[[[[1.0], [2.0]]], [[[3.0], [float("nan")]]]]])
-    >>> mix(z, torch.tensor([[[False, True], [True, False]]]).view(1, 2, 1, 2, 1)).flatten()
-    tensor([3., 2.])
+    The weights come from `masks.spread`: bool if each coordinate is taken from one client; otherwise float. Data of
+    weight 0 are not read and may be NaN. Forward and backward on one core, for tokens [5, 2, 128, 64, 192]: bool masks
+    (a gather) take 28 ms and one weight per client (a batched product) takes 38 ms, while multiplying and adding takes
+    69 ms.
     """
     if weight.dtype == torch.bool:
         return _patchwork(smashed, weight)
@@ -130,16 +98,10 @@ def mix(smashed: Tensor, weight: Tensor) -> Tensor:
 
 
 def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Tensor:
-    """Build mixed images from the tokens of k clients: token t comes from the client who owns position t.
+    """Mixed images [G, B, T, D] from the tokens [G, k, B, T, D] of k clients: token t comes from the client `owner`,
+    int64 [G, T], of position t.
 
-    Args:
-        tokens: float [G, k, B, T, D]: B images of T tokens for each of k clients in G groups.
-        owner: number of the client who owns each position, int64 [G, T], in 0..k−1.
-        order: a permutation of each image's tokens, int64 [G, B, T]: token t of the result is token order[..., t] of
-            the mixed image. None leaves tokens in place.
-
-    Returns:
-        float [G, B, T, D], differentiable in `tokens`.
+    With `order`, a permutation of each image's tokens, int64 [G, B, T], token t of the result is token order[..., t].
     """
     groups, members, batch, length, dim = tokens.shape
     group, image, place = (torch.arange(n, device=owner.device) for n in (groups, batch, length))
@@ -151,14 +113,8 @@ def pick_rows(tokens: Tensor, owner: Tensor, order: Tensor | None = None) -> Ten
 
 
 def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
-    """Mix the soft labels y_i of the k clients in each of G groups: Σ_i λ_i·y_i, float [G, B, L].
-
-    Args:
-        labels: one-hot or soft labels of B images, L classes, float [G, k, B, L].
-        ratios: weights λ_i of the clients, [G, k].
-
-    Raises:
-        ValueError: if labels are class numbers, which cannot be mixed.
+    """Mix the soft labels y_i of the k clients in each of G groups, float [G, k, B, L]: Σ_i λ_i·y_i, float [G, B, L]. A
+    ValueError for class numbers, which cannot be mixed.
     """
     if labels.ndim != 4 or not labels.is_floating_point():
         raise ValueError(
@@ -170,18 +126,11 @@ def mix_labels(labels: Tensor, ratios: Tensor) -> Tensor:
 
 
 def check_group(name: str, smashed: Tensor, labels: Tensor, group: int, present: Tensor | None) -> tuple[Tensor, ...]:
-    """Check the input of a defense that mixes groups of k = `group` clients.
+    """Smashed data [G, k, B, ...], labels [G, k, B, L] and `present`, bool [G, k], for a defense that mixes groups of k
+    = `group` clients; a ValueError, which names the defense, if a shape or type does not fit.
 
-    For k = 1, smashed data and labels come without the axis k, which is added.
-
-    Args:
-        present: which of a group's places hold a client, bool [G, k]; None if all do.
-
-    Returns:
-        Smashed data [G, k, B, ...], labels [G, k, B, L] and `present`, for G groups, B images and L classes.
-
-    Raises:
-        ValueError: if a shape or type does not fit; the message names the defense.
+    For k = 1, smashed data and labels come without the axis k, which is added. If `present` is None, all places are
+    taken.
     """
     if group == 1:
         smashed, labels = smashed.unsqueeze(1), labels.unsqueeze(1)

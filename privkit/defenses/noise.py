@@ -32,23 +32,18 @@ def widened(values: Tensor) -> Tensor:
 
 
 def clamp(smashed: Tensor, low: float, high: float) -> Tensor:
-    """Clamp every coordinate to [low, high], in float32 or wider; clamped coordinates get gradient 0.
-
-    NaN stays NaN, so that training stops and reports the place of the error.
+    """Clamp every coordinate to [low, high], in float32 or wider; clamped coordinates get gradient 0, and NaN stays
+    NaN, so that training stops and reports the place of the error.
     """
     return widened(smashed).clamp(low, high)
 
 
 def shrink(smashed: Tensor, radius: float) -> Tensor:
-    """Scale each image's smashed data down to an L2 norm of at most `radius` > 0, as DP-SGD clips gradients.
+    """Scale each image's smashed data [M, B, ...] down to an L2 norm of at most `radius` > 0, in float32 or wider, as
+    DP-SGD clips gradients.
 
-    Takes smashed data [M, B, ...] of M clients with B images each; the result has the same shape, in float32 or wider.
     Norms stay a millionth below `radius`. Squares are summed by `sum`, which adds them pairwise, because `vector_norm`
     adds them in sequence and underestimates the norm of a million equal coordinates by 0.06 %.
-
-    >>> shrink(torch.tensor([[[3.0, 4.0], [0.3, 0.4]]]), 1.0)
-    tensor([[[0.6000, 0.8000],
-             [0.3000, 0.4000]]])
     """
     wide, unit = widened(smashed), unit_of(radius)
     aim = BELOW * radius * unit
@@ -57,10 +52,8 @@ def shrink(smashed: Tensor, radius: float) -> Tensor:
 
 
 def unit_of(radius: float) -> float:
-    """A power of two u with u · radius in [0.5, 1), for a radius > 0 that is not extreme.
-
-    Numbers are multiplied by u before they are squared, so that small squares do not underflow. The exponent is limited
-    to ±126.
+    """A power of two u with u · radius in [0.5, 1), for a radius > 0 that is not extreme: numbers are multiplied by u
+    before they are squared, so that small squares do not underflow. The exponent is limited to ±126.
 
     >>> unit_of(1.0), unit_of(2.0**-100) * 2.0**-100, unit_of(1e-60) == 2.0**126
     (0.5, 0.5, True)
@@ -95,7 +88,8 @@ def gaussian(values: Tensor, sigma: float, generator: Generator) -> Tensor:
 
 
 def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
-    """Add independent Laplace noise with scale b = `scale` (variance 2b²) to every coordinate; returns a new tensor.
+    """The values plus independent Laplace noise of scale b = `scale` (variance 2b²) on every coordinate, as a new
+    tensor.
 
     The noise is the difference of two exponential variables. Inverse-transform sampling from a float32 uniform would
     return infinity once in 2²⁴ draws.
@@ -106,10 +100,8 @@ def laplace(values: Tensor, scale: float, generator: Generator) -> Tensor:
 
 def overwritten(smashed: Tensor, noisy: Tensor) -> Tensor:
     """Reproduce a bug in the released code of accurate_sl: write the noisy values into `smashed` without autograd's
-    knowledge.
-
-    A Tanh before the noise n has saved its output y for the derivative 1 − y². The derivative thus becomes 1 − (y +
-    n)², which may be negative.
+    knowledge. A Tanh before the noise n has saved its output y for the derivative 1 − y², which thus becomes 1 − (y +
+    n)² and may be negative.
     """
     smashed.data.copy_(noisy.detach())
     return smashed
@@ -139,7 +131,6 @@ class AddedNoise(OnSmashed[Noised]):
     """Clips smashed data and adds independent noise to every coordinate; the release has the same dtype.
 
     Attributes:
-        clip: bound c > 0 to which smashed data are clipped; None leaves them unbounded, and then nothing is proven.
         place: the party that adds the noise: "client", "mixer" (trusted) or "server", whose noise does not protect
             against the server itself.
         at_inference: whether test images get noise, too.

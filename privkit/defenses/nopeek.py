@@ -22,8 +22,6 @@ class NoPeek(Unchanged):
     Attributes:
         weight: weight ≥ 0 of the distance correlation dCor, which lies in [0, 1]; for comparison, the task's loss
             starts near ln(classes).
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
 
     Source: Vepakomma et al. 2020, "NoPeek: Information leakage reduction to share activations in distributed deep
     learning"; the default weight is privkit's.
@@ -61,8 +59,6 @@ class LabelDecorrelation(Unchanged):
 
     Attributes:
         weight: weight of the distance correlation, ≥ 0.
-        frozen_block: a frozen transformer block that clients run after the cut layer: true adds one with random
-            weights, "first" takes the server's first block, false adds none.
 
     Source: Sun et al. 2022, "Label leakage and protection from forward embedding in vertical federated learning" (arXiv
     2203.01451); the default weight is privkit's.
@@ -89,23 +85,13 @@ class LabelDecorrelation(Unchanged):
 
 
 def distance_correlation(x: Tensor, y: Tensor) -> Tensor:
-    """Distance correlation (V-statistic) of B paired vectors x in R^P and y in R^Q, for each of M batches.
+    """Distance correlation (V-statistic) of B paired vectors x [M, B, P] and y [M, B, Q] for each of M batches: float
+    [M] (float32 or wider), in [0, 1] up to rounding.
 
     The correlation is 0 if the x or the y of a batch are constant. Its gradient is finite everywhere: it is set to 0
     where the square root has no derivative, at coinciding vectors and at a correlation of 0.
 
-    Args:
-        x: float [M, B, P].
-        y: float [M, B, Q].
-
-    Returns:
-        The correlations, float [M] (float32 or wider), in [0, 1] up to rounding.
-
     Source: Székely, Rizzo and Bakirov 2007, "Measuring and testing dependence by correlation of distances", Def. 4.
-
-    >>> x = torch.tensor([[[0.0], [1.0], [3.0]]])
-    >>> round(distance_correlation(x, 2 - 5 * x).item(), 5)
-    1.0
     """
     with torch.autocast(x.device.type, enabled=False):  # bf16 has too few digits for differences
         a, b = _centered_distances(x), _centered_distances(y)

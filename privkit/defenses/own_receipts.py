@@ -28,15 +28,11 @@ BATCH = 4  # records of a message if the run's batch size is unknown
 
 
 class TrialRounds:
-    """Runs defense stages on rounds of artificial data: M clients with B records each, or M groups of k clients.
+    """Runs defense stages, all on images or all on smashed data, on rounds of artificial data: M clients with B records
+    each, or M groups of k clients.
 
-    Args:
-        stages: stages in order, all on images or all on smashed data.
-        dtype: type of the data. float64 shows smaller changes, but stages with float32 weights need float32.
-
-    Attributes:
-        lead: (M, B), the number of clients and the number of records of each client.
-        size: how many numbers one round's data contain.
+    `lead` is (M, B), and `size` counts the numbers of one round's data. float64 shows smaller changes, but stages with
+    float32 weights need float32.
     """
 
     def __init__(
@@ -84,13 +80,8 @@ def trial_of(
     image: tuple[int, ...] = IMAGE,
     batch: int = BATCH,
 ) -> TrialRounds | None:
-    """A trial run of these defense stages on artificial data, with the first data shape that they accept; None if there
-    is none.
-
-    Args:
-        shape: shape of one record's smashed data; None tries tokens, a feature map and a vector.
-        image: shape (C, H, W) of a record, for stages on images.
-        batch: number of records per client.
+    """A trial run of these stages on artificial data, with the first data shape that they accept; None if there is
+    none. Arguments as in `measured.contradiction`.
     """
     shapes = (image,) if stages[0].level == "input" else SHAPES if shape is None else (shape,)
     for known in shapes:
@@ -244,14 +235,12 @@ def _unlike_its_orders(stage: Defense, trial: TrialRounds) -> Iterator[str]:
 
 
 def _equally_often(drawn: Tensor, tokens: int, *, whole: bool) -> Iterator[bool]:
-    """Test by χ² whether observed permutations are uniform; yields for each test whether it is passed.
+    """Test by χ² whether observed permutations, source places int64 [N, T] of T = `tokens` tokens, are uniform; yields
+    for each test whether it is passed.
 
     The first test counts how often each source place goes to each place. If `whole` images are permuted, further tests
     count how often each pair of source places occurs at two places. Places in one permutation exclude one another, so
     their counts are more even than independent counts, and the tests are conservative.
-
-    Args:
-        drawn: source places of T = `tokens` tokens in N images, int64 [N, T].
     """
     counts = one_hot(drawn, tokens).sum(0).double()
     expected = len(drawn) / tokens
@@ -278,8 +267,7 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
         if is_own(stage):
             yield (
                 f"{stage.name} credits mixing with ratios that it draws itself, and their law was not measured; mix "
-                f"with "
-                "one of privkit's stages"
+                "with one of privkit's stages"
             )
         return
     if receipt.noise.law not in get_args(Law):
@@ -312,10 +300,8 @@ def _unlike_its_noise(stage: Defense, trial: TrialRounds, receipt: Noised) -> It
 
 
 def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
-    """Noise in K releases of the same data: p coordinates of two clients' smashed data and labels, float [K, p].
-
-    The values are divided by the noise's declared scale. Every second release is computed with gradients, as in
-    training.
+    """Noise in K releases of the same data, over its declared scale: p coordinates of two clients' smashed data and
+    labels, float [K, p]. Every second release is computed with gradients, as in training.
     """
     size = prod(data.shape)
     count = min(DRAWS, max(64, _MOST_NUMBERS // size))
@@ -335,10 +321,8 @@ def _draws(trial: TrialRounds, data: Tensor, receipt: Noised) -> Array:
 
 
 def _lacks_noise(trial: TrialRounds, data: Tensor, receipt: Noised) -> str:
-    """Test whether a record, or a coordinate over all records, has less noise than declared; returns a sentence if so,
-    else "".
-
-    All records of a large batch are tested, whereas `_draws` reads a few coordinates only.
+    """A sentence if a record, or a coordinate over all records, has less noise than declared; else "". All records of a
+    large batch are tested, whereas `_draws` reads a few coordinates only.
     """
     with torch.no_grad():
         made = [trial.play(data, trial.labels(), seed)[0].smashed.double().flatten(0, 1) for seed in range(1 + _OTHERS)]
@@ -357,10 +341,8 @@ def _ends(values: Tensor, releases: int, width: int) -> Tensor:
 
 
 def _unlike_its_gradient(stage: Defense, receipt: Noised) -> Iterator[str]:
-    """Test a defense stage that adds noise to the gradients sent back to clients; yields a sentence for each false
-    claim.
-
-    A claim is false if gradients change by more than the certified ε assumes, or if their noise is not as declared.
+    """A sentence if gradients that are sent back change by more than the certified ε assumes, or if their noise is not
+    as declared.
     """
     order = receipt.noise.distribution.norm
     assert receipt.clip is not None

@@ -33,11 +33,7 @@ _DRAWN = {
 
 @dataclass(frozen=True, kw_only=True)
 class Nothing(Receipt):
-    """Receipt (what a defense stage proves about its release) of a stage that proves nothing, with the reason.
-
-    >>> Nothing(reason="it is a test").certificate().statement
-    'nothing is proven: it is a test'
-    """
+    """Receipt (what a defense stage proves about its release) of a stage that proves nothing, with the reason."""
 
     reason: str  # the reason, as the end of a sentence that begins "nothing is proven"
     quantities: Mapping[str, float] = field(default_factory=dict)  # named numbers behind the reason
@@ -98,11 +94,8 @@ class Permuted(Receipt):
 
     @property
     def multiplicities(self) -> list[int] | None:
-        """How often each different token occurs (one number each), in the image whose tokens have the fewest different
-        orders.
-
-        If the shuffle moves tokens between images, the tokens of a whole batch count instead of an image's. None if the
-        tokens are unknown.
+        """How often each different token occurs, in the image (or, if the shuffle moves tokens between images, the
+        batch) whose tokens have the fewest different orders; None if the tokens are unknown.
         """
         if self.tokens is None or self.other_tokens:
             return None

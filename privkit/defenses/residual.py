@@ -65,7 +65,8 @@ def _shape(law: str) -> _Shape:
 def refuted_by(
     clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor, level: float = LEVEL, blur: float = 0.0
 ) -> str:
-    """Test whether `released − clean` can be independent noise of the given law and scale; say why not.
+    """Test whether `released − clean`, both float [N, ...], can be independent noise of the given law and scale;
+    returns the first finding as a clause that can follow "but", or "".
 
     Most tests look for less noise than declared: in total, in one of the N records, in one coordinate over all records,
     and in sums, differences and other linear combinations of records or coordinates. If `clean` is wrong but
@@ -74,31 +75,15 @@ def refuted_by(
     distribution, too.
 
     Args:
-        clean: the release without noise, float [N, ...].
-        released: the release with noise, float [N, ...].
-        law: the noise distribution of every number.
         scale: standard deviation σ > 0, or b > 0 for Laplace noise; a tensor that broadcasts to `released`. Numbers
             with scale 0 have no noise and are not tested.
         level: the probability, in (0, 1), that correct noise fails some test.
         blur: standard deviation of the error of `clean`, if it is known, for example if `clean` is a mean.
 
-    Returns:
-        The finding of the first failed test, as a clause that can follow "but"; empty if no test failed.
-
     Source: derived from Anderson 1955: a shift only enlarges symmetric noise with one peak. For Gaussian noise this
     holds in any fixed subspace; here subspaces are chosen on one half of the data and tested on the other. The
     distribution is tested by Kolmogorov–Smirnov with the constant of Massart 1990, on absolute values, which a small
     shift changes only to second order.
-
-    >>> import torch
-    >>> clean = torch.rand(20, 16, generator=torch.Generator().manual_seed(0))
-    >>> noise = torch.randn(20, 16, generator=torch.Generator().manual_seed(1))
-    >>> refuted_by(clean, clean + noise, law="gaussian", scale=1.0)
-    ''
-    >>> bool(refuted_by(clean, clean + noise[:10].repeat(2, 1), law="gaussian", scale=1.0))
-    True
-    >>> refuted_by(clean, clean, law="gaussian", scale=100.0)
-    'what was added has 0.000 times the size of the declared Gaussian noise (p < 1e-300)'
     """
     for odds, sentence in _tests(clean, released, law, scale, level / _TESTS, blur):
         if odds < level / _TESTS:
@@ -134,14 +119,8 @@ def _tests(
 
 
 def times_declared(clean: Tensor, released: Tensor, *, law: Law, scale: float | Tensor) -> float:
-    """Size of `released − clean` divided by the expected size of the declared noise, ≥ 0; about 1 if noise and `clean`
-    are correct.
-
-    The size is the root mean square for Gaussian noise and the mean absolute value for Laplace noise.
-
-    >>> import torch
-    >>> round(times_declared(torch.zeros(1, 2), torch.tensor([[3.0, 4.0]]), law="gaussian", scale=5.0), 4)
-    0.7071
+    """Size of `released − clean` divided by the expected size of the declared noise, ≥ 0: a root mean square for
+    Gaussian noise, a mean absolute value for Laplace noise. It is about 1 if noise and `clean` are correct.
     """
     z, _, held = _standardized(clean, released, scale)
     size, freedom, power = _sizes(np.abs(z), held, law)
@@ -187,11 +166,11 @@ def _as_declared(ratio: float, freedom: float, power: int, level: float) -> bool
 
 
 def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
-    """Test whether two columns of standardized noise z [N, D] are nearly equal or opposite.
+    """Test whether two columns of standardized noise z [N, D] are nearly equal or opposite: the p-value, corrected for
+    the number of pairs, and the least likely difference.
 
     Compares, over N records, the median and the maximum of the two columns' absolute differences (or sums) with
-    independent noise; rounding may change a difference by `slack`. Returns the p-value, corrected for the number of
-    pairs, and the least likely difference.
+    independent noise; rounding may change a difference by `slack`.
     """
     part = _some(z, _MOST, _PAIRED)
     rows, columns = part.shape
@@ -209,10 +188,9 @@ def _repeated(z: Array, law: Law, slack: float) -> tuple[float, float]:
 
 
 def _tied(z: Array) -> tuple[float, float]:
-    """Test whether linear combinations of the columns of standardized noise z [N, D] have too little noise.
-
-    The combinations are chosen on one half of the N records and tested on the other. Returns the p-value, corrected for
-    the number of combinations, and the least likely combination's size relative to its expected size.
+    """Test whether linear combinations of the columns of standardized noise z [N, D] have too little noise: the
+    p-value, corrected for their number, and the least likely combination's size relative to its expected size. The
+    combinations are chosen on one half of the N records and tested on the other.
     """
     part = _some(z, 8 * _MOST, _MOST)
     rows, columns = part.shape
@@ -250,24 +228,15 @@ def _other_law(absolute: Array, law: Law, ratio: float) -> float:
 
 
 def unlike(draws: Array, law: str) -> str:
-    """Test whether draws are independent noise of the given law with scale 1; returns the difference in words.
-
-    The result is empty if no test finds a difference.
+    """Test whether draws [K, p], the noise in p coordinates of K > p releases of the same data, are independent noise
+    of the given law with scale 1; returns the difference in words, or "".
 
     Five tests check the size of the noise in its weakest direction, its distribution in each coordinate, its size over
     all coordinates of one draw, its largest number, and repeated numbers. Noise that is shared, mirrored or missing
-    leaves a direction with little noise; clamped noise has no tail; rounded noise repeats. An unknown law raises a
-    `ValueError`.
-
-    Args:
-        draws: the noise in p coordinates of K > p releases of the same data, [K, p].
+    leaves a direction with little noise; clamped noise has no tail; rounded noise repeats.
 
     Source: Davidson and Szarek 2001, Theorem II.13, for the smallest singular value of Gaussian noise; Bai and Yin 1993
     for the one of Laplace noise, here with a wider margin; Massart 1990, Corollary 1 (Dvoretzky–Kiefer–Wolfowitz).
-
-    >>> noise = np.random.default_rng(0).normal(size=(1000, 8))
-    >>> unlike(noise, "gaussian"), unlike(noise / 2, "gaussian")[:24]
-    ('', 'it has standard deviatio')
     """
     shape, (k, p) = _shape(law), draws.shape
     if p > 1 and (np.diff(np.sort(draws, 0), axis=0) == 0).mean() > _REPEATS:
@@ -298,9 +267,8 @@ def _follows(values: Array, law: Callable[[Array], Array]) -> bool:
 
 
 def _furthest(expected: Array) -> float:
-    """The Kolmogorov–Smirnov distance of a sample from a distribution, in [0, 1].
-
-    `expected` holds the distribution function at the sorted sample.
+    """The Kolmogorov–Smirnov distance, in [0, 1], of a sample from a distribution, whose function at the sorted sample
+    is `expected`.
     """
     n = len(expected)
     return max(float((np.arange(1, n + 1) / n - expected).max()), float((expected - np.arange(n) / n).max()))

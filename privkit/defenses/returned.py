@@ -12,20 +12,10 @@ from privkit.errors import Misbehaved
 def returned(
     name: str, made: object, lead: tuple[int, ...], given: torch.dtype | None = None
 ) -> tuple[Release, Receipt]:
-    """Check what a defense stage returned; return its release and its receipt (what the stage proves about the
-    release).
+    """Check what a defense stage returned; return its release and its receipt.
 
-    Args:
-        lead: (M, B), the required number of batches and of records in each batch.
-        given: dtype of the data that the stage got; the release must have this dtype or float32. None allows any dtype.
-
-    Raises:
-        Misbehaved: if `made`, the stage's return value, is not a pair of a `Release` and a `Receipt`, or lacks data or
-            labels of a record, or has another dtype.
-
-    >>> returned("mine", None, (2, 3))
-    Traceback (most recent call last):
-    privkit.errors.Misbehaved: mine must return a pair (Release, Receipt) from apply, got NoneType
+    The stage must return a pair of a `Release` and a `Receipt`, with data and labels for all `lead` = (M, B) records
+    and with the dtype that it got (`given`; None allows any) or float32; else `Misbehaved` is raised.
     """
     pair = made if isinstance(made, tuple) else (made,)
     if len(pair) != 2 or not isinstance(pair[0], Release) or not isinstance(pair[1], Receipt):

@@ -78,22 +78,11 @@ def _axis(ndim: int, by: PartsBy) -> int:
 
 
 def held_parts(rows: Tensor, defense: Defense, held: Sequence[str]) -> Tensor:
-    """The parts of N released records that an adversary holds, if the defense splits releases into parts; otherwise the
-    whole records.
+    """The named parts of N released records ([N, T, D], [N, C, H, W] or [N, D]) that an adversary holds; the whole
+    records if `held` is empty or the defense splits nothing.
 
-    Args:
-        rows: the records' T tokens, [N, T, D], feature maps [N, C, H, W] or vectors [N, D].
-        held: names of the adversary's parts; empty for all parts.
-
-    Returns:
-        If parts consist of channels, the held channels in order. If parts consist of places (tokens or rows), all
-        places, with zeros at the places that are not held.
-
-    >>> held_parts(torch.arange(5).view(1, 5), SplitParts(), ("part_2",))
-    tensor([[3, 4]])
-    >>> held_parts(torch.ones(1, 2, 3), SplitParts(by="places"), ("part_2",))
-    tensor([[[0., 0., 0.],
-             [1., 1., 1.]]])
+    If parts consist of channels, the result has the held channels in order. If they consist of places (tokens or rows),
+    it has all places, with zeros at those that are not held.
     """
     if not defense.storages or not held:
         return rows

@@ -21,24 +21,13 @@ _DOMAINS: Mapping[str, type[Images] | type[Tokens] | type[Tables]] = {
 
 
 def to_json(domain: Domain) -> dict[str, Any]:
-    """The name and fields of a domain (a description of one kind of record) as a JSON object.
-
-    >>> to_json(Tokens(length=4, vocabulary=("", "?", "a")))
-    {'name': 'tokens', 'length': 4, 'vocabulary': ('', '?', 'a'), 'separator': ' '}
-    """
+    """The name and fields of a domain (a description of one kind of record) as a JSON object."""
     return {"name": domain.name, **asdict(domain)}  # type: ignore[call-overload]  # every domain is a dataclass
 
 
 def from_json(given: Any) -> Domain:
-    """Rebuild a domain (a description of one kind of record) from the object that `to_json` returned.
-
-    A `ValueError` says which field is missing, unknown or not allowed.
-
-    >>> from_json({"name": "images", "shape": [1, 8, 8]})
-    Images(shape=(1, 8, 8))
-    >>> from_json({"name": "tokens", "length": 4.5, "vocabulary": ["", "?"]})
-    Traceback (most recent call last):
-    ValueError: length: input should be a valid integer
+    """The domain whose object `to_json` returned; a `ValueError` says which field is missing, unknown or not
+    allowed.
     """
     named = dict(given) if isinstance(given, dict) else {}
     name = named.pop("name", None)

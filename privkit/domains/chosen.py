@@ -38,13 +38,7 @@ class _ChosenPool:
 def only_classes(name: str, pools: Pools, classes: Sequence[int]) -> Pools:
     """Keep only the records of the given classes, two or more, and renumber these classes from 0 in the given order.
 
-    Raises:
-        DataError: if a class does not exist or has no training record; the message names the dataset.
-
-    >>> from privkit.domains.images.embedded import TinyDigits
-    >>> pools = only_classes("tiny_digits", TinyDigits().open(None, download=False, train_images=1), [0, 4])
-    >>> pools.classes, len(pools.train), pools.train.targets()[:4]
-    (2, 359, array([0, 1, 0, 1]))
+    A `DataError`, which names the dataset, if a class does not exist or has no training record.
     """
     if max(classes) >= pools.classes:
         raise DataError(f"{name} has no class {max(classes)}; name some of 0 to {pools.classes - 1} with classes=[…]")
@@ -71,16 +65,11 @@ def _chosen(name: str, pool: Pool, classes: Sequence[int]) -> _ChosenPool:
 
 def with_classes(spec: Any, classes: object) -> Any:
     """Copy a dataset's specification and add the field `classes`; the new dataset holds only records of these classes.
-
-    Raises:
-        ValueError: if `classes` is not a list of at least two different class numbers.
+    A ValueError unless `classes` is a list of at least two different class numbers.
 
     >>> from privkit.domains.images.vision import Mnist
     >>> with_classes(Mnist(), [0, 4])
     Mnist(classes=[0, 4])
-    >>> with_classes(Mnist(), [4])
-    Traceback (most recent call last):
-    ValueError: classes must be at least two different class numbers such as [0, 4], got [4]
     """
     if (
         not isinstance(classes, list)

@@ -97,19 +97,11 @@ class BadRow(Exception):
 def good_rows(
     name: str, path: Path, rows: Iterable[tuple[str, Raw]], parse: Callable[[Raw], _Row], *, skip_bad: bool
 ) -> tuple[list[_Row], tuple[str, ...]]:
-    """Parse the rows of a file, and optionally leave out bad rows.
+    """Parse the rows of a file, given as pairs of a place such as "line 7" and the bytes; `parse` raises `BadRow` for a
+    bad row.
 
-    Args:
-        rows: pairs of a row's position in the file, such as "line 7", and the row's bytes.
-        parse: function that turns bytes into a row, or raises `BadRow`.
-        skip_bad: whether bad rows are left out; otherwise the first bad row is an error.
-
-    Returns:
-        The parsed rows; and one sentence that counts the rows left out, or an empty tuple if there are none.
-
-    Raises:
-        DataError: if no row can be parsed, or a row is bad and bad rows may not be left out; the message counts good
-            rows.
+    Returns the parsed rows; and one sentence that counts the rows left out, or an empty tuple. A `DataError`, which
+    counts good rows, if no row can be parsed, or a row is bad and `skip_bad` is false.
 
     >>> good_rows("some", Path("a.txt"), [("line 1", b"yes"), ("line 2", bytes([255]))], utf8, skip_bad=True)
     (['yes'], ('1 of 2 rows of a.txt were left out as bad, the first because line 2 is not UTF-8 text',))
@@ -136,9 +128,7 @@ def good_rows(
 
 def numbered_lines(name: str, root: Path, file: str, *, most: int | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield the first `most` lines of a plain or gzip (.gz) file in the data root, as pairs such as ("line 7", bytes).
-
-    Raises:
-        DataError: if the file is missing, lies outside the root, or cannot be unpacked; the message names the dataset.
+    A `DataError` if the file is missing, lies outside the root, or cannot be unpacked.
     """
     advice = "put the whole file there, as it is or compressed by gzip (.gz)"
     path = file_inside(name, root, file, advice)

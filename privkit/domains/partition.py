@@ -25,16 +25,7 @@ class Partition(Protocol):
     name: ClassVar[str]
 
     def assign(self, labels: Rows | Tensor, clients: int, seed: int) -> ClientPartition:
-        """Distribute N images over n clients.
-
-        Args:
-            labels: labels of the images, integers [N].
-            clients: number of clients, n ≥ 1.
-            seed: seed of every draw.
-
-        Raises:
-            UsageError: if there are too few images for this number of clients.
-        """
+        """Distribute images with labels [N] over n ≥ 1 clients; a `UsageError` if there are too few images."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +114,8 @@ PARTITIONS: dict[str, str] = {
 
 
 def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
-    """Divide each row's total by its proportions into n whole numbers that sum to the total: int64 [rows, n].
-
-    Args:
-        proportions: shares of the n receivers, [rows, n], ≥ 0; each row sums to one.
-        totals: whole numbers to divide, int64 [rows], ≥ 0.
+    """Divide each row's total by its proportions, [rows, n], ≥ 0 and with sum one, into n whole numbers that sum to the
+    total: int64 [rows, n].
     """
     exact = proportions * totals[:, None]
     counts = np.floor(exact).astype(np.int64)
@@ -137,14 +125,8 @@ def largest_remainder(proportions: NDArray[np.float64], totals: Rows) -> Rows:
 
 
 def stratified(labels: Rows | Tensor, fraction: float, seed: int) -> Tensor:
-    """Draw a random fraction of the records with unchanged class shares, for example an attacker's 10 % of the images.
-
-    Args:
-        labels: labels of the records, integers [N].
-        fraction: share of the records, in (0, 1]; at least one record is taken.
-
-    Returns:
-        Indices of the drawn records, int64, ascending.
+    """Ascending indices, int64, of a random fraction in (0, 1] of the records (at least one) with unchanged class
+    shares, for example an attacker's 10 % of the images.
 
     Source: CutMixSL, Table 3 (reconstruction from 10 % and from 100 % of the training set).
     """
@@ -215,10 +197,8 @@ class ClientPartition:
 
 
 def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
-    """Rounds in an epoch, such that each image is sent about once: ⌊images / (n·B)⌋ for n clients, B = `batch_size`.
-
-    Raises:
-        UsageError: if there are fewer images than one round needs.
+    """Rounds in an epoch, such that each image is sent about once: ⌊images / (n·B)⌋ for n clients, B = `batch_size`. A
+    `UsageError` if there are fewer images than one round needs.
     """
     rounds = images // (clients * batch_size)
     if rounds == 0:
@@ -231,28 +211,17 @@ def rounds_an_epoch(images: int, clients: int, batch_size: int) -> int:
 
 def most_releases(shares: ClientPartition, batch_size: int, rounds: int) -> int:
     """The largest number of times that one image is released in an epoch: ⌈rounds·B / images of the smallest client⌉.
-
-    B is `batch_size`. The privacy accounting charges every record for this number of releases. A client with fewer
-    images than other clients uses its images several times.
+    The privacy accounting charges every record for this number of releases.
     """
     return ceil(rounds * batch_size / int(shares.sizes.min()))
 
 
 def epoch_order(shares: ClientPartition, batch_size: int, generator: Generator, rounds: int) -> Tensor:
-    """Draw the order in which clients use their images in an epoch.
+    """Draw the order in which clients use their images in an epoch: indices into the batch of all private images for
+    each of R = `rounds`, n clients and B = `batch_size` places, int64 [R, n, B].
 
-    Every client permutes its images and uses them in turn, again and again.
-
-    With R rounds and B images per batch, a client of s images releases each image ⌊R·B/s⌋ or ⌈R·B/s⌉ times. Images
-    repeat within a batch only if s < B.
-
-    Args:
-        shares: the clients' images, on the generator's device.
-        batch_size: B ≥ 1, images per client and round.
-        rounds: number of rounds, R ≥ 1.
-
-    Returns:
-        Indices into the batch of all private images, for each round and each of n clients, int64 [R, n, B].
+    Every client permutes its s images and uses them in turn, again and again, so it releases each ⌊R·B/s⌋ or ⌈R·B/s⌉
+    times. Images repeat within a batch only if s < B.
     """
     whole("batch_size", batch_size)
     whole("rounds", rounds)

@@ -114,9 +114,8 @@ def split(pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, v
 def spare(
     pools: Pools, *, private: int, auxiliary: int, test: int, seed: int, validation: int = 0
 ) -> NDArray[np.int64]:
-    """Indices of the training records that `split`, with the same arguments, leaves unused.
-
-    They come in reverse order of `split`'s shuffle, so the records next to its auxiliary part are first.
+    """Indices of the training records that `split`, with the same arguments, leaves unused, in reverse order of its
+    shuffle: the records next to its auxiliary part are first.
     """
     sizes = part_sizes(pools, private=private, auxiliary=auxiliary, test=test, validation=validation)
     order = np.random.default_rng(seed).permutation(len(pools.train))
@@ -135,9 +134,6 @@ def without(batch: Batch, known: Batch) -> Batch:
 def left_out(count: int, records: str, others: int = 0) -> str:
     """A sentence for results: `count` of the adversary's records were left out because they are private or attacked,
     and `others` records replaced them.
-
-    >>> left_out(38, "images", others=38)
-    '38 own images that were drawn are private or attacked ones: left out, and 38 others took their place'
     """
     more = f", and {others} others took their place" if others else ""
     return f"{count} own {records} that were drawn are private or attacked ones: left out{more}" if count else ""

@@ -25,11 +25,7 @@ step."""
 
 @dataclass(frozen=True, kw_only=True)
 class RandomPool:
-    """A pool of random records in place of real data; record i has class i modulo the number of classes.
-
-    >>> RandomPool(count=5, classes=3, domain=Images(shape=(1, 8, 8))).take(np.arange(4)).y
-    tensor([0, 1, 2, 0])
-    """
+    """A pool of random records in place of real data; record i has class i modulo the number of classes."""
 
     count: int  # number of records
     classes: int  # number of classes, or of labels that each record has
@@ -92,14 +88,8 @@ OFFICIAL: Mapping[str, Official] = {
 
 
 def stand_in(spec: Any) -> Pools | None:
-    """Random records with the shape and size of an official dataset, to work without its files.
-
-    The result is None for datasets that need no files.
-
-    >>> from privkit.domains.images.vision import Mnist
-    >>> pools = stand_in(Mnist())
-    >>> len(pools.train), pools.train.take(np.arange(2)).x.shape
-    (60000, torch.Size([2, 1, 28, 28]))
+    """Random records with the shape and size of an official dataset, to work without its files; None for other
+    datasets.
     """
     if (official := OFFICIAL.get(getattr(spec, "name", ""))) is None:
         return None

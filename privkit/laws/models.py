@@ -53,11 +53,7 @@ def fitting(spec: ModelSpec) -> Domain:
 
 def gives_logits(spec: ModelSpec, domain: Domain, classes: int | None = None) -> str:
     """A model's smashed data are finite tokens, feature maps or vectors, and there is one logit for each class.
-
-    Returns a sentence on how the model breaks this requirement; empty if it does not.
-
-    Args:
-        classes: the number of classes of the data; None uses a small number.
+    `classes` is the number of classes of the data; None uses a small number.
     """
     tried = classes or CLASSES
     split = built(spec, domain, classes=tried)
@@ -92,14 +88,8 @@ def weights_follow_the_seed(spec: ModelSpec, domain: Domain) -> str:
 
 
 def a_cut_changes_no_function(spec: ModelSpec, domain: Domain, cuts: Sequence[str] = (), **options: Any) -> str:
-    """At every cut of a model, its two segments together compute the same function, and a later cut moves weights to
-    the client.
-
-    Returns a sentence on how the model breaks this requirement; empty if it does not.
-
-    Args:
-        cuts: the cuts to test, in order; empty tests all of the model's cuts.
-        options: the model's other options.
+    """At every cut (by default all of the model's), the two segments together compute the same function, and a later
+    cut moves weights to the client. `options` are the model's other options.
     """
     if not (is_dataclass(spec) and "cut" in {field.name for field in fields(spec)}):
         return ""

@@ -67,13 +67,8 @@ EVERY: dict[str, Callable[[Component, str], str]] = {
 
 
 def kind_of(given: str) -> str:
-    """The kind of a part, such as "defenses" or "models", from its name.
-
-    Raises:
-        UsageError: if the name fits no kind, or several kinds.
-
-    >>> kind_of("batch_shuffle:keep=.2"), kind_of("privkit.models.convolutional:LeNet5")
-    ('defenses', 'models')
+    """The kind of a part, such as "defenses" or "models", from its name; a `UsageError` if it fits no kind, or
+    several.
     """
     if stages_given(given) is not None:
         return "defenses"
@@ -93,17 +88,8 @@ def kind_of(given: str) -> str:
 
 
 def laws(given: str, kind: str, dataset: str | None = None, root: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Test a part (a defense, model, attack, …) against the laws of its kind: yields each law and a sentence on how the
-    part breaks it.
-
-    The sentence is empty if the law holds.
-
-    Args:
-        given: the part, written as on the command line.
-        kind: one of `KINDS`.
-        dataset: the dataset whose records a model is tested on, written as on the command line; None tests images of
-            usual sizes.
-        root: the folder of datasets.
+    """Test a part, written as on the command line, against the laws of its kind (one of `KINDS`): yields each law and a
+    sentence on how the part breaks it, or "". A model is tested on records of `dataset`, or on images of usual sizes.
     """
     component = parse(kind, given)
     if not is_pair(given):  # privkit specifies a pair itself

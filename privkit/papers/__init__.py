@@ -45,14 +45,7 @@ PAPERS: Mapping[str, Paper] = {
 
 
 def paper(name: str) -> Paper:
-    """Look up a paper, its claims and its experiments, by the name of its folder in privkit.papers.
-
-    Raises:
-        UsageError: if there is no such paper; the message suggests the nearest name.
-
-    >>> paper("dp_cutmixsl").citation
-    'Oh et al., DP-CutMixSL'
-    """
+    """Look up a paper by the name of its folder; a `UsageError` suggests the nearest name."""
     if name not in PAPERS:
         raise unknown("paper", name, PAPERS)
     return PAPERS[name]

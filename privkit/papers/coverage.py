@@ -82,13 +82,9 @@ class Coverage:
         return {name: frozenset(quantities) for name, quantities in found.items()}
 
     def state(self, entry: CoverageEntry, value: PrintedValue | None = None) -> State | None:
-        """The best kind of evidence (such as "run" or "formula") that an entry (evidence for some numbers) has for one
-        printed number.
+        """The best kind of evidence that an entry has for one printed number; None if there is none.
 
-        None if there is no evidence.
-
-        For a figure without numbers, `value` is None, and any measured quantity of the figure's methods counts as
-        evidence.
+        For a figure without numbers, `value` is None, and any measured quantity of the figure's methods counts.
         """
         found: list[State | None] = []
         for pattern in entry.claims:
@@ -108,11 +104,8 @@ class Coverage:
         return min(shown, key=STATES.index, default=None)
 
     def covered(self) -> Iterator[Covered]:
-        """All entries (evidence for some numbers of the paper) that apply, once for each kind of evidence, with the
-        numbers they cover.
-
-        If several entries apply to a printed number, it is listed only in the entry with the best evidence, or the
-        first such entry.
+        """All entries that apply, once for each kind of evidence, with the numbers they cover. A number is listed only
+        in the entry with its best evidence, or the first such entry.
         """
         own: dict[tuple[int, State], list[PrintedValue]] = {}
         for value in printed_values(self.paper):
@@ -137,14 +130,7 @@ class Coverage:
 
 @cache
 def coverage(name: str) -> Coverage:
-    """The evidence that privkit has for every number that a paper prints, or the reason why there is none.
-
-    Raises:
-        UsageError: if there is no such paper.
-
-    >>> coverage("cutmixsl").missing()
-    ()
-    """
+    """The evidence that privkit has for every number that a paper prints, or the reason why there is none."""
     text = (paper(name).folder / "coverage.toml").read_text(encoding="utf-8")
     return Coverage(paper=name, entries=tuple(CoverageEntry(**entry) for entry in parse_toml(text)["entry"]))
 

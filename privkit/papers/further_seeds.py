@@ -19,19 +19,10 @@ _MOST = 10_000
 
 
 def seeds_to_decide(gaps: Collection[float]) -> int | None:
-    """Number of seeds with which Student's interval excludes 0 with probability 0.8, if differences have the mean and
-    spread of `gaps`.
-
-    Args:
-        gaps: differences between two methods, in runs with equal seeds; at least two.
-
-    Returns:
-        A number from 2 to 10,000; None if more seeds are needed, for example if the mean difference is 0.
+    """Number of seeds, 2 to 10,000, with which Student's interval excludes 0 with probability 0.8, if differences have
+    the mean and spread of `gaps` (at least two); None if more are needed, for example if the mean difference is 0.
 
     Source: the power of the two-sided t test, by the noncentral t distribution; Julious 2004.
-
-    >>> seeds_to_decide([0.04, 0.01, 0.03]), seeds_to_decide([0.01, -0.01])
-    (5, None)
     """
     from numpy import mean, std
     from scipy.special import nctdtr, stdtrit
@@ -59,12 +50,9 @@ def decided(gaps: Collection[float]) -> bool:
 
 
 def needed_seeds(gaps: Mapping[int, float]) -> int | None:
-    """Number of new seeds that are needed to decide which of two methods is better; 0 if the first three seeds decide.
-
-    None if fewer than two of the first three seeds were run, or if more than 10,000 seeds would be needed.
-
-    Args:
-        gaps: seed -> difference between the two methods.
+    """Number of new seeds that are needed to decide which of two methods is better; 0 if the first three decide. None
+    if fewer than two of these were run, or if more than 10,000 new seeds would be needed. `gaps` maps seeds to
+    differences.
     """
     first = [gaps[seed] for seed in PILOT if seed in gaps]
     if len(first) < 2:
@@ -73,12 +61,8 @@ def needed_seeds(gaps: Mapping[int, float]) -> int | None:
 
 
 def counted(gaps: Mapping[int, float]) -> dict[int, float]:
-    """Select the differences between two methods (seed -> difference) that are judged.
-
-    If all needed new seeds were run, their differences are judged; otherwise the differences of the first three seeds.
-
-    >>> counted({0: 0.04, 1: 0.01, 2: 0.03, 3: 0.02})
-    {0: 0.04, 1: 0.01, 2: 0.03}
+    """The differences (seed -> difference) that are judged: those of the needed new seeds if all were run; otherwise
+    those of the first three seeds.
     """
     new, needed = sorted(set(gaps) - set(PILOT)), needed_seeds(gaps)
     if needed and len(new) >= needed:

@@ -21,15 +21,11 @@ _PATCH, _CLASSES = 4, 10
 
 
 def mixed_pictures(methods: Mapping[str, str]) -> Figure:
-    """Draw what mixing defenses release of two images: the two originals, then one picture for each method.
+    """Draw what mixing defenses release of two digits: the originals, then one picture for each of `methods` (title ->
+    defense that mixes two images or none), of the images in the first row and of their smashed data in the second.
 
-    In the first row of pictures the methods mix the images themselves, in the second row the images' smashed data.
-
-    Images are two digits that ship with privkit. Smashed data are the tokens of an untrained patch embedding with
-    positions. A token has as many numbers as a patch has pixels, so it is drawn as pixels at the place of its patch.
-
-    Args:
-        methods: title -> defense with options, such as "random_cutmix", which mixes two images or none.
+    Smashed data are the tokens of an untrained patch embedding with positions. A token has as many numbers as a patch
+    has pixels, so it is drawn as pixels at the place of its patch.
 
     Source: DP-CutMixSL Figs. 5 and 12, CutMixSL Figs. 4 and 10.
     """

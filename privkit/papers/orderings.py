@@ -110,20 +110,12 @@ class Judged:
 
 
 def orderings(paper: str) -> tuple[_Ordering, ...]:
-    """The orderings ("A is more accurate than B") that a paper claims, from `orderings.toml` in the paper's folder.
-
-    >>> orderings("dp_cutmixsl")[0].claim
-    'CutMixSL > PSL + Mixup'
-    """
+    """The orderings ("A is more accurate than B") that a paper claims, from `orderings.toml` in the paper's folder."""
     return tuple(_Ordering(**entry) for entry in _toml(f"privkit.papers.{paper}", "orderings.toml").get("ordering", ()))
 
 
 def on_other_data(method: str) -> bool:
-    """Whether a method was run on the digits that ship with privkit, which no paper uses.
-
-    >>> on_other_data("SL, digits"), on_other_data("PSL")
-    (True, False)
-    """
+    """Whether a method was run on the digits that ship with privkit, which no paper uses."""
     return bool(_toml("privkit.papers", "methods.toml")[method]["dataset"] in ("digits", "tiny_digits"))
 
 
@@ -141,14 +133,8 @@ def wanted(paper: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def measured(paper: str, rows: Iterable[Mapping[str, Any]]) -> list[Measured]:
-    """Collect the measured values (accuracy or attack error) of a paper's methods from results of audits.
-
-    Args:
-        rows: results of audits, one dict each, as returned by `audit_rows`.
-
-    Raises:
-        UsageError: if two results of the same method and seed have different values, so that they come from different
-            runs.
+    """Collect the values (accuracy or attack error) of a paper's methods from result rows, as `audit_rows` returns
+    them. A `UsageError` if one method and seed has two values, which come from different runs.
     """
     rows, methods = list(rows), _toml("privkit.papers", "methods.toml")
     measurements = []
@@ -185,9 +171,6 @@ def on_record(paper: str) -> list[Judged]:
 
     The verdict uses the larger of two experiments, provided that both methods were run there with the first three
     seeds. If these seeds do not decide, only new seeds are judged (`further_seeds.counted`).
-
-    >>> {one.verdict for one in on_record("patch_splitnn")} <= {"ordering agrees", "reversed", "undecided"}
-    True
     """
     small, medium = recorded(paper).values()
     whole = {(one.method, one.quantity) for one in medium if set(PILOT) <= set(one.values)}
@@ -205,12 +188,8 @@ def ordering_verdicts(
     measurements: Sequence[Measured],
     counted: Callable[[Mapping[int, float]], Mapping[int, float]] = dict,
 ) -> list[Judged]:
-    """The verdict on each ordering ("A is more accurate than B") of a paper, from differences between runs of A and B
-    with equal seeds.
-
-    Args:
-        measurements: measured values of the paper's methods, as returned by `measured`.
-        counted: function that selects the differences (seed -> difference) that are judged; by default all.
+    """The verdict on each ordering of a paper, from differences between runs with equal seeds; `counted` selects the
+    differences (seed -> difference) that are judged, by default all.
     """
     from privkit.reports.seed_intervals import over_values
 
@@ -254,14 +233,8 @@ def _verdict(gap: Interval | None, published: float | None) -> OrderingVerdict:
 
 
 def audit_rows(path: Path | None = None, size: Size = "small") -> list[dict[str, Any]]:
-    """Read the results of audits from a run folder or a file of JSON lines.
-
-    Args:
-        path: the folder or file; None for the results that ship with privkit.
-        size: which results that ship with privkit, "small" or "medium".
-
-    Raises:
-        UsageError: if there is no such file, or if a line is not a result.
+    """Read result rows from a run folder or a file of JSON lines; if `path` is None, those of this size that ship with
+    privkit. A `UsageError` if there is no such file, or if a line is not a result.
     """
     if path is None:
         name = ROWS_OF[size]
@@ -300,11 +273,7 @@ def _is(row: Mapping[str, Any], method: Mapping[str, str]) -> bool:
 
 
 def without_protocol(defense: str) -> str:
-    """Remove the option `protocol` from a defense's label, because results hold the protocol in a separate field.
-
-    >>> without_protocol("random_cutmix:group=3,protocol=cutmixsl"), without_protocol("none:protocol=psl")
-    ('random_cutmix:group=3', 'none')
-    """
+    """A defense's label without its option `protocol`, which results hold in a separate field."""
     return sub(r"[:,]protocol=.*$", "", defense)
 
 

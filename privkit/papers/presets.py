@@ -21,14 +21,7 @@ PUBLISHED_WORK = {"escalate": 0}  # a paper's attack trains as long as in the pa
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Settings of a preset (a paper's experiment, by name), as input for `privkit.settings.resolve.resolve`.
-
-    Raises:
-        UsageError: if there is no such preset; the message suggests the nearest name.
-
-    >>> preset("dp_cutmixsl")["protocol"]
-    'cutmixsl:grouping=round_robin'
-    """
+    """Settings of a paper's preset by its name, as input for `resolve`; a `UsageError` suggests the nearest name."""
     known = presets()
     if name not in known:
         raise unknown("preset", name, known)
@@ -45,9 +38,6 @@ def preset_settings(path: Path) -> dict[str, Any]:
 def overridden(settings: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a preset, with the user's settings in place of the preset's; in `training`, each option is replaced
     separately.
-
-    >>> overridden({"seed": [0], "training": {"batch_size": 128}}, {"training": "learning_rate=0.1"})
-    {'seed': [0], 'training': {'batch_size': 128, 'learning_rate': 0.1}}
     """
     merged = {**settings, **given}
     own = given.get("training")

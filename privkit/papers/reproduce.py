@@ -47,13 +47,9 @@ def work(
 ) -> Iterator[Work]:
     """The audits (one defense, attack and seed each) of an experiment whose results a paper's orderings need.
 
-    An ordering is a statement such as "A is more accurate than B".
-
     Args:
-        experiment: name of the experiment, such as cutmixsl/table_2_small.
-        path: the file of the experiment's settings.
-        changes: settings that replace the experiment's own settings; results still name the experiment's data and
-            model.
+        experiment: name of the experiment, such as cutmixsl/table_2_small, whose settings are in the file `path`.
+        changes: settings that replace the experiment's own; results still name the experiment's data and model.
         judged: the paper whose orderings are meant; by default the experiment's paper.
         runs: pairs (experiment, defense) of additional audits, whose results also name their experiment.
     """
@@ -100,13 +96,10 @@ def measure_cell(one: Work, out: Path) -> dict[str, Any]:
 
 
 def needed_cells(name: str, table: str, scale: Scale, data_root: str | None = None) -> list[Work]:
-    """The audits (one defense, attack and seed each) that are needed to judge a table of a paper.
+    """The audits (one defense, attack and seed each) that are needed to judge a table of a paper, by orderings and
+    effects.
 
-    A table is judged by statements such as "A is more accurate than B" (orderings) and by the effects of options. Below
-    the paper's scale, reduced experiments of other papers are used as well, because papers share methods.
-
-    Raises:
-        UsageError: if the paper has no such table, or if the table needs no audit.
+    Below the paper's scale, reduced experiments of other papers are used as well, because papers share methods.
     """
     if table not in tables(name):
         raise unknown(f"table of {name}", table, tables(name))

@@ -15,28 +15,12 @@ _OPEN: dict[Basis, str] = {"formula": "no proof covers ", "print": "its own prin
 
 
 def three_sentences(name: str) -> tuple[str, ...]:
-    """Three sentences about a paper's claims: which of them hold, which fail, and which are undecided.
-
-    Raises:
-        UsageError: if there is no such paper.
-
-    >>> three_sentences("cutmixsl")[1].startswith("What fails: ")
-    True
-    """
+    """Three sentences about a paper's claims: which of them hold, which fail, and which are undecided."""
     return tuple(f"{lead}: {'; '.join(parts)}." for lead, parts in findings(name).items())
 
 
 def findings(name: str) -> dict[str, list[str]]:
-    """The parts, at least one each, of the sentences "What holds", "What fails" and "What is open" on a paper.
-
-    The claims are the paper's statements, printed numbers, comparisons of methods, and effects of options.
-
-    Raises:
-        UsageError: if there is no such paper.
-
-    >>> findings("cutmixsl")["What holds"][0]
-    'by formula: upload payload reduction'
-    """
+    """The parts, at least one each, of the sentences "What holds", "What fails" and "What is open" on a paper."""
     compared = paper(name).comparisons()
     ran: list[tuple[str, str]] = [(one.claim, one.verdict) for one in compared if one.basis == "reduced"]
     ran += [(one.ordering.claim, one.verdict) for one in on_record(name)]
@@ -83,11 +67,8 @@ def _data(name: str) -> str:
 
 
 def _stated(compared: Sequence[ComparedClaim], words: Mapping[Basis, str], *verdicts: str) -> Iterator[str]:
-    """Where in the paper the claims with these verdicts are made, such as "Table 11 (2 of 24)"; one text for each kind
-    of check.
-
-    Args:
-        words: kind of check -> the words before the places; claims with another kind of check are left out.
+    """Where in the paper the claims with these verdicts are made, such as "Table 11 (2 of 24)": one text, after its
+    words, for each kind of check in `words`.
     """
     for basis, by in words.items():
         of_basis = [one for one in compared if one.basis == basis]

@@ -26,14 +26,7 @@ class PrintedValue:
 
 @cache
 def printed_values(paper: str) -> tuple[PrintedValue, ...]:
-    """All numbers that a paper prints, in the paper's order.
-
-    Args:
-        paper: name of the paper's folder in privkit.papers.
-
-    >>> len(printed_values("dp_cutmixsl")) > 100
-    True
-    """
+    """All numbers that a paper prints, in the paper's order; `paper` is the name of its folder."""
     text = (files(f"privkit.papers.{paper}") / "values.csv").read_text(encoding="utf-8")
     reading: dict[str, Callable[[str], Any]] = {"value": _number, "spread": _number, "line": int}
     return tuple(
@@ -43,11 +36,7 @@ def printed_values(paper: str) -> tuple[PrintedValue, ...]:
 
 
 def deviations(paper: str) -> tuple[PrintedValue, ...]:
-    """Printed settings of a paper that privkit's experiments do not follow; each value's field `note` says why.
-
-    >>> [one.column for one in deviations("cutmixsl")]
-    ['images a client']
-    """
+    """Printed settings of a paper that privkit's experiments do not follow; each value's field `note` says why."""
     of_settings = (one for one in printed_values(paper) if one.table in ("settings", "Table 2"))
     return tuple(one for one in of_settings if one.note and one.value is not None)
 
@@ -57,14 +46,7 @@ def _number(cell: str) -> float | None:
 
 
 def printed(paper: str, table: str, row: str, column: str) -> float:
-    """One number that a paper prints, by its table, row and column.
-
-    Raises:
-        KeyError: if the paper prints no such number.
-
-    >>> printed("dp_cutmixsl", "Fig. 7", "DP-MixSL", "k₂*")
-    28.55
-    """
+    """One number that a paper prints, by its table, row and column; a `KeyError` if it prints no such number."""
     for value in printed_values(paper):
         if (value.table, value.row, value.column) == (table, row, column) and value.value is not None:
             return value.value

@@ -151,7 +151,7 @@ TOKENS = Records(
     baseline="vocabulary",
     general=(
         *("vocabulary", "token_decoder", "token_search", "nearest_record"),
-        *("token_decoder:passes=8", "token_search:passes=8"),
+        *("vocabulary:passes=8", "token_decoder:passes=8", "token_search:passes=8"),
     ),
 )
 

@@ -2,7 +2,7 @@
 said."""
 
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -80,7 +80,7 @@ def _met(defense: str, seed: int, dataset: str) -> tuple[ImageObservation, Defen
     edge, _, _ = assemble(config, spec, domain, images.splits.classes, seed)
     released = record_rounds(edge.eval(), images.victims, batch_size=batch, seed=seed)
     observation = ImageObservation(
-        image_shape=(domain.shape[0], domain.shape[1], domain.shape[2]),
+        image_shape=cast(tuple[int, int, int], domain.shape),
         batch_size=config.protocol.spec.active * batch,
         views=released.views,
         auxiliary=images.auxiliary.x,
@@ -159,6 +159,19 @@ def test_noise_is_switched_off_and_the_rest_of_the_defense_is_not() -> None:
     assert {view.mixed for view in views} == {2}
     assert len(views) == 2
     assert len(members) == views[0].smashed.shape[0] * 2
+
+
+def test_all_clients_send_a_text_in_the_same_codes_and_a_mask_takes_its_words_away() -> None:
+    """Codes were drawn for each client anew, and an attack on texts failed its control with several clients."""
+    observation, defended = _met("random_cutmix", 0, "definitions")
+    assert observation.auxiliary is not None
+    clients, same = (
+        defended.clients(observation.image_shape),
+        observation.auxiliary[:1].expand(observation.batch_size, -1),
+    )
+    released = clients.query(same, torch.Generator().manual_seed(0)).view.smashed
+    assert torch.equal(released, released[:1].expand_as(released))  # a mixture of one text with itself
+    assert clients.contained(same, torch.ones(same.shape), 1, 0).mean().item() == pytest.approx(0.5)
 
 
 def test_an_attack_that_does_not_undo_a_defense_is_controlled_without_it_and_says_so() -> None:

@@ -17,6 +17,7 @@ from privkit.papers.accurate_sl import denoising as theory
 from privkit.parts.registry import parse
 from privkit.training import Clients, TrainingSpec, evaluate, train
 from privkit.training.round import split_round
+from tests.papers.layers import layer_at
 from tests.small import SHAPE, digits, generator
 
 WIDTH = 6
@@ -159,7 +160,7 @@ def test_estimates_of_the_server_are_those_of_the_theory(layer: nn.Module, noise
             noisy = noise.apply(many, torch.zeros(1, 500), generator(number))[0].smashed
             denoiser(noisy.view(500, *shape))
         weight = layer.get_parameter("weight").detach().flatten(1).double().numpy()
-        truth = theory.LinearLayer.of(weight, x.double().numpy())
+        truth = layer_at(weight, x.double().numpy())
         law = theory.CutNoise(
             law="gaussian" if isinstance(noise, GaussianNoise) else "laplace", scale=noise_scale(noise)
         )

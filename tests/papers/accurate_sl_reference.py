@@ -9,6 +9,7 @@ from privkit.accountants.golden import read_cases
 from privkit.papers.accurate_sl import claims, composition, denoising, denoising_softmax
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 from tests.papers import lemma_a2
+from tests.papers.layers import layer_at
 
 Matrix = Sequence[Sequence[float]]
 Vector = Sequence[float]
@@ -21,22 +22,22 @@ def _noise(sigma: float) -> CutNoise:
 
 def signal(weights: Matrix, features: Vector) -> float:
     """A = ‖MX‖²."""
-    return LinearLayer.of(weights, features).signal
+    return layer_at(weights, features).signal
 
 
 def mask_mse(weights: Matrix, features: Vector, p: float, sigma: float) -> float:
     """Mean squared error of masking."""
-    return denoising.mask_mse(LinearLayer.of(weights, features), p, _noise(sigma))
+    return denoising.mask_mse(layer_at(weights, features), p, _noise(sigma))
 
 
 def scale_mse(weights: Matrix, features: Vector, lam: float, sigma: float) -> float:
     """Mean squared error of scaling."""
-    return denoising.scale_mse(LinearLayer.of(weights, features), lam, _noise(sigma))
+    return denoising.scale_mse(layer_at(weights, features), lam, _noise(sigma))
 
 
 def best_alpha(weights: Matrix, features: Vector, sigma: float) -> float:
     """Best α of one layer."""
-    return lemma_a2.best_alpha(LinearLayer.of(weights, features), _noise(sigma))
+    return lemma_a2.best_alpha(layer_at(weights, features), _noise(sigma))
 
 
 def best_mean_scale(sigma: float) -> float:

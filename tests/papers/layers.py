@@ -4,7 +4,7 @@ from math import sqrt
 
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 
@@ -27,7 +27,14 @@ def matrices(draw: st.DrawFn) -> tuple[list[list[float]], list[float]]:
     return weights, [draw(entry) for _ in range(n)]
 
 
-layers = matrices().map(lambda made: LinearLayer.of(*made))
+def layer_at(weights: ArrayLike, features: ArrayLike) -> LinearLayer:
+    """The layer M = `weights` [m, n] at X = `features` [n]."""
+    m, x = np.asarray(weights, float), np.asarray(features, float)
+    out = m @ x
+    return LinearLayer(signal=float(out @ out), diagonal=float(np.sum((m * x) ** 2)), weight=float(np.sum(m * m)))
+
+
+layers = matrices().map(lambda made: layer_at(*made))
 
 
 def layer_of(seed: int, rows: int, columns: int) -> tuple[Array, Array]:

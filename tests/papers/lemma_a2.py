@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
-from privkit.accountants import validate
-from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer, arrays, finite
+from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 from privkit.shared.array import Array
 
 
@@ -43,10 +42,9 @@ def log_exp_sum(weights: ArrayLike, features: ArrayLike, p: float, noise: CutNoi
     >>> round(np.exp(log_exp_sum([[1.0]], [0.0], 0.5, CutNoise(law="gaussian", scale=1))).item(), 4)
     1.3244
     """
-    m, x = arrays(weights, features)
-    p = validate.real("p", p, least=0, most=1)
-    with np.errstate(all="ignore"):  # ln 0 is meant; `finite` refuses the rest
-        return finite(float(logsumexp(_kept(m, x, p, noise).sum(axis=1))))
+    m, x = np.asarray(weights, float), np.asarray(features, float)
+    with np.errstate(all="ignore"):  # ln 0 is meant
+        return float(logsumexp(_kept(m, x, p, noise).sum(axis=1)))
 
 
 def log_exp_sum_squared(
@@ -69,15 +67,13 @@ def log_exp_sum_squared(
     >>> round(np.exp(log_exp_sum_squared([[1.0]], [0.0], 0.5, CutNoise(law="gaussian", scale=1))).item(), 4)
     4.1945
     """
-    m, x = arrays(weights, features)
-    p = validate.real("p", p, least=0, most=1)
-    validate.choice("mask", mask, ("shared", "per_row"))
+    m, x = np.asarray(weights, float), np.asarray(features, float)
     with np.errstate(all="ignore"):
         if mask == "shared" or p in (0, 1):
             logs = [_kept(m + row, x, p, noise).sum(axis=1) for row in m]  # row by row: m²n numbers may be too many
         else:
             logs = [_kept_apart(m, i, x, p, noise).sum(axis=1) for i in range(len(m))]
-        return finite(float(logsumexp(np.concatenate(logs))))
+        return float(logsumexp(np.concatenate(logs)))
 
 
 def _kept(m: Array, x: Array, p: float, noise: CutNoise) -> Array:
@@ -98,16 +94,11 @@ def _kept_apart(m: Array, i: int, x: Array, p: float, noise: CutNoise) -> Array:
 
 
 def best_alpha(layer: LinearLayer, noise: CutNoise) -> float:
-    """α* = 1/λ* = 1 + σ²F/A.
-
-    Raises:
-        ValueError: where MX = 0: no finite α is best.
+    """α* = 1/λ* = 1 + σ²F/A, for A > 0.
 
     Source: derived from Xu et al., Eq. 13.
 
     >>> best_alpha(LinearLayer(signal=4, diagonal=2, weight=1), CutNoise(law="gaussian", scale=1))
     1.25
     """
-    if layer.signal == 0:
-        raise ValueError("signal must be a number > 0 for a best alpha, got 0: with MX = 0 the best scale is λ = 0")
-    return finite(1 + finite(noise.variance * layer.weight) / layer.signal)
+    return 1 + noise.variance * layer.weight / layer.signal

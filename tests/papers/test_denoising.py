@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from privkit.papers.accurate_sl import denoising as theory
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer
 from tests.papers import lemma_a2
-from tests.papers.layers import drawn, layer_of, layers, matrices, noises, shares, z_score
+from tests.papers.layers import drawn, layer_at, layer_of, layers, matrices, noises, shares, z_score
 
 
 def test_masks_of_their_own_for_each_row_give_another_second_moment() -> None:
@@ -47,7 +47,7 @@ def test_mse_against_monte_carlo(
     law: str, seed: int, rows: int, columns: int, scale: float, p: float, mask: str
 ) -> None:
     weights, features = layer_of(seed, rows, columns)
-    layer, noise = LinearLayer.of(weights, features), CutNoise(law=law, scale=scale)  # type: ignore[arg-type]
+    layer, noise = layer_at(weights, features), CutNoise(law=law, scale=scale)  # type: ignore[arg-type]
     generator, count = np.random.default_rng(100 + seed), 60_000
     noisy = features + drawn(generator, law, scale, (count, columns))
     clean = weights @ features
@@ -73,7 +73,7 @@ def test_mask_mse_is_the_mean_over_every_mask(
         bias = weights @ features - weights @ (np.array(kept) * features)
         spread = noise.variance * np.sum((weights * np.array(kept)) ** 2)
         total += probability * (bias @ bias + spread)
-    assert theory.mask_mse(LinearLayer.of(*made), p, noise) == pytest.approx(total, rel=1e-9, abs=1e-12)
+    assert theory.mask_mse(layer_at(*made), p, noise) == pytest.approx(total, rel=1e-9, abs=1e-12)
 
 
 @given(layer=layers, noise=noises, p=shares)
@@ -159,8 +159,7 @@ def test_condition_ii_says_when_scaling_is_no_worse(layer: LinearLayer, noise: C
 def test_averages_against_monte_carlo(rows: int, columns: int) -> None:
     generator = np.random.default_rng(rows)
     found = [
-        LinearLayer.of(generator.uniform(-1, 1, (rows, columns)), generator.uniform(-1, 1, columns))
-        for _ in range(20_000)
+        layer_at(generator.uniform(-1, 1, (rows, columns)), generator.uniform(-1, 1, columns)) for _ in range(20_000)
     ]
     average = LinearLayer.average(rows=rows, columns=columns)
     for name in ("signal", "diagonal", "weight"):

@@ -20,6 +20,7 @@ from privkit.domains.base import Batch
 from privkit.domains.domain import Domain
 from privkit.domains.images.domain import Images
 from privkit.domains.tables.domain import Tables
+from privkit.domains.tokens.domain import Tokens
 from privkit.errors import PrivkitError, one_line
 from privkit.shared.seeds import derive
 from privkit.torch_utils.seeded import seeded
@@ -31,6 +32,7 @@ from privkit.wire.queries import Queries
 
 _INSIDE = 0.99  # share by which records move to the mean image before derivatives: a clip at 1 has none for white
 _WHOLE = 1e-4  # share of a difference's square that a projection may miss and still count as complete
+_HALF = 0.5  # least projection of a 1 at a word's place for a release that contains the word
 _HALVINGS = 8  # most halvings of records until the defense's bounds no longer change them
 _UNDONE = frozenset({"maps", "scales", "masks", "mixes", "permutes", "shortens"})
 """Effects of a stage that an attack must undo; clipping and parts only remove something from a record."""
@@ -107,7 +109,7 @@ class HonestClients:
                 f"itself has {tokens.shape[-1]}"
             )
         if marked and tokens.ndim == 3 and isinstance(own, Images):
-            whose = Marked(lower, places=edge.defense.position_embedding)
+            whose = Marked(lower, *tokens.shape[1:], places=edge.defense.position_embedding)
             if block is None or whose(own.zeros(1)).shape[2] <= smashed.shape[2]:
                 lower = whose
         if block is not None:
@@ -131,14 +133,18 @@ class HonestClients:
         return crossed.views, crossed.members[: len(crossed.members) // passes]
 
     def contained(self, records: Tensor, apart: Tensor, passes: int, seed: int) -> Tensor:
-        """The part of image records that the release contains; other records are returned whole."""
-        if not isinstance(self.domain, Images):
+        """The part of image records that the release contains; of texts, the differences at places that it contains.
+
+        Table rows are returned whole.
+        """
+        if isinstance(self.domain, Tables):
             return apart
-        shape = (-1, self.edge.lowers.copies, self.batch_size)
-        center = records.mean(0)
+        shape, texts = (-1, self.edge.lowers.copies, self.batch_size), isinstance(self.domain, Tokens)
+        center = 0 if texts else records.mean(0)
         rounds = (center + _INSIDE * (records - center)).unflatten(0, shape)
+        wanted = torch.ones_like(apart) if texts else apart  # a word is in the release or not, whatever was guessed
         parts = []
-        for number, (given, direction) in enumerate(zip(rounds, apart.unflatten(0, shape), strict=True)):
+        for number, (given, direction) in enumerate(zip(rounds, wanted.unflatten(0, shape), strict=True)):
             seen = direction
             for often in dict.fromkeys((1, passes)):  # a pass that contains all of it makes the others superfluous
                 release = partial(self._released, often, len(rounds), derive(seed, number))
@@ -146,12 +152,13 @@ class HonestClients:
                 if (direction - seen).square().sum() <= _WHOLE * direction.square().sum():
                     break
             parts.append(seen)
-        return torch.stack(parts).flatten(0, 2)
+        part = torch.stack(parts).flatten(0, 2)
+        return torch.where(part > _HALF, apart, 0) if texts else part
 
     def _released(self, passes: int, rounds: int, seed: int, images: Tensor) -> Tensor:
         """All that the server sees if clients send images [n, B, C, H, W] `passes` times, as one differentiable vector.
 
-        `rounds` is the number of rounds from one sending of these images to the next.
+        Of texts, they are float [n, B, T]. `rounds` is the number of rounds from one sending of these to the next.
         """
         edge, seen = self.edge, []
         draws = Generator(images.device).manual_seed(seed)

@@ -14,26 +14,15 @@ _AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 
 
 def augment(images: Tensor, kind: str, generator: Generator) -> Tensor:
-    """Shift every image at random. Some kinds also mirror it with probability one half, or change its colors.
+    """Shift every image at random; some kinds also mirror it with probability one half, or change its colors.
 
     Args:
         images: images, float [N, C, H, W], or [n, B, C, H, W] for n clients with batches of B images.
         kind: "none", "crop" (shifts of up to an eighth of each side, filled with zeros: a random crop after padding),
             "crop_flip" (mirrored, too) or "histology" (turned upside down and given random colors, too).
 
-    Returns:
-        Images of the same shape; with "none" the same tensor, without a random draw.
-
-    Raises:
-        UsageError: if the kind is unknown, or for "histology" on images without colors.
-
     Source: crop and flip as in He et al. 2016 §4.2 (four pixels of 32); "histology" as in Mabuchi and Ishikawa, Patch
     SplitNN, §4.2 on PCam.
-
-    >>> image = torch.arange(64.0).view(1, 1, 8, 8)
-    >>> augment(image, "crop", torch.Generator().manual_seed(0))[0, 0, :2]
-    tensor([[ 0.,  8.,  9., 10., 11., 12., 13., 14.],
-            [ 0., 16., 17., 18., 19., 20., 21., 22.]])
     """
     if kind not in _AUGMENTATIONS:
         raise unknown("augmentation", kind, _AUGMENTATIONS)
@@ -86,10 +75,8 @@ _LUMINANCE = (0.299, 0.587, 0.114)
 
 
 def jitter(images: Tensor, generator: Generator) -> Tensor:
-    """Change brightness, contrast, saturation and hue of every image, in this order, and make some of them grey.
-
-    Args:
-        images: images, float [N, 3, H, W] in [0, 1]; another number of channels raises a ValueError.
+    """Change brightness, contrast, saturation and hue of every image, float [N, 3, H, W] in [0, 1], in this order, and
+    make some of them grey.
 
     Source: torchvision's ColorJitter and RandomGrayscale with the settings of Mabuchi and Ishikawa, §4.2. The original
     ColorJitter also draws the order of the four changes.

@@ -111,9 +111,8 @@ class _DecodedPool:
 
 
 def open_picture(path: str) -> Any:
-    """Decode a picture file with its own number of channels and bits.
-
-    torchvision's loader would instead convert it to 8-bit color and clip 16-bit grey.
+    """Decode a picture file with its own channels and bits; torchvision's loader converts it to 8-bit color, clipping
+    16 bits.
     """
     from PIL import Image
 
@@ -134,15 +133,10 @@ def decoded_pools(
     validation: Any = None,
     grey: bool = False,
 ) -> Pools:
-    """Build the parts of a dataset from torchvision datasets that decode one picture at a time.
+    """Build the parts of a dataset from torchvision datasets, which give (PIL image, target) for an index.
 
-    Args:
-        train: dataset that returns (PIL image, target) for an index.
-        test: the dataset of the official test part; None if there is no such part.
-        file: function from a part and a picture's index to the picture's file, for error messages.
-        labels: function that returns the labels of a part, [N], or 0 and 1 in [N, L]; a ValueError if N differs from
-            the number of pictures.
-        grey: whether pictures are converted to one channel, the brightness.
+    `file` gives the file of a part's picture, for error messages, and `labels` the labels of a part, [N], or 0 and 1 in
+    [N, L]. With `grey`, pictures are converted to one channel, the brightness.
     """
     channels = 1 if grey else 3
 

@@ -25,10 +25,8 @@ _DARK = 0.25
 
 
 def scale_of(images: NDArray[np.generic]) -> float:
-    """The divisor that brings a user's array to [0, 1]: 255 for uint8, 65535 for uint16, 1 for booleans and floats.
-
-    Raises:
-        DataError: for other number types, and for shapes other than [N, H, W] and [N, H, W, C].
+    """The divisor that brings a user's array to [0, 1]: 255 for uint8, 65535 for uint16, 1 for booleans and floats. A
+    `DataError` for other number types, and for shapes other than [N, H, W] and [N, H, W, C].
     """
     scales = {"uint8": 255.0, "uint16": 65535.0, "bool": 1.0, "float16": 1.0, "float32": 1.0, "float64": 1.0}
     if images.dtype.name not in scales:
@@ -44,12 +42,8 @@ def scale_of(images: NDArray[np.generic]) -> float:
 
 
 def check_array(images: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Check the shape, number type and range of a user's images, and return them with the channels on the last axis.
-
-    N images may have the shape [N, H, W], [N, H, W, C] or, as in torch, [N, C, H, W].
-
-    Raises:
-        DataError: for shapes, number types and ranges that `scale_of` or `check_images` refuses.
+    """A user's images [N, H, W], [N, H, W, C] or [N, C, H, W], checked, with the channels on the last axis; a
+    `DataError` for shapes, number types and ranges that `scale_of` or `check_images` refuses.
     """
     if images.ndim == 4 and images.shape[1] in _CHANNELS and images.shape[3] not in _CHANNELS:
         images = images.transpose(0, 2, 3, 1)
@@ -85,9 +79,8 @@ def check_images(x: Tensor) -> None:
 
 
 def clipping_warning(x: Tensor) -> str:
-    """A warning for the user if images look clipped at white, or use only a small part of [0, 1]; otherwise "".
-
-    Such images have large constant areas, which are easy to guess, so every reconstruction would look close.
+    """A warning if images look clipped at white, or use only a small part of [0, 1]; otherwise "". Such images have
+    large constant areas, which are easy to guess, so every reconstruction would look close.
     """
     if not len(x):
         return ""
@@ -176,12 +169,7 @@ class Images:
         return image_scores(truth.cpu().numpy(), guess.cpu().numpy(), data_range=1.0)
 
     def distances(self, guess: Tensor, truth: Tensor) -> Values:
-        """The MSE between each of G guesses and each of N images: [G, N].
-
-        >>> grey = torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1, 1)
-        >>> Images.of(grey).distances(grey[:1], grey)
-        array([[0.  , 0.25, 1.  ]])
-        """
+        """The MSE between each of G guesses and each of N images: [G, N]."""
         a, b = (images.cpu().flatten(1).double().numpy() for images in (guess, truth))
         squares = np.square(a).sum(1)[:, None] + np.square(b).sum(1) - 2 * a @ b.T
         return np.asarray(squares.clip(0) / a.shape[1])

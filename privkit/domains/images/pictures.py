@@ -195,12 +195,8 @@ class ImageFolder(Checked):
 
 
 def opened_folders(name: str, folders: Sequence[Path], size: int, called: str, *, grey: bool = False) -> Pools:
-    """Open picture folders, which hold one folder per class, as the parts of a dataset.
-
-    Args:
-        folders: the training folder and optionally the test folder, with the same class names.
-        size: side in pixels after centre cropping.
-        called: name of the path in error messages.
+    """Open the training folder and optionally the test folder, each with one folder of pictures per class, as the parts
+    of a dataset. `size` is the side in pixels after centre cropping, and `called` the path's name in error messages.
     """
     from torchvision import datasets
 

@@ -22,22 +22,14 @@ _DELIMITER = re.compile("[;\t]")  # delimiters of spreadsheets whose numbers hav
 def csv_columns(
     name: str, root: Path, file: str, needed: Sequence[tuple[str, str]], filled: Collection[str], *, skip_bad: bool
 ) -> tuple[dict[str, tuple[str, ...]], tuple[str, ...]]:
-    """Read the columns of a CSV file with a header.
+    """The columns of a CSV file with a header, by name, and one sentence that counts omitted rows, or ().
 
     Args:
-        name: the dataset's name, for error messages.
-        root: the folder of the file.
-        file: name of the file in this folder, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
+        file: name of the file in `root`, plain or gzip (.gz); UTF-8, with or without a byte-order mark.
         needed: pairs of a dataset's option and the column that this option names; the file must have these columns.
         filled: columns in which no cell may be empty.
-        skip_bad: whether to leave out bad rows, which have missing or extra cells or an empty cell in `filled`.
-
-    Returns:
-        A dictionary from a column's name to its cells; and one sentence that counts omitted rows, or ().
-
-    Raises:
-        DataError: if the file is missing or not CSV, if a needed column or all good rows are missing, if two columns
-            have one name, or, without `skip_bad`, if a row is bad.
+        skip_bad: whether to leave out bad rows, which have missing or extra cells or an empty cell in `filled`;
+            otherwise they are a `DataError`, as is a file without good rows or with two columns of one name.
     """
     path = root / file
     # spreadsheets begin a file with a byte-order mark, which is part of no name
@@ -74,20 +66,14 @@ def csv_columns(
 def dense_and_categorical(
     columns: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, NDArray[np.float64]], dict[str, Sequence[str]]]:
-    """Separate the dense columns, whose cells are all numbers or empty (NaN), from all other, categorical columns.
-
-    >>> dense_and_categorical({"age": ["30", ""], "city": ["Rome", "4"]})
-    ({'age': array([30., nan])}, {'city': ['Rome', '4']})
-    """
+    """Separate the dense columns, whose cells are all numbers or empty (NaN), from all other, categorical columns."""
     dense = {name: numbers for name, cells in columns.items() if (numbers := _numbers(cells)) is not None}
     return dense, {name: cells for name, cells in columns.items() if name not in dense}
 
 
 def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
-    """Refuse a label column that probably holds ids or measurements, since it has too many different values.
-
-    Raises:
-        DataError: if there are at least 20 different labels, but fewer than two records per label on average.
+    """Refuse a label column that probably holds ids or measurements: at least 20 different labels, but fewer than two
+    records per label on average.
     """
     if len(labels) >= 20 and 2 * len(classes := set(labels)) > len(labels):
         raise DataError(
@@ -97,11 +83,7 @@ def need_classes(name: str, column: str, labels: Sequence[str]) -> None:
 
 
 def nearly_dense(categorical: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-    """A hint for each categorical column in which most cells are numbers, since it may be meant as dense (numeric).
-
-    >>> nearly_dense({"age": ["30", "", "40", "N/A"], "city": ["Rome", "4", "Bonn"]})
-    ("the column 'age' is categorical: 1 of its 4 cells is not a number, such as 'N/A'; empty it for a dense column",)
-    """
+    """A hint for each categorical column in which most cells are numbers, since it may be meant as dense (numeric)."""
     found = []
     for name, cells in categorical.items():
         words = [cell for cell in cells if _numbers([cell]) is None]

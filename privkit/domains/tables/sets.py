@@ -36,11 +36,6 @@ def table_pools(
         categorical: columns of categories by name, each with words [N]; a missing word is the category "".
         labels: the class of each row; classes are numbered in alphabetical order.
         parties: number of the party that holds each column, if there are several parties; see `Tables`.
-        notes: sentences for readers of the results.
-
-    >>> pools = table_pools({"mpg": np.array([10.0, 30.0, np.nan])}, {"fuel": ["gas", "oil", "gas"]}, ["a", "b", "a"])
-    >>> pools.train.x.tolist()
-    [[0.0, 0.0], [1.0, 1.0], [0.5, 0.0]]
     """
     columns, ranges = [], []
     for name, numbers in dense.items():

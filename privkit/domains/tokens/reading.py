@@ -29,7 +29,6 @@ _UNKNOWN_NAMES = ("[UNK]", "<unk>")
 @dataclass(frozen=True, kw_only=True)
 class _Subwords:
     """A Hugging Face tokenizer with new ids: 0 for padding, 1 for the unknown token, then the other tokens in order.
-
     ALBERT's ids have this order already, so its pretrained embedding fits.
     """
 
@@ -93,16 +92,10 @@ def read_texts(
     vocabulary: int,
     notes: tuple[str, ...] = (),
 ) -> Pools:
-    """Build a dataset of labelled texts.
+    """Build a dataset of labelled texts, at least one of them for training; classes are numbered in alphabetical order.
 
-    Args:
-        train: label and text of each training record, at least one record; classes are numbered in alphabetical order.
-        test: label and text of each test record; empty if there is no test part.
-        vocabulary: largest number of ids; the most frequent tokens of the training texts get ids, and ties are broken
-            alphabetically.
-        unit: "words" or "characters", the tokens of a text.
-        length: number of tokens kept of each text.
-        notes: sentences for readers of the results.
+    The most frequent tokens ("words" or "characters") of the training texts get the `vocabulary` ids, and ties are
+    broken alphabetically. `length` tokens of each text are kept.
 
     >>> pools = read_texts([("a", "anna"), ("b", "bo")], unit="characters", length=3, vocabulary=10)
     >>> pools.train.domain.vocabulary, pools.train.x.tolist()

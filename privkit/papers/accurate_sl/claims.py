@@ -17,34 +17,24 @@ _Noise = Literal["independent", "backpropagated"]
 
 
 def theorem_3_5_epsilon(sensitivity: float, sigma: float, delta: float) -> float:
-    """ε of the Gaussian mechanism by the classical formula of Theorem 3.5: √(2·ln(1.25/δ))·Δ/σ.
-
-    Δ > 0 is the L2 sensitivity, σ > 0 the noise's standard deviation, and δ lies in (0, 1). The formula is proven for ε
-    < 1 only.
+    """ε of the Gaussian mechanism by the classical formula √(2·ln(1.25/δ))·Δ/σ, proven for ε < 1 only. Δ > 0 is the L2
+    sensitivity, σ > 0 the noise's standard deviation, and δ lies in (0, 1).
 
     Source: the accurate split learning paper, Theorem 3.5 (Dwork and Roth 2014, Theorem 3.22).
-
-    >>> round(theorem_3_5_epsilon(16, 0.3, 1e-5), 4)
-    258.3896
     """
     shift = validate.real("sensitivity", sensitivity, above=0) / validate.real("sigma", sigma, above=0)
     return _finite("sigma", sigma, _constant(delta) * shift)
 
 
 def theorem_3_5_limit(delta: float) -> tuple[float, float]:
-    """The largest ε for which Theorem 3.5's formula is a valid bound at δ, and the μ = Δ/σ (sensitivity/noise) where it
-    is reached.
-
-    The theorem is proven for ε < 1 only.
+    """The largest ε for which Theorem 3.5's formula is a valid bound at δ, and the μ = Δ/σ (sensitivity/noise) of this
+    ε.
 
     The formula claims ε = c·μ with c = √(2·ln(1.25/δ)). The exact δ at this ε grows with μ from 0 to 1, since its
     derivative φ(μ/2 − c) − c·e^{cμ}Φ(−μ/2 − c) is positive by Mills' ratio. So it equals the claimed δ at exactly one
     μ.
 
     Source: derived from Balle and Wang 2018, Theorem 8.
-
-    >>> [round(x, 4) for x in theorem_3_5_limit(1e-5)]
-    [8.4198, 1.7379]
     """
     from scipy.optimize import brentq
 
@@ -61,20 +51,10 @@ def theorem_3_5_limit(delta: float) -> tuple[float, float]:
 
 
 def theorem_3_5(*, sensitivity: float, sigma: float, delta: float) -> Certificate:
-    """What Theorem 3.5 claims for one release, as a certificate.
-
-    The certificate's `lower` is the exact ε; the claim is `sound` if the claimed ε is at least as large. The formula is
-    proven for ε < 1, and holds up to `theorem_3_5_limit`.
-
-    Args:
-        sensitivity: L2 sensitivity Δ > 0.
-        sigma: standard deviation of the noise, > 0.
-        delta: δ in (0, 1).
+    """What Theorem 3.5 claims for one release, as a certificate whose `lower` is the exact ε. The claim is `sound` if
+    the claimed ε is at least as large, which holds up to `theorem_3_5_limit`. Arguments as in `theorem_3_5_epsilon`.
 
     Source: the accurate split learning paper, Theorem 3.5; compared with Balle and Wang 2018, Theorem 8.
-
-    >>> [theorem_3_5(sensitivity=s, sigma=1.0, delta=1e-5).sound for s in (1.0, 2.0)]
-    [True, False]
     """
     claim = theorem_3_5_epsilon(sensitivity, sigma, delta)
     mu = float(sensitivity) / float(sigma)
@@ -114,9 +94,6 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
     (`gaussian.mu_for`).
 
     Source: derived from the accurate split learning paper, Theorem 3.7.
-
-    >>> round(theorem_3_7_mu(1.0, 1e-5), 4)
-    0.2284
     """
     e, z = validate.real("epsilon", epsilon, above=0), float(ndtri(validate.delta(delta)))
     root = sqrt(z * z + 2 * e)
@@ -124,16 +101,8 @@ def theorem_3_7_mu(epsilon: float, delta: float) -> float:
 
 
 def theorem_3_7(*, epsilon: float, delta: float, noise: _Noise) -> Certificate:
-    """What Theorem 3.7 claims, as a certificate: (ε, δ)-DP if the sensitivity is small enough.
-
-    Args:
-        noise: "independent" for Gaussian noise that does not depend on the data, or "backpropagated" for the noise that
-            reaches a gradient in the paper's training.
-
-    Source: the accurate split learning paper, Theorem 3.7.
-
-    >>> theorem_3_7(epsilon=1.0, delta=1e-5, noise="backpropagated").sound
-    False
+    """What Theorem 3.7 claims, as a certificate: (ε, δ)-DP if the sensitivity is small enough. `noise` is "independent"
+    of the data, or "backpropagated" for the noise that reaches a gradient in the paper's training.
     """
     if noise not in get_args(_Noise):
         raise ValueError(f"noise must be one of {', '.join(get_args(_Noise))}, got {noise!r}")
@@ -165,9 +134,6 @@ def laplace_epsilon(dimensions: int, scale: float, *, norm: Literal["l1", "l2"])
     published).
 
     Source: Dwork et al. 2006 (L1); the accurate split learning paper, Table 11 (L2).
-
-    >>> laplace_epsilon(16, 0.5, norm="l1"), laplace_epsilon(16, 0.5, norm="l2")
-    (64.0, 16.0)
     """
     if norm not in ("l1", "l2"):
         raise ValueError(f"norm must be l1 or l2, got {norm!r}")

@@ -31,7 +31,7 @@ from privkit.papers.accurate_sl.denoising_softmax import (
     loss_slope,
     softmax_loss_gap,
 )
-from privkit.papers.accurate_sl.table_11 import Table11Row, table_11
+from privkit.papers.accurate_sl.table_11 import TABLE_11, PrintedBound
 from privkit.papers.contract import ComparedClaim
 
 _LAYERS = tuple(LinearLayer(signal=a, diagonal=b, weight=1.0) for a, b in product((0.1, 1.0, 4.0), (0.1, 1.0, 4.0)))
@@ -45,7 +45,7 @@ def comparisons() -> Iterator[ComparedClaim]:
     yield from _linear_layer()
     yield from _softmax()
     yield from _privacy()
-    yield from (_bound(row) for row in table_11())
+    yield from (_bound(row) for row in TABLE_11)
     yield from effects.comparisons()
 
 
@@ -128,8 +128,7 @@ def _softmax() -> Iterator[ComparedClaim]:
 
 def _privacy() -> Iterator[ComparedClaim]:
     limit, _ = theorem_3_5_limit(_DELTA)
-    bounds = list(table_11())
-    largest = max(row.certificate.epsilon for row in bounds if row.printed.noise == "gaussian")
+    largest = max(row.epsilon for row in TABLE_11 if row.noise == "gaussian")
     yield ComparedClaim(
         claim="Theorem 3.5: ε = √(2 ln(1.25/δ))·Δ/σ, proven for ε < 1",
         published=1.0,
@@ -169,20 +168,20 @@ def _privacy() -> Iterator[ComparedClaim]:
         )
     yield ComparedClaim(
         claim="§B.8: for a whole training, Theorem A.7 gives a large bound",
-        published=log10_theorem_a7_epsilon(bounds[0].certificate.epsilon, 1000, _DELTA),
+        published=log10_theorem_a7_epsilon(TABLE_11[0].epsilon, 1000, _DELTA),
         quantity="log10 of ε after 1,000 rounds of Table 11's first row",
         verdict="reproduced",
         why="the theorem's ε grows like e^ε of one round",
     )
 
 
-def _bound(row: Table11Row) -> ComparedClaim:
-    bound = row.printed
+def _bound(bound: PrintedBound) -> ComparedClaim:
+    certificate = bound.certificate
     return ComparedClaim(
         claim=f"Table 11: {bound.name}, {bound.noise} noise {bound.scale:g}",
         published=bound.epsilon,
-        ours=row.exact,
+        ours=certificate.lower,
         quantity=f"ε at δ = {bound.delta:g}",
-        verdict="holds" if row.certificate.sound else "fails",
-        why=row.certificate.objection or "the printed ε is above the exact one",
+        verdict="holds" if certificate.sound else "fails",
+        why=certificate.objection or "the printed ε is above the exact one",
     )

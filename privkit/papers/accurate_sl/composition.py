@@ -20,24 +20,15 @@ _TAKEN = {
 
 
 def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Drift = "published") -> float:
-    """ε′ of T ≥ 1 rounds together, by advanced composition, if each round has ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε).
+    """ε′ of T ≥ 1 rounds together, by advanced composition, if each round has ε ≥ 0: ε√(2T·ln(1/δ′)) + T·ε·d(ε). It is
+    infinite beyond the largest float (`log10_theorem_a7_epsilon` is not).
 
     Args:
         slack: δ′ in (0, 1); the paper writes "for all δ′ > 0", but a probability must be below 1.
-        drift: which drift d(ε) to use: e^ε − 1 ("published"), or the smaller (e^ε − 1)/(e^ε + 1)
-            ("kairouz_oh_viswanath").
-
-    Returns:
-        ε′; infinity if it exceeds the largest float, as with the published d from ε ≈ 700 on; then use
-        `log10_theorem_a7_epsilon`.
+        drift: which d(ε) to use: e^ε − 1 ("published"), or the smaller (e^ε − 1)/(e^ε + 1) ("kairouz_oh_viswanath").
 
     Source: the accurate split learning paper, Theorem A.7 (Dwork, Rothblum and Vadhan 2010, Theorem III.3); the smaller
     drift: Kairouz, Oh and Viswanath 2015, Theorem 3.4.
-
-    >>> round(theorem_a7_epsilon(0.1, 100, 1e-5), 6)
-    5.850235
-    >>> round(theorem_a7_epsilon(0.1, 100, 1e-5, drift="kairouz_oh_viswanath"), 6)
-    5.29811
     """
     e, t, spread = _a7(epsilon, rounds, slack)
     if drift not in get_args(_Drift):
@@ -48,13 +39,7 @@ def theorem_a7_epsilon(epsilon: float, rounds: int, slack: float, *, drift: _Dri
 
 
 def log10_theorem_a7_epsilon(epsilon: float, rounds: int, slack: float) -> float:
-    """log10 of ε′ of T = `rounds` rounds by Theorem A.7 as published (advanced composition), if each round has ε > 0.
-
-    It is finite even if ε′ exceeds the largest float. `slack` is δ′ in (0, 1).
-
-    >>> round(log10_theorem_a7_epsilon(6142.83, 1000, 1e-5), 2)
-    2674.59
-    """
+    """log10 of `theorem_a7_epsilon` as published, for ε > 0; finite even if ε′ exceeds the largest float."""
     e, t, spread = _a7(epsilon, rounds, slack)
     if e == 0:
         raise ValueError("epsilon must be a finite number > 0, got 0: the composed ε is 0 and has no logarithm")
@@ -64,7 +49,8 @@ def log10_theorem_a7_epsilon(epsilon: float, rounds: int, slack: float) -> float
 
 
 def theorem_a7(per_round: Certificate, *, rounds: int, slack: float, lower_model: LowerModel) -> Certificate:
-    """What Theorem A.7 (advanced composition) claims for T = `rounds` adaptive rounds, as a certificate.
+    """What Theorem A.7 (advanced composition) claims for T = `rounds` adaptive rounds, as a certificate. Its ε is
+    infinite if the total δ is 1 or more, or if ε′ exceeds the largest float.
 
     Args:
         per_round: certificate of one round with finite ε; if it is unsound, the result is unsound, too.
@@ -72,15 +58,7 @@ def theorem_a7(per_round: Certificate, *, rounds: int, slack: float, lower_model
         lower_model: how the lower segment is trained: "frozen", "trained" (on raw data), "averaged" (on raw data, and
             averaged over clients) or "dp_trained".
 
-    Returns:
-        A certificate; its ε is infinite if the total δ is 1 or more, or if ε′ exceeds the largest float.
-
     Source: the accurate split learning paper, Theorem A.7.
-
-    >>> from privkit.papers.accurate_sl.claims import theorem_3_5
-    >>> once = theorem_3_5(sensitivity=0.02, sigma=1.0, delta=1e-7)
-    >>> round(theorem_a7(once, rounds=100, slack=1e-5, lower_model="frozen").epsilon, 4)
-    6.8715
     """
     if lower_model not in get_args(LowerModel):
         raise ValueError(f"lower_model must be one of {', '.join(get_args(LowerModel))}, got {lower_model!r}")

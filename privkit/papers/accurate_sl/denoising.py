@@ -3,34 +3,22 @@ masked or scaled.
 
 Smashed data X in R^n arrive as X + Z with noise Z; the next layer is linear, M in R^(m×n). Masking keeps each
 coordinate with probability p in [0, 1], and scaling multiplies all coordinates by λ = 1/α in [0, 1]; p = 1 and λ = 1
-have no effect. Both are post-processing and leave ε unchanged. A result outside the range of floats raises a
-ValueError.
+have no effect. Both are post-processing and leave ε unchanged. A, B and F are the fields of `LinearLayer`, and σ² is
+the variance of the noise.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isfinite
 from typing import Literal
-
-import numpy as np
-from numpy.typing import ArrayLike
-
-from privkit.accountants import validate
-from privkit.constraints import Checked, NonNegative, Positive
-from privkit.shared.array import Array
 
 
 @dataclass(frozen=True, kw_only=True)
-class CutNoise(Checked):
-    """The law and scale of independent noise on every coordinate of the smashed data.
-
-    >>> CutNoise(law="laplace", scale=0.5).variance
-    0.5
-    """
+class CutNoise:
+    """The law and scale of independent noise on every coordinate of the smashed data."""
 
     law: Literal["gaussian", "laplace"]  # "gaussian" or "laplace"
-    scale: Positive  # standard deviation σ of Gaussian noise, scale b of Laplace noise (whose variance is 2b²), > 0
+    scale: float  # standard deviation σ of Gaussian noise, scale b of Laplace noise (whose variance is 2b²), > 0
 
     @property
     def variance(self) -> float:
@@ -39,174 +27,94 @@ class CutNoise(Checked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearLayer(Checked):
+class LinearLayer:
     """Three numbers of a linear layer M and smashed data X that determine how masking or scaling noisy X changes the
     error of MX.
 
     Source: Xu et al., accurate split learning, Theorem 3.1.
-
-    >>> LinearLayer.of([[1.0, 2.0]], [1.0, -1.0])
-    LinearLayer(signal=1.0, diagonal=5.0, weight=5.0)
     """
 
-    signal: NonNegative  # A = ‖MX‖² ≥ 0
-    diagonal: NonNegative  # B = ‖M ⊙ X̄‖² = Σ m_ij² x_j² ≥ 0
-    weight: Positive  # F = ‖M‖² > 0, squared Frobenius norm
-
-    @classmethod
-    def of(cls, weights: ArrayLike, features: ArrayLike) -> LinearLayer:
-        """The layer M = `weights` [m, n] at X = `features` [n]."""
-        m, x = arrays(weights, features)
-        with np.errstate(over="ignore", invalid="ignore"):
-            z, own = m @ x, m * x
-            return cls(signal=float(z @ z), diagonal=float(np.sum(own * own)), weight=float(np.sum(m * m)))
+    signal: float  # A = ‖MX‖² ≥ 0
+    diagonal: float  # B = ‖M ⊙ X̄‖² = Σ m_ij² x_j² ≥ 0
+    weight: float  # F = ‖M‖² > 0, squared Frobenius norm
 
     @classmethod
     def average(cls, *, rows: int, columns: int) -> LinearLayer:
-        """The mean `LinearLayer` of a matrix M with m `rows` and n `columns`, if all entries of M and X are uniform on
-        [−1, 1].
-
-        `signal` and `diagonal` have the mean mn/9, and `weight` has the mean mn/3. The errors of masking and scaling
-        are linear in these three numbers, so the means give the exact mean errors.
-
-        >>> layer, noise = LinearLayer.average(rows=10, columns=16), CutNoise(law="gaussian", scale=0.7)
-        >>> round(best_scale(layer, noise), 3), round(1 / (1 + 3 * 0.7**2), 3)
-        (0.405, 0.405)
+        """The mean `LinearLayer` if all entries of M (m `rows`, n `columns`) and X are uniform on [−1, 1]: `signal` and
+        `diagonal` have the mean mn/9, and `weight` mn/3. The errors of masking and scaling are linear in these three
+        numbers, so they give the exact mean errors.
         """
-        size = validate.whole("rows", rows) * validate.whole("columns", columns)
-        return cls(signal=size / 9, diagonal=size / 9, weight=size / 3)
+        return cls(signal=rows * columns / 9, diagonal=rows * columns / 9, weight=rows * columns / 3)
 
 
 def mask_mse(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F.
+    """Squared error of masking: E‖MX − M R_p(X + Z)‖² = (1−p)²A + p(1−p)B + pσ²F, with one mask for all rows of M or
+    one per row.
 
-    M is the layer after the cut, X are the smashed data, and R_p keeps each coordinate with probability p in [0, 1]. A
-    = ‖MX‖² is `layer.signal`, B = Σ m_ij² x_j² is `layer.diagonal`, F = ‖M‖² is `layer.weight`, and σ² is the variance
-    of the noise Z.
-
-    Source: Xu et al., Eq. 9, regrouped. The error is the same with one mask for all rows of M and with one mask per
-    row.
-
-    >>> mask_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
-    2.0
+    Source: Xu et al., Eq. 9, regrouped.
     """
-    p = validate.real("p", p, least=0, most=1)
-    return finite((1 - p) ** 2 * layer.signal + p * (1 - p) * layer.diagonal + p * _spread(layer, noise))
+    return (1 - p) ** 2 * layer.signal + p * (1 - p) * layer.diagonal + p * noise.variance * layer.weight
 
 
 def scale_mse(layer: LinearLayer, lam: float, noise: CutNoise) -> float:
     """Squared error of scaling by λ in [0, 1]: E‖MX − λM(X + Z)‖² = (1−λ)²A + λ²σ²F.
 
-    M is the layer after the cut, and X are the smashed data. A = ‖MX‖² is `layer.signal`, F = ‖M‖² is `layer.weight`,
-    and σ² is the variance of the noise Z.
-
     Source: Xu et al., Eq. 13.
-
-    >>> scale_mse(LinearLayer(signal=4, diagonal=2, weight=1), 0.5, CutNoise(law="gaussian", scale=1))
-    1.25
     """
-    lam = validate.real("lam", lam, least=0, most=1)
-    return finite((1 - lam) ** 2 * layer.signal + lam**2 * _spread(layer, noise))
+    return (1 - lam) ** 2 * layer.signal + lam**2 * noise.variance * layer.weight
 
 
 def mask_scale_gap(layer: LinearLayer, p: float, noise: CutNoise) -> float:
-    """How much larger the error of masking with keep probability p is than the error of scaling by p: p(1−p)(B + σ²F) ≥
-    0.
-
-    B and F are `layer.diagonal` and `layer.weight`; σ² is the noise variance.
+    """How much larger the error of masking at p is than that of scaling by p: p(1−p)(B + σ²F) ≥ 0.
 
     Source: derived; it proves what Xu et al. (section 4.1) observe in Fig. 2.
     """
-    p = validate.real("p", p, least=0, most=1)
-    return finite(p * (1 - p) * (layer.diagonal + _spread(layer, noise)))
+    return p * (1 - p) * (layer.diagonal + noise.variance * layer.weight)
 
 
 def masking_no_worse(layer: LinearLayer, p: float, noise: CutNoise) -> bool:
-    """Whether masking with keep probability p has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p =
-    1.
-
-    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`; σ² is the noise variance.
+    """Whether masking at p has at most the error of noise without masking: pB + (1−p)A ≤ σ²F, or p = 1.
 
     Source: Xu et al., Theorem 3.1 (i). Its "if and only if" overlooks p = 1, where both errors are always equal.
     """
-    return validate.real("p", p, least=0, most=1) == 1 or least_variance_for_masking(layer, p) <= noise.variance
+    return p == 1 or least_variance_for_masking(layer, p) <= noise.variance
 
 
 def least_variance_for_masking(layer: LinearLayer, p: float) -> float:
-    """Smallest noise variance σ² at which masking with keep probability p does not increase the error: (pB + (1−p)A)/F.
+    """Smallest noise variance σ² at which masking at p does not increase the error: (pB + (1−p)A)/F. On average over
+    `LinearLayer.average` it is 1/3 for every p.
 
-    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`.
-
-    Source: Xu et al., Theorem 3.1 (i), solved for σ². It is 1/3 on average if all entries of the layer and of the
-    smashed data are uniform on [−1, 1], for every p.
-
-    >>> round(least_variance_for_masking(LinearLayer.average(rows=3, columns=5), 0.2) ** 0.5, 4)
-    0.5774
+    Source: Xu et al., Theorem 3.1 (i), solved for σ².
     """
-    p = validate.real("p", p, least=0, most=1)
-    return finite((p * layer.diagonal + (1 - p) * layer.signal) / layer.weight)
+    return (p * layer.diagonal + (1 - p) * layer.signal) / layer.weight
 
 
 def scaling_no_worse(layer: LinearLayer, alpha: float, noise: CutNoise) -> bool:
     """Whether scaling by 1/α, α > 1, has at most the error of noise without scaling: A/F ≤ σ²(α+1)/(α−1).
 
-    A and F are `layer.signal` and `layer.weight`; σ² is the noise variance.
-
     Source: Xu et al., Theorem 3.1 (ii).
     """
-    alpha = validate.real("alpha", alpha, above=1)
-    return (alpha - 1) / (alpha + 1) * layer.signal <= _spread(layer, noise)
+    return (alpha - 1) / (alpha + 1) * layer.signal <= noise.variance * layer.weight
 
 
 def best_scale(layer: LinearLayer, noise: CutNoise) -> float:
     """The scale λ* in [0, 1] that minimizes the error `scale_mse`: A/(A + σ²F); 0 if A = 0.
 
-    A and F are `layer.signal` and `layer.weight`; σ² is the noise variance.
-
     Source: derived from Xu et al., Eq. 13.
-
-    >>> best_scale(LinearLayer(signal=4, diagonal=2, weight=1), CutNoise(law="gaussian", scale=1))
-    0.8
     """
-    return layer.signal / finite(layer.signal + _spread(layer, noise))
+    return layer.signal / (layer.signal + noise.variance * layer.weight)
 
 
 def best_keep(layer: LinearLayer, noise: CutNoise) -> float:
-    """The keep probability p* in [0, 1] that minimizes the error of masking, `mask_mse`.
+    """The keep probability p* in [0, 1] that minimizes the error `mask_mse`.
 
-    A, B and F are `layer.signal`, `layer.diagonal` and `layer.weight`; σ² is the noise variance. If A > B, p* is (2A −
-    B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an endpoint: 0 if A < σ²F,
-    otherwise 1 (no masking).
+    If A > B, p* is (2A − B − σ²F)/(2(A − B)), clipped to [0, 1]. Otherwise the error is concave in p, so p* is an
+    endpoint: 0 if A < σ²F, otherwise 1 (no masking).
 
     Source: derived from Xu et al., Eq. 9.
     """
-    spread, curvature = _spread(layer, noise), layer.signal - layer.diagonal
+    spread, curvature = noise.variance * layer.weight, layer.signal - layer.diagonal
     if curvature <= 0:
         return 0.0 if layer.signal < spread else 1.0
     # 2A − B − σ²F as curvature + (A − σ²F): no sum that could overflow.
     return min(1.0, max(0.0, 0.5 + (layer.signal - spread) / curvature / 2))
-
-
-def arrays(weights: ArrayLike, features: ArrayLike) -> tuple[Array, Array]:
-    """M [m, n] and X [n] as float64, checked to be finite and of matching shapes."""
-    try:
-        m, x = np.asarray(weights, float), np.asarray(features, float)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"weights and features must be arrays of numbers ({error})") from None
-    if m.ndim != 2 or x.shape != m.shape[1:] or not m.size:
-        raise ValueError(f"weights must be [m, n] and features [n], got shapes {list(m.shape)} and {list(x.shape)}")
-    for name, values in (("weights", m), ("features", x)):
-        if not np.all(np.isfinite(values)):
-            raise ValueError(f"{name} must be finite numbers, got {values[~np.isfinite(values)][0]!r}")
-    return m, x
-
-
-def _spread(layer: LinearLayer, noise: CutNoise) -> float:
-    return finite(noise.variance * layer.weight)
-
-
-def finite(number: float) -> float:
-    """The number itself; an error if it is infinite or NaN."""
-    if not isfinite(number):
-        raise ValueError("weights, features and noise must be smaller: the result is too large for a float")
-    return number

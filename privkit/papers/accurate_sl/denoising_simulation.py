@@ -19,20 +19,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import ceil
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from annotated_types import Ge
 from numpy.random import default_rng
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
-from privkit.accountants import validate
-from privkit.constraints import Checked, Count, Positive, Whole
 from privkit.papers.accurate_sl.denoising import CutNoise
 from privkit.shared.array import Array
-
-_AtLeastTwo = Annotated[int, Ge(2)]
 
 _QUANTITIES = ("linear", "loss", "gradient")
 _OPERATORS = ("scaling", "masking")
@@ -41,28 +36,19 @@ _BLOCK = 2_000_000  # numbers of M held at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(Checked):
+class Settings:
     """Settings of a simulation."""
 
     law: Literal["gaussian", "laplace"] = "gaussian"  # law of the noise, "gaussian" or "laplace"
-    scales: tuple[Positive, ...] = (0.3, 0.5, 0.7)  # σ or b, one a curve, each > 0
-    rows: _AtLeastTwo = 10  # m ≥ 2 classes
-    columns: Count = 16  # n ≥ 1 smashed features
-    draws: _AtLeastTwo = 1000  # k ≥ 2
-    points: _AtLeastTwo = 21  # ≥ 2 values of λ and of p, from 0 to 1
-    seed: Whole = 0  # seed of numpy's default generator
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.scales:
-            raise ValueError("scales must hold at least one noise scale > 0, got none")
+    scales: tuple[float, ...] = (0.3, 0.5, 0.7)  # σ or b, one a curve, each > 0
+    rows: int = 10  # m ≥ 2 classes
+    columns: int = 16  # n ≥ 1 smashed features
+    draws: int = 1000  # k ≥ 2
+    points: int = 21  # ≥ 2 values of λ and of p, from 0 to 1
+    seed: int = 0  # seed of numpy's default generator
 
     def describe(self) -> str:
-        """The simulation's settings in one line; values that the paper does not give are marked as chosen.
-
-        >>> Settings().describe()
-        'gaussian noise, σ = 0.3, 0.5, 0.7; k = 1000 draws, seed 0; chosen (the paper does not say): m = 10, n = 16'
-        """
+        """The simulation's settings in one line; values that the paper does not give are marked as chosen."""
         symbol = "σ" if self.law == "gaussian" else "b"
         return (
             f"{self.law} noise, {symbol} = {', '.join(f'{scale:g}' for scale in self.scales)}; "
@@ -91,18 +77,8 @@ class Curves:
     error: Array  # standard error of `mse`, [levels, points]
 
 
-def figure(name: str, settings: Settings) -> list[Curves]:
-    """The curves of one of the `FIGURES`; a `ValueError` if the settings have another noise law than the figure."""
-    usual, quantities = FIGURES[name]
-    if settings.law != usual.law:
-        raise ValueError(f"settings.law must be {usual.law!r} in this figure, got {settings.law!r}")
-    return simulate(settings, quantities)
-
-
 def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> list[Curves]:
-    """Curves of each quantity under scaling and then under masking; `_QUANTITIES` lists the allowed quantities."""
-    for name in quantities:
-        validate.choice("quantity", name, _QUANTITIES)
+    """Curves of each quantity under scaling and then under masking."""
     factor = np.linspace(0.0, 1.0, settings.points)
     cells = list(product(quantities, _OPERATORS))
     shape = (len(cells), len(settings.scales), settings.points)
@@ -133,13 +109,8 @@ def simulate(settings: Settings, quantities: Sequence[str] = _QUANTITIES) -> lis
 
 
 def best_scales(settings: Settings, scale: float) -> Array:
-    """The scale λ* in [0, 1] with the smallest error, for each simulated pair of layer M and smashed data X, float
-    [draws].
-
-    For comparison with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise.
-
-    >>> np.quantile(best_scales(Settings(draws=20_000), 0.7), [0.05, 0.95]).round(2)
-    array([0.2 , 0.57])
+    """The scale λ* with the smallest error for each simulated pair of M and X, float [draws] in [0, 1], for comparison
+    with the λ that is best on average. `scale` is σ of Gaussian noise, or b of Laplace noise.
     """
     noise, best = CutNoise(law=settings.law, scale=scale), []
     for batch in _batches(settings):

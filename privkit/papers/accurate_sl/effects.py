@@ -73,13 +73,7 @@ class _JudgedEffect:
 
 
 def with_fault(defense: str) -> str:
-    """Change a defense's text so that noise is written in place, as by the bug in the paper's released code.
-
-    The text stays unchanged if the defense adds no noise.
-
-    >>> with_fault("bounded+gaussian_noise:at_inference=false+masking:at_inference=false")
-    'bounded+gaussian_noise:at_inference=false,noise_in_place=true+masking:at_inference=false'
-    """
+    """Change a defense's text so that noise is written in place, as by the bug in the paper's released code."""
     stages = defense.split("+")
     return "+".join(f"{stage},noise_in_place=true" if stage.startswith(_NOISES) else stage for stage in stages)
 
@@ -102,13 +96,8 @@ def _toml() -> dict[str, Any]:
 
 
 def bounds_of(experiment: str, defense: str) -> dict[str, float]:
-    """Two values of ε, at the same δ, for one release with a defense's noise: the published and the correct ε.
-
-    The keys are "published_epsilon" (as in the paper's Table 11) and "sound_epsilon" (correct). Empty if Table 11 has
-    no row for the experiment.
-
-    >>> bounds_of("table_10_imdb_small", "gaussian_noise:at_inference=false")["published_epsilon"]
-    144.0
+    """Two values of ε, at the same δ, for one release with a defense's noise: "published_epsilon" (as in the paper's
+    Table 11) and "sound_epsilon" (correct). Empty if Table 11 has no row for the experiment.
     """
     for stage in defense.split("+"):
         law, _, options = stage.partition("_noise:")
@@ -116,7 +105,11 @@ def bounds_of(experiment: str, defense: str) -> dict[str, float]:
         if law in ("gaussian", "laplace"):
             scale = float(given.get("sigma", given.get("scale", _DEFAULT)))
             row = row_of(_toml()["table_11"].get(experiment, ""), law, scale)
-            return {} if row is None else {"published_epsilon": row.printed.epsilon, "sound_epsilon": row.exact}
+            return (
+                {}
+                if row is None
+                else {"published_epsilon": row.epsilon, "sound_epsilon": row.certificate.quantities["exact_epsilon"]}
+            )
     return {}
 
 
@@ -185,12 +178,8 @@ def _gaps(effect: Effect, found: Mapping[_Run, Mapping[int, float]], change: Cal
 
 
 def judged(rows: Iterable[Mapping[str, Any]] | None = None) -> tuple[_JudgedEffect, ...]:
-    """The verdict on each effect that the paper publishes, from results of audits.
-
-    Only runs of equal length are compared: the length with the most seeds or, on a tie, the longest.
-
-    Args:
-        rows: results of audits, one dict each; None for the results that ship with privkit.
+    """The verdict on each published effect, from result rows (None: those that ship). Only runs of equal length are
+    compared: the length with the most seeds or, on a tie, the longest.
     """
     given = shipped_rows() if rows is None else rows
     by_length = grouped(given, lambda row: (row.get("steps", 0), row.get("kept", "")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,7 @@ from matplotlib.patches import Patch
 
 from privkit.papers.accurate_sl.denoising import CutNoise, LinearLayer, mask_mse, scale_mse
 from privkit.papers.accurate_sl.denoising_simulation import FIGURES as SIMULATED
-from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings
-from privkit.papers.accurate_sl.denoising_simulation import figure as simulated
+from privkit.papers.accurate_sl.denoising_simulation import Curves, Settings, simulate
 from privkit.reports.figures import COLORS, MUTED
 from privkit.shared.array import Array
 
@@ -39,8 +37,7 @@ _FACTORS = {
 
 def figure(name: str, settings: Settings) -> Figure:
     """Draw one of the figures of the simulation."""
-    drawn = [_panel(curves, settings, "abcdef"[at]) for at, curves in enumerate(simulated(name, settings))]
-    return panels([drawn[row : row + 2] for row in range(0, len(drawn), 2)], note=settings.describe())
+    return panels(simulate(settings, SIMULATED[name][1]), settings)
 
 
 FIGURES: Mapping[str, Callable[[], Figure]] = {
@@ -49,100 +46,56 @@ FIGURES: Mapping[str, Callable[[], Figure]] = {
 """File name -> the picture."""
 
 
-def _panel(curves: Curves, settings: Settings, letter: str) -> Panel:
-    """One panel of the figure; the exact curve is drawn as well if a closed form exists, as for the linear layer."""
-    exact, average = None, LinearLayer.average(rows=settings.rows, columns=settings.columns)
-    if curves.quantity == "linear":
-        error = scale_mse if curves.operator == "scaling" else mask_mse
-        noises = [CutNoise(law=settings.law, scale=scale) for scale in settings.scales]
-        exact = np.array([[error(average, value, noise) for value in curves.factor] for noise in noises])
-    symbol = "σ" if settings.law == "gaussian" else "b"
-    return Panel(
-        title=f"({letter}) {_FORMULAS[curves.quantity]}, {curves.operator}",
-        xlabel=_FACTORS[curves.operator],
-        ylabel=_UNITS[curves.quantity],
-        factor=curves.factor,
-        levels=[f"{symbol} = {scale:g}" for scale in settings.scales],
-        mse=curves.mse,
-        error=curves.error,
-        exact=exact,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Panel:
-    """The data of one set of axes: curves, their errors, and labels."""
-
-    title: str  # text above the axes
-    xlabel: str  # meaning of `factor`
-    ylabel: str  # meaning of `mse`, with its unit
-    factor: Array  # [points], ascending; the last one stands for no denoising
-    levels: Sequence[str]  # one label a curve, written beside it
-    mse: Array  # [levels, points]
-    error: Array  # standard error of `mse`, [levels, points]
-    exact: Array | None = None  # the same curves in closed form, [levels, points], if there is one
-
-    def __post_init__(self) -> None:
-        shape = (len(self.levels), len(self.factor))
-        for name in ("mse", "error", "exact"):
-            values = getattr(self, name)
-            if values is not None and np.shape(values) != shape:
-                raise ValueError(f"{name} must have shape {list(shape)} (levels, points), got {list(np.shape(values))}")
-
-
-def panels(rows: Sequence[Sequence[Panel]], *, note: str = "") -> Figure:
-    """Draw a grid of panels (small plots) as one figure; panels in a row share the vertical axis.
-
-    Args:
-        rows: the panels of each row; at least one row, all rows of the same length.
-
-    Raises:
-        ValueError: if the rows do not form a grid.
-    """
-    widths = {len(row) for row in rows}
-    if len(widths) != 1 or 0 in widths:
-        raise ValueError(
-            f"rows must be at least one row of panels, all of one length, got {[len(row) for row in rows]}"
-        )
-    columns = widths.pop()
-    figure = Figure(figsize=(4.6 * columns, 3.1 * len(rows) + 0.7), dpi=160, layout="constrained")
+def panels(drawn: Sequence[Curves], settings: Settings) -> Figure:
+    """Draw curves in panels, two in a row, which share the vertical axis."""
+    columns = min(2, len(drawn))
+    rows = len(drawn) // columns
+    figure = Figure(figsize=(4.6 * columns, 3.1 * rows + 0.7), dpi=160, layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(len(rows), columns, squeeze=False, sharey="row")
-    for line, row in zip(grid, rows, strict=True):
-        for axis, panel in zip(line, row, strict=True):
-            _draw(axis, panel)
-        line[0].set_ylabel(row[0].ylabel, fontsize=8.5)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey="row")
+    for letter, axis, curves in zip("abcdef", grid.flat, drawn, strict=False):
+        _draw(axis, curves, settings, letter)
+    for line, curves in zip(grid, drawn[::columns], strict=True):
+        line[0].set_ylabel(_UNITS[curves.quantity], fontsize=8.5)
         line[0].set_ylim(bottom=0)  # not before the whole row is drawn: it ends the automatic limits
-    exact = any(panel.exact is not None for row in rows for panel in row)
+    exact = any(curves.quantity == "linear" for curves in drawn)
     key = figure.legend(handles=_key(exact), loc="outside lower center", ncols=5, frameon=False, fontsize=7.5)
-    key.set_title(note, prop=FontProperties(size=7))
+    key.set_title(settings.describe(), prop=FontProperties(size=7))
     return figure
 
 
-def _draw(axis: Any, panel: Panel) -> None:
-    for number, label in enumerate(panel.levels):
-        color, curve, error = COLORS[number % len(COLORS)], panel.mse[number], panel.error[number]
-        axis.fill_between(panel.factor, curve - 2 * error, curve + 2 * error, color=color, alpha=0.15, lw=0)
-        axis.plot(panel.factor, curve, color=color, lw=1.7)
+def _closed_form(curves: Curves, settings: Settings) -> Array:
+    """The exact curves of the linear layer, [levels, points]."""
+    average = LinearLayer.average(rows=settings.rows, columns=settings.columns)
+    error = scale_mse if curves.operator == "scaling" else mask_mse
+    noises = [CutNoise(law=settings.law, scale=scale) for scale in settings.scales]
+    return np.array([[error(average, value, noise) for value in curves.factor] for noise in noises])
+
+
+def _draw(axis: Any, curves: Curves, settings: Settings, letter: str) -> None:
+    factor, symbol = curves.factor, "σ" if settings.law == "gaussian" else "b"
+    exact = _closed_form(curves, settings) if curves.quantity == "linear" else None
+    for number, scale in enumerate(settings.scales):
+        color, curve, error = COLORS[number % len(COLORS)], curves.mse[number], curves.error[number]
+        axis.fill_between(factor, curve - 2 * error, curve + 2 * error, color=color, alpha=0.15, lw=0)
+        axis.plot(factor, curve, color=color, lw=1.7)
         axis.axhline(curve[-1], color=color, lw=0.8, ls="--", alpha=0.7)
-        if panel.exact is not None:
-            axis.plot(panel.factor, panel.exact[number], color="black", lw=1.0, ls=":", zorder=3)
-        lowest = int(np.argmin(curve))
-        axis.plot(
-            panel.factor[lowest], curve[lowest], "o", ms=5, color=color, mec="white", mew=0.8, zorder=4, clip_on=False
-        )
+        if exact is not None:
+            axis.plot(factor, exact[number], color="black", lw=1.0, ls=":", zorder=3)
+        low = int(np.argmin(curve))
+        axis.plot(factor[low], curve[low], "o", ms=5, color=color, mec="white", mew=0.8, zorder=4, clip_on=False)
         axis.annotate(
-            label,
-            (panel.factor[-1], curve[-1]),
+            f"{symbol} = {scale:g}",
+            (factor[-1], curve[-1]),
             xytext=(5, 0),
             textcoords="offset points",
             color=color,
             fontsize=8,
             va="center",
         )
-    axis.set_title(panel.title, fontsize=9.5)
-    axis.set_xlabel(panel.xlabel, fontsize=8.5)
-    axis.set_xlim(panel.factor[0], panel.factor[-1])
+    axis.set_title(f"({letter}) {_FORMULAS[curves.quantity]}, {curves.operator}", fontsize=9.5)
+    axis.set_xlabel(_FACTORS[curves.operator], fontsize=8.5)
+    axis.set_xlim(factor[0], factor[-1])
     axis.margins(y=0.06)
     axis.spines[["top", "right"]].set_visible(False)
     axis.tick_params(labelsize=8, labelleft=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from math import sqrt
 from typing import Literal, get_args
 
@@ -18,12 +18,12 @@ _Noise = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _PrintedBound:
-    """One printed bound of Table 11 of the accurate split learning paper."""
+class PrintedBound:
+    """One printed bound of Table 11 of the accurate split learning paper; layer sizes are from its Table 1."""
 
     name: str  # model and data set
     noise: _Noise  # "gaussian" or "laplace"
-    dimensions: int  # n, size of the cut layer (Table 1 of that paper)
+    dimensions: int  # n, size of the cut layer
     scale: float  # σ of the Gaussian noise, b of the Laplace noise
     half: float  # the number in parentheses; the table prints it as "(half)*2"
     delta: float  # 1e-5, or 0 for Laplace noise
@@ -32,6 +32,43 @@ class _PrintedBound:
     def epsilon(self) -> float:
         """The printed ε; the table prints half of it and the factor 2."""
         return 2.0 * self.half
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The printed ε, sound exactly if it is at least `lower`, the true ε of one release of n numbers in [−1, 1].
+
+        Its quantity `formula` is twice the variant of the formula that is nearest to the printed number: c√n/σ, or √n/b
+        for Laplace noise.
+        """
+        n, scale, claim = self.dimensions, self.scale, self.epsilon
+        if self.noise == "laplace":
+            formula, exact = laplace_epsilon(n, scale, norm="l2") / 2, laplace_epsilon(n, scale, norm="l1")
+            why = f"Laplace noise needs the L1 diameter 2n = {2 * n}, not the L2 diameter 2√n = {2 * sqrt(n):g}"
+        else:
+            formula = theorem_3_5_epsilon(sqrt(n), scale, self.delta)
+            exact = gaussian.epsilon(self.delta, 2 * sqrt(n) / scale)
+            limit = theorem_3_5_limit(self.delta)[0]
+            why = f"Theorem 3.5 is proven for ε < 1; at this δ it is no bound above {limit:.4g}"
+            if "Names" in self.name:
+                why += f", and dividing the bound of {n} numbers by √{_NAMES_BATCH}, the batch size, has no proof"
+            elif abs(self.half / formula - 1) > 0.1:
+                why += ", and no variant of its formula gives the printed number"
+        objection = "" if claim >= exact else f"the exact ε is {exact:.6g}: {why}"
+        return Certificate(
+            kind="differential_privacy",
+            statement=f"Table 11, {self.name}, {self.noise} noise {scale:g}: ε = {claim:g} at δ = {self.delta:g}",
+            epsilon=claim,
+            delta=self.delta,
+            lower=exact,
+            method="number as printed",
+            relation="replace_one",
+            unit="record",
+            sound=not objection,
+            objection=objection,
+            quantities={"exact_epsilon": exact, "formula": 2 * formula},
+            assumptions=(f"{n} released numbers, each in [−1, 1] (tanh)", ONE_RELEASE),
+            source=f"{paper('accurate_sl').citation}, Table 11",
+        )
 
 
 _SPLIT_LAYERS = {
@@ -44,8 +81,8 @@ _SPLIT_LAYERS = {
 _NAMES_BATCH = int(printed("accurate_sl", "Table 2", "LSTM on Names", "batch size"))
 """Batch size of the Names model: its printed ε is the MNIST row's over the square root of this."""
 
-TABLE_11: tuple[_PrintedBound, ...] = tuple(
-    _PrintedBound(
+TABLE_11: tuple[PrintedBound, ...] = tuple(
+    PrintedBound(
         name=name,
         noise=noise,
         dimensions=int(printed("accurate_sl", "Table 1", layer, "split layer size")),
@@ -57,76 +94,10 @@ TABLE_11: tuple[_PrintedBound, ...] = tuple(
     for name, layer in _SPLIT_LAYERS.items()
     for scale in (0.3, 0.5, 0.7)
 )
-"""The paper's own rows of Table 11; its two rows of earlier work print no bound of a split-learning mechanism."""
+"""The paper's own 24 rows of Table 11; its two rows of earlier work print no bound of a split-learning mechanism."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table11Row:
-    """One printed bound of Table 11, with its formula's value and the exact value."""
-
-    printed: _PrintedBound  # the table's own numbers
-    # ε before the factor 2, by the variant of the formula that is nearest to the printed one: c√n/σ, or √n/b for
-    # Laplace noise
-    formula: float
-    exact: float  # the true ε of one release of n numbers in [−1, 1] at the same δ
-    certificate: Certificate  # the printed ε, sound exactly if it is at least `exact`
-
-
-def table_11() -> Iterator[Table11Row]:
-    """The 24 values of ε in the paper's Table 11, each with a certificate that says whether it is a valid bound.
-
-    Source: the accurate split learning paper, Table 11; layer sizes from its Table 1.
-
-    >>> [(row.printed.name, row.printed.scale) for row in table_11() if row.certificate.sound]
-    [('MLP on IMDB', 0.7)]
-    """
-    return (_checked(bound) for bound in TABLE_11)
-
-
-def row_of(name: str, noise: str, scale: float) -> Table11Row | None:
-    """The row of the paper's Table 11 for a model and noise; None if there is no such row.
-
-    Args:
-        name: the model's name in the table.
-        noise: law of the noise, "gaussian" or "laplace".
-        scale: σ of Gaussian noise, or b of Laplace noise.
-
-    >>> found = row_of("MLP on IMDB", "gaussian", 0.7)
-    >>> found.printed.epsilon, round(found.exact, 1)
-    (144.0, 113.2)
-    """
+def row_of(name: str, noise: str, scale: float) -> PrintedBound | None:
+    """The row of Table 11 for a model's name in the table, a law of noise and its σ or b; None if there is none."""
     wanted = (name, noise, scale)
-    return next((_checked(bound) for bound in TABLE_11 if (bound.name, bound.noise, bound.scale) == wanted), None)
-
-
-def _checked(bound: _PrintedBound) -> Table11Row:
-    n, scale, claim = bound.dimensions, bound.scale, bound.epsilon
-    if bound.noise == "laplace":
-        formula, exact = laplace_epsilon(n, scale, norm="l2") / 2, laplace_epsilon(n, scale, norm="l1")
-        why = f"Laplace noise needs the L1 diameter 2n = {2 * n}, not the L2 diameter 2√n = {2 * sqrt(n):g}"
-    else:
-        formula = theorem_3_5_epsilon(sqrt(n), scale, bound.delta)
-        exact = gaussian.epsilon(bound.delta, 2 * sqrt(n) / scale)
-        limit = theorem_3_5_limit(bound.delta)[0]
-        why = f"Theorem 3.5 is proven for ε < 1; at this δ it is no bound above {limit:.4g}"
-        if "Names" in bound.name:
-            why += f", and dividing the bound of {n} numbers by √{_NAMES_BATCH}, the batch size, has no proof"
-        elif abs(bound.half / formula - 1) > 0.1:
-            why += ", and no variant of its formula gives the printed number"
-    objection = "" if claim >= exact else f"the exact ε is {exact:.6g}: {why}"
-    certificate = Certificate(
-        kind="differential_privacy",
-        statement=f"Table 11, {bound.name}, {bound.noise} noise {scale:g}: ε = {claim:g} at δ = {bound.delta:g}",
-        epsilon=claim,
-        delta=bound.delta,
-        lower=exact,
-        method="number as printed",
-        relation="replace_one",
-        unit="record",
-        sound=not objection,
-        objection=objection,
-        quantities={"exact_epsilon": exact, "formula": 2 * formula},
-        assumptions=(f"{n} released numbers, each in [−1, 1] (tanh)", ONE_RELEASE),
-        source=f"{paper('accurate_sl').citation}, Table 11",
-    )
-    return Table11Row(printed=bound, formula=formula, exact=exact, certificate=certificate)
+    return next((bound for bound in TABLE_11 if (bound.name, bound.noise, bound.scale) == wanted), None)

@@ -31,10 +31,6 @@ def rdp(setting: GroupRelease, order: float) -> float:
     The paper requires integers α ≥ 2, but the formula holds for all α > 1.
 
     Source: the DP-CutMixSL paper, Theorem 1, Eqs. 18-20.
-
-    >>> from privkit.papers.dp_cutmixsl.setting import table_1
-    >>> [round(rdp(table_1(m, group=2, sigma=16 / 255), 2), 4) for m in ("dp_sl", "dp_mixsl", "dp_cutmixsl")]
-    [565.1587, 141.2897, 155.5774]
     """
     ratio = setting.ratio
     smashed = ratio if setting.mechanism == "dp_cutmixsl" else ratio * ratio
@@ -45,9 +41,6 @@ def conversion(order: float, delta: float) -> float:
     """ε_o(δ) = ln(1/δ)/(α − 1) at order α > 1: (α, ε)-Rényi DP implies (ε + ε_o, δ)-DP.
 
     Source: Mironov 2017, Proposition 3; Corollary 1 of the DP-CutMixSL paper.
-
-    >>> round(conversion(2, 0.5), 6)
-    0.693147
     """
     return -log(validate.delta(delta)) / (validate.real("order", order, above=1) - 1)
 
@@ -72,46 +65,32 @@ def corollary_1_epsilon(setting: GroupRelease, order: float, delta: float) -> fl
     ε(α) is Theorem 1's Rényi bound (`rdp`), and ε_o(δ) its `conversion` to (ε, δ)-DP.
 
     Source: the DP-CutMixSL paper, Corollary 1, Eqs. 22-24.
-
-    >>> from privkit.papers.dp_cutmixsl.setting import table_1
-    >>> round(corollary_1_epsilon(table_1("dp_cutmixsl", group=5, sigma=8 / 255), 2, 0.5), 4)
-    127.002
     """
     return amplify(rdp(setting, order) + conversion(order, delta), setting.group / setting.clients)
 
 
 def theorem_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """What Theorem 1 claims, as a certificate: its Rényi bound at an order α > 1, converted to (ε, δ)-DP; no
-    amplification by sampling.
+    """What Theorem 1 claims, as a certificate: its Rényi bound at α = `order`, converted to (ε, δ)-DP; nothing for
+    sampling.
 
-    The claim is unsound (not a valid bound) in four cases: mixing ratios λ are random; clients add the noise, so that
-    the theorem's variance is wrong; a client fills ⌈λN⌉ > λN of N patches; or labels can differ, in squared distance,
-    by more than the theorem's D_y.
+    It is no bound in four cases: mixing ratios λ are random; clients add the noise, so that the theorem's variance is
+    wrong; a client fills ⌈λN⌉ > λN of N patches; or labels can differ, in squared distance, by more than the theorem's
+    D_y.
 
     Source: the DP-CutMixSL paper, Theorem 1, with the conversion of Mironov 2017 that it names.
-
-    >>> from privkit.papers.dp_cutmixsl.setting import table_1
-    >>> theorem_1(table_1("dp_mixsl", group=2, sigma=16 / 255), order=2, delta=1e-5).sound
-    True
-    >>> theorem_1(table_1("dp_cutmixsl", group=3, sigma=16 / 255), order=2, delta=1e-5).sound  # 22 of 64 patches
-    False
     """
     epsilon = rdp(setting, order) + conversion(order, delta)
     return _certificate(setting, epsilon, order, delta, "Theorem 1", _objections(setting, order))
 
 
 def corollary_1(setting: GroupRelease, *, order: float, delta: float) -> Certificate:
-    """What Corollary 1 claims, as a certificate: Theorem 1 at one order, with amplification by sampling k of n clients.
+    """What Corollary 1 claims, as a certificate at δ: Theorem 1 at one order, with amplification by sampling k of n
+    clients.
 
-    The certificate is for δ. If clients are really sampled, the same ε even holds at δ·k/n
-    (`quantities["delta_after_sampling"]`). The claim is unsound (not a valid bound) if Theorem 1 is unsound, or if
-    groups are round-robin, so that every client takes part.
+    If clients are really sampled, the same ε even holds at δ·k/n (`quantities["delta_after_sampling"]`). It is no bound
+    if Theorem 1 is none, or if groups are round-robin, so that every client takes part.
 
     Source: the DP-CutMixSL paper, Corollary 1, which takes α = 2.
-
-    >>> from privkit.papers.dp_cutmixsl.setting import table_1
-    >>> round(corollary_1(table_1("dp_mixsl", group=5, sigma=16 / 255), order=2, delta=0.5).epsilon, 4)
-    22.6063
     """
     objections = _objections(setting, order)
     if setting.sampling == "partition" and setting.group < setting.clients:

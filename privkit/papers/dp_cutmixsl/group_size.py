@@ -22,9 +22,6 @@ def figure_7(mechanism: Mechanism) -> Array:
     Order and δ are those of Table 1. The values are not valid bounds for the paper's own experiments.
 
     Source: the DP-CutMixSL paper, Fig. 7b and 7d, recomputed from Eqs. 22-24, since no numbers are printed.
-
-    >>> figure_7("dp_mixsl").round(4)[4].tolist()
-    [90.4254, 22.6063, 5.6533]
     """
     settings = [[table_1(mechanism, group=k, sigma=sigma) for sigma in _SIGMAS] for k in range(1, 11)]
     return np.array([[corollary_1_epsilon(setting, ORDER, DELTA) for setting in row] for row in settings])
@@ -36,17 +33,9 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
     ε₁,s and ε₁,y are the Rényi bounds for smashed data and labels without mixing, and ε_o is the conversion to (ε,
     δ)-DP. The formulas minimize k(ε(α) + ε_o), which approximates Corollary 1 only if ε(α) + ε_o is much smaller than
     1. With the paper's parameters it exceeds 1 for every k, so k₂* and k₃* do not minimize Corollary 1's ε′
-    (`exact_group_size` does).
-
-    The result depends only on the setting's noise σ, dimensions D_s and D_y, and clip width Δ; the mechanism "dp_sl" is
-    refused, since its ε′ grows with k.
+    (`exact_group_size` does). The mechanism "dp_sl" is refused, since its ε′ grows with k.
 
     Source: the DP-CutMixSL paper, Corollary 1.
-
-    >>> round(published_group_size(table_1("dp_mixsl", group=1, sigma=16 / 255), 2, 0.5), 2)
-    28.55
-    >>> round(published_group_size(table_1("dp_cutmixsl", group=1, sigma=16 / 255), 2, 0.5), 2)
-    27.07
     """
     _, quadratic = _coefficients(setting, order)  # k(B/k + C/k² + ε_o) is least where C/k² = ε_o
     return sqrt(quadratic / conversion(order, delta))
@@ -54,23 +43,14 @@ def published_group_size(setting: GroupRelease, order: float, delta: float) -> f
 
 def exact_group_size(setting: GroupRelease, order: float, delta: float) -> float:
     """The real number k, as group size, that minimizes Corollary 1's ε′ at λ = 1/k; it may lie outside [1, n] for n
-    clients.
+    clients. "dp_sl" is refused, as in `published_group_size`.
 
-    The exponent in ε′ is B/k + C/k² + ε_o, where B = 0 and C = ε₁ for Mixup, and B = ε₁,s and C = ε₁,y for CutMix (the
-    Rényi bounds without mixing: for smashed data s, for labels y, and ε₁ for both together); ε_o is the conversion to
-    (ε, δ)-DP. The derivative vanishes at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. With p = B/k + 2C/k² and t = −ln(1
-    − p) this means t = ε_o + B/k + C/k². As 1/k grows, the right side grows more slowly than the left, so the root is
+    The exponent in ε′ is B/k + C/k² + ε_o, where B = 0 and C = ε₁,s + ε₁,y for Mixup, and B = ε₁,s and C = ε₁,y for
+    CutMix. The derivative vanishes at e^{B/k + C/k² + ε_o}(1 − B/k − 2C/k²) = 1. With p = B/k + 2C/k² and t = −ln(1 −
+    p) this means t = ε_o + B/k + C/k². As 1/k grows, the right side grows more slowly than the left, so the root is
     unique; it lies in [ε_o, ε_o + 1].
 
-    The result depends only on the setting's noise σ, dimensions D_s and D_y, and clip width Δ; the mechanism "dp_sl" is
-    refused, since its ε′ grows with k.
-
     Source: derived; minimizes Eqs. 23 and 24.
-
-    >>> round(exact_group_size(table_1("dp_mixsl", group=1, sigma=16 / 255), 2, 0.5), 2)
-    42.15
-    >>> round(exact_group_size(table_1("dp_cutmixsl", group=1, sigma=16 / 255), 2, 0.5), 2)
-    91.22
     """
     from scipy.optimize import brentq
 

@@ -71,17 +71,8 @@ def specification(
     chosen: int | None = None,
     rounds: int = 1,
 ) -> SplitMechanism:
-    """A release mechanism with the labels, smashed data and n clients of the paper's Table 1, as input of the privacy
-    accountants.
-
-    Args:
-        mixing: how clients are mixed; None for no mixing.
-        sigma: standard deviation of the noise on smashed data and labels.
-        chosen: number of clients drawn in each round; None for all n.
-        rounds: number of releases of each record.
-
-    >>> specification(chosen=2).participation
-    WithoutReplacement(chosen=2, clients=10)
+    """A release with the labels, smashed data and n clients of the paper's Table 1 and noise `sigma` on both, for the
+    accountants. `chosen` clients are drawn in each round; None means all n.
     """
     clients = int(table_1_value("n"))
     return SplitMechanism(

@@ -92,31 +92,19 @@ class GroupRelease(Checked):
 
 
 def table_1_value(parameter: str) -> float:
-    """A number of the DP-CutMixSL paper's Table 1, looked up by the paper's symbol.
-
-    The table's values of σ² are read as standard deviations σ, since only this reading gives the printed best group
-    size k₂* = 28.55.
-
-    >>> table_1_value("Δ"), [table_1_value(f"σ·255, value {i}") for i in (1, 2, 3)]
-    (0.15, [8.0, 16.0, 32.0])
+    """A number of the paper's Table 1 by its symbol. Its values of σ² are read as standard deviations σ, since only
+    this reading gives the printed best group size k₂* = 28.55.
     """
     return printed("dp_cutmixsl", "Table 1", "DP measurement", parameter)
 
 
 def table_1(mechanism: Mechanism, *, group: int, sigma: float) -> GroupRelease:
-    """A release with the parameters of the paper's Table 1, for a group of k clients.
+    """A release with the parameters of the paper's Table 1, for a group of k = `group` in 1..10 clients.
 
     The group is drawn without replacement from 10 clients. Each client has the mixing ratio λ = 1/k; in CutMix it fills
-    ⌈64λ⌉ of 64 patches. Noise is added after mixing.
-
-    Args:
-        group: k in 1..10.
-        sigma: standard deviation of the noise; 8/255, 16/255 or 32/255 in the paper.
+    ⌈64λ⌉ of 64 patches. Noise (8/255, 16/255 or 32/255 in the paper) is added after mixing.
 
     Source: the DP-CutMixSL paper, Table 1 and Fig. 7.
-
-    >>> table_1("dp_cutmixsl", group=3, sigma=16 / 255).kept * 64
-    22.0
     """
     return GroupRelease(
         mechanism=mechanism,

@@ -10,21 +10,13 @@ from privkit.shared.certificate import Certificate
 
 
 def proposition_2(*, tokens: int, batch: int, kept: int) -> Certificate:
-    """What Proposition 2 claims about batch shuffling, as a certificate: σ-privacy (all orders equally likely) over a
-    batch's N·B patches.
+    """What Proposition 2 claims about batch shuffling, as a certificate: σ-privacy (all orders equally likely) over all
+    N·B patches of B images of N = `tokens` patches, of which `kept` stay with their image.
 
-    The numbers of permutations (Eq. 7 and 8) equal those of `certificates.batch_shuffle`. The proposition holds only if
-    no patch stays with its image, or if the batch is one image.
-
-    Args:
-        tokens: N, patches per image.
-        batch: B, images per batch.
-        kept: number of patches that stay with their image.
+    The numbers of permutations equal those of `certificates.batch_shuffle`. The proposition holds only if no patch
+    stays with its image, or if the batch is one image.
 
     Source: the patch shuffling paper, Proposition 2, Eqs. 7 and 8.
-
-    >>> proposition_2(tokens=196, batch=50, kept=78).sound, proposition_2(tokens=196, batch=50, kept=0).sound
-    (False, True)
     """
     total = permutations.log10_total_permutations(tokens, batch, kept)
     share = permutations.log10_target_share(tokens, batch, kept)
@@ -61,9 +53,6 @@ def dp_baseline(*, delta: float = 1e-5) -> Certificate:
     The paper states no δ. `quantities["mu"]` is the ratio of sensitivity to noise that would give this ε at `delta`.
 
     Source: the patch shuffling paper, §V ("yields ε ≈ 6.68").
-
-    >>> round(dp_baseline().quantities["mu"], 4)
-    1.4335
     """
     from privkit.accountants.bounds import gaussian
 

@@ -23,11 +23,8 @@ _WEIGHTS = "client.safetensors"
 
 
 def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
-    """Functions that draw the paper's Fig. 5 (similarity of position embeddings) for the models of a run: file name ->
-    function.
-
-    Raises:
-        UsageError: if `run` is not a run folder, or if no model in it learned position embeddings.
+    """File name -> function that draws the paper's Fig. 5 (similarity of position embeddings) for the models of a run.
+    A `UsageError` if `run` is no run folder, or no model in it learned position embeddings.
     """
     found = _embeddings(run)
     if not found:
@@ -39,13 +36,8 @@ def of_run(run: Path) -> Mapping[str, Callable[[], Figure]]:
 
 
 def position_similarity(embeddings: Mapping[str, NDArray[np.float32]]) -> Figure:
-    """Draw how similar position embeddings are: a panel for each model, with one map for each token.
-
-    A token's map shows the cosine between its position embedding and every other one.
-
-    Args:
-        embeddings: model's label -> position embeddings [T, D] of a square grid of T tokens, row by row; at least one
-            model.
+    """Draw how similar position embeddings are: a panel for each model's label and embeddings [T, D] of a square grid
+    of T tokens, with one map for each token, of its cosines to all others.
 
     Source: patch_shuffling Fig. 5, in the time domain.
     """

@@ -65,11 +65,7 @@ def comparisons() -> Iterator[ComparedClaim]:
 
 
 def _patches(pattern: str) -> int:
-    """Number of patches that an image is cut into, from a description of the dataset, patch size and stride.
-
-    >>> _patches("CIFAR, patch 12, stride 5")
-    25
-    """
+    """Number of patches of an image, from a pattern such as "CIFAR, patch 12, stride 5"."""
     data, sizes = pattern.split(",")[0], re.findall(r"(?:patch|stride) (\d+)", pattern)
     patch, stride = map(int, sizes)
     return ((_SIDES[data] - patch) // stride + 1) ** 2

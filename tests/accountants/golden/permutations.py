@@ -25,7 +25,7 @@ def total_variation(images: Images, others: Images, kept: int, variant: Variant)
 
 def same_image_odds(tokens: int, batch: int, keep: float) -> float:
     """Probability that two patches of one image share an output."""
-    return permutations.intersection_odds(tokens, batch, permutations.kept_tokens(tokens, keep)).same_image
+    return permutations.intersection_odds(tokens, batch, permutations.kept_tokens(tokens, keep))[0]
 
 
 def _tuples(images: Images) -> tuple[tuple[str, ...], ...]:

@@ -160,7 +160,6 @@ def test_refuses_an_unknown_reading(variant: object) -> None:
         (lambda: release_laws.total_variation([range(9)], [range(9)], kept=0, variant="final_shuffle"), "at most 8"),
         (lambda: counts.intersection_odds(1, 2, 0), "tokens"),
         (lambda: counts.intersection_odds(4, 1, 0), "batch"),
-        (lambda: counts.intersection_odds(4, 2, 0, rounds=0), "rounds"),
         (lambda: counts.intersection_odds(4, 2, 5), "kept"),
         (lambda: variants.log10_distinct_outcomes(True, 2, 1, variant="final_shuffle"), "tokens"),
         (lambda: release_laws.averaged_noise_std(0.0, 60), "std"),

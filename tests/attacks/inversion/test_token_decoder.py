@@ -78,6 +78,32 @@ def test_it_reads_both_texts_of_a_mixture(passes: int, least: float) -> None:
     assert DOMAIN.scores(truth, found)["rouge_1"].mean() > least
 
 
+def test_a_masked_word_spoils_no_other_word_and_is_guessed_by_its_place() -> None:
+    lower, draws, private = Embedding(), Generator().manual_seed(7), texts(100, 5)
+
+    def query(sent: Tensor, coins: Generator) -> QueryResult:
+        shown = (torch.rand(sent.shape, generator=coins) < 0.5).float()
+        view = View(round=0, smashed=lower(sent) * shown.unsqueeze(2), weights=shown.unsqueeze(1))
+        return QueryResult.row_by_row(view)
+
+    views = [query(part, draws).view for part in private.split(ROWS)]
+    own = texts(300, 3)
+    observation = ImageObservation(
+        image_shape=(LENGTH,),  # type: ignore[arg-type]
+        batch_size=ROWS,
+        views=views,
+        auxiliary=own,
+        query=query,
+    )
+    shown = torch.cat([view.weights[:, 0] for view in views if view.weights is not None]) > 0
+    common = DOMAIN.guesses(own)["most_frequent_by_place"].expand_as(private)
+    by_place = (common == private)[~shown].float().mean()
+    for epochs in (0, 3):
+        right = TokenDecoder(epochs=epochs).run(observation, Generator().manual_seed(0)).images == private
+        assert right[shown].float().mean() > 0.9
+        assert right[~shown].float().mean() > by_place - 0.05
+
+
 def test_it_reads_nothing_from_noise() -> None:
     private = texts(40, 5)
     guess = DOMAIN.guesses(texts(300, 3))["most_frequent_by_place"].expand_as(private)

@@ -1,5 +1,6 @@
 """Texts are searched behind two blocks, causal or not, shuffled or noisy, and nothing is read from noise."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,6 +126,18 @@ def test_noise_that_the_segment_draws_itself_hides_no_more_than_other_noise(trac
     lower = nn.Sequential(torch.jit.trace(noisy, private, check_trace=False)) if traced else noisy
     known, drawn = (score(private, read(one, segment(private) + noise)) for one in (segment, lower))
     assert drawn == known > 0.5
+
+
+def test_a_word_under_a_public_mask_is_read_off_the_other_tokens() -> None:
+    private, lower = texts(100, 5), TwoBlocks(size=0.25)
+    shown = torch.rand(private.shape, generator=Generator().manual_seed(1)) < 0.7
+    view = View(round=0, smashed=lower(private) * shown.unsqueeze(2), weights=shown.unsqueeze(1).float())
+    observation = replace(seen(lower, view.smashed, texts(300, 3)), views=[view])
+    found = TokenSearch().run(observation, Generator().manual_seed(0))
+    right = found.images == private
+    assert right[shown].float().mean() > 0.95
+    assert right[~shown].float().mean() > 0.5
+    assert "tokens are in their places" in found.note
 
 
 def test_a_shuffle_within_texts_hides_no_word() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Generator, Tensor, nn
 
-from privkit.attacks.base import NotApplicable, Query, QueryResult, View
+from privkit.attacks.base import NotApplicable, Query, QueryResult, View, given
 from privkit.attacks.goals.reconstruct import ImageAttack, ImageObservation, Reconstruction
 from privkit.attacks.inversion.vocabulary import Vocabulary
 from privkit.domains.tokens.domain import Tokens
@@ -123,6 +123,36 @@ def test_dropped_tokens_do_not_hide_the_others() -> None:
     own = (found.unsqueeze(2) == private.unsqueeze(1)).any(2)
     assert own[found > 0].float().mean() > 0.95
     assert DOMAIN.scores(private, found)["rouge_1"].mean() > 0.6  # half of the words would have two thirds
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_several_passes_show_the_words_that_one_pass_drops_or_mixes(mixed: bool) -> None:
+    """Half of each text's tokens are sent, in a random order; if `mixed`, a row has the tokens of two random texts."""
+    private, lower, draws = texts(40, 5), Embedding(), Generator().manual_seed(7)
+
+    def query(sent: Tensor, coins: Generator) -> QueryResult:
+        tokens = dropped(lower(sent), coins)
+        if not mixed:
+            return QueryResult.row_by_row(View(round=0, smashed=tokens))
+        clients = torch.rand(len(sent), generator=coins).argsort().view(-1, 2)  # each client has one text
+        rows = within_rows(torch.cat([tokens[clients[:, 0]], tokens[clients[:, 1]]], 1), coins)
+        view = View(round=0, smashed=rows, mixed=2, clients=clients, messages=len(rows))
+        return QueryResult(view=view, members=clients)
+
+    passes = 10
+    observation = ImageObservation(
+        image_shape=(LENGTH,),  # type: ignore[arg-type]
+        batch_size=ROWS,
+        views=[query(part, draws).view for _ in range(passes) for part in private.split(ROWS)],
+        auxiliary=texts(300, 3),
+        query=query,
+    )
+    found = Vocabulary(epochs=0, passes=passes).run(observation, Generator().manual_seed(0)).images
+    truth = private
+    if mixed:
+        first = torch.cat([given(view.clients) + ROWS * n for n, view in enumerate(observation.views[:4])])
+        truth = private[first.flatten()]
+    assert DOMAIN.scores(truth, found)["rouge_1"].mean() > 0.9
 
 
 @pytest.mark.slow
